@@ -1,0 +1,26 @@
+/* status.c - one message per thread. */
+#include "status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static _Thread_local char message[1024];
+
+tl_status tl_fail(tl_status code, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(message, sizeof message, format, args);
+  va_end(args);
+  return code;
+}
+
+const char *tl_last_error(void) { return message; }
+
+const char *tl_status_text(tl_status code) {
+  static const char *const texts[] = {
+#define STATUS(code, text) text,
+#include "status.def"
+#undef STATUS
+  };
+  return (unsigned)code < TL_STATUS_COUNT ? texts[code] : "unknown status";
+}
