@@ -260,7 +260,7 @@ function rule.attention(s, node, inputs)
   local blocks = s.spec.blocks.attention
   local attrs = {
     window = node.attrs.window, kv_block = blocks.kv or (c <= 128 and 128 or 64), split = blocks.split,
-    scale = node.attrs.scale or c ^ -0.5,
+    scale = node.attrs.scale or 1 / math.sqrt(c),
   }
   s:add(node, "attention", { inputs[1], inputs[2], inputs[3], s:get(s.plan.graph.cu) }, { o, lse }, attrs, {
     heads = (s:cut(qd[2])), kv_heads = (s:cut(kd[2])), width = c, v_width = vd[3].size, replicas = replicas,
