@@ -32,7 +32,7 @@ end
 local function attributes(attrs)
   local flat, varies = {}, false
   for key, value in pairs(attrs) do
-    if key == "group" then value = group_index[value] end
+    if key == "group" then value = group_index[value] elseif key == "name" then value = nil end
     if type(value) == "boolean" then value = value and 1 or 0 end
     flat[key] = value
     if type(value) == "table" then
