@@ -186,6 +186,14 @@ static int core_bf16(lua_State *L) {
   return 1;
 }
 
+/* core.bf16_bits(f32 bits) -> bf16 bits; NaN payloads survive, which they may not do in a number. */
+static int core_bf16_bits(lua_State *L) {
+  const lua_Integer bits = luaL_checkinteger(L, 1);
+  luaL_argcheck(L, bits >= 0 && bits <= UINT32_MAX, 1, "a word has 32 bits");
+  lua_pushinteger(L, tl_bf16_from_f32(tl_f32_from_bits((uint32_t)bits)));
+  return 1;
+}
+
 static int tensor_shape(lua_State *L) {
   const tl_view *view = check_view(L, 1);
   lua_createtable(L, view->dims, 0);
@@ -345,6 +353,7 @@ void bind_tensor_open(lua_State *L) {
       {"equal",            core_equal           },
       {"f32",              core_f32             },
       {"bf16",             core_bf16            },
+      {"bf16_bits",        core_bf16_bits       },
       {NULL,               NULL                 },
   };
   bind_class(L, class_name, methods, tensor_close);
