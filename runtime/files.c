@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <sched.h>
+#include <sha2.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -169,6 +170,14 @@ tl_status tl_file_map(const char *path, tl_mapping *out) {
 void tl_file_unmap(tl_mapping *mapping) {
   if (mapping->data != NULL) munmap((void *)(uintptr_t)mapping->data, (size_t)mapping->bytes);
   *mapping = (tl_mapping){0};
+}
+
+tl_status tl_file_sha256(const char *path, char out[TL_SHA256_TEXT]) {
+  tl_mapping mapping;
+  TL_TRY(tl_file_map(path, &mapping));
+  SHA256Data(mapping.bytes > 0 ? mapping.data : (const void *)"", (size_t)mapping.bytes, out);
+  tl_file_unmap(&mapping);
+  return TL_OK;
 }
 
 /* ---- writing ---- */

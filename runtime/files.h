@@ -33,6 +33,10 @@ tl_status tl_file_mtime(const char *path, double *out); /* seconds since 1970 */
 /* The absolute path without links; free() it. */
 tl_status tl_file_realpath(const char *path, char **out);
 
+enum { TL_SHA256_TEXT = 65 }; /* 64 hex digits and the end */
+/* SHA-256 of a whole file as lower-case hex digits. */
+tl_status tl_file_sha256(const char *path, char out[TL_SHA256_TEXT]);
+
 /* Makes `path` and the folders above it; those that exist already are fine. */
 tl_status tl_file_mkdirs(const char *path);
 /* Names in the folder `path`, without "." and "..". Release *out. */
@@ -61,9 +65,9 @@ tl_status tl_writer_write(tl_writer *writer, const void *data, int64_t bytes);
 tl_status tl_writer_commit(tl_writer *writer); /* closes the writer, also on failure */
 void tl_writer_abandon(tl_writer *writer);     /* removes what was written; twice is fine */
 
-int32_t tl_machine_cpus(void);     /* that this process may run on, at least 1 */
-int32_t tl_machine_columns(void);  /* of the terminal at stderr; 0 when there is none */
-double tl_machine_seconds(void);   /* monotonic, from an arbitrary start */
+int32_t tl_machine_cpus(void);    /* that this process may run on, at least 1 */
+int32_t tl_machine_columns(void); /* of the terminal at stderr; 0 when there is none */
+double tl_machine_seconds(void);  /* monotonic, from an arbitrary start */
 void tl_machine_sleep(double seconds); /* at least this long, also when signals arrive */
 
 #endif
