@@ -113,8 +113,9 @@ static int load_line(lua_State *L, const char *line) {
 static int run_repl(lua_State *L) {
   char line[PATH_BYTES];
   const int terminal = isatty(STDIN_FILENO);
-  static const char preset[] = "tl = require(package.searchpath('tidelock', package.path)"
-                               " and 'tidelock' or 'tidelock.core')";
+  static const char preset[] =
+      "tl = require(package.searchpath('tidelock', package.path)"
+      " and 'tidelock' or 'tidelock.core')";
   if (luaL_dostring(L, preset) != LUA_OK) {
     fprintf(stderr, "%s\n", lua_tostring(L, -1));
     return 1;

@@ -44,7 +44,9 @@ static void push_json(lua_State *L, const json_t *value) {
       }
       mark_array(L);
       break;
-    case JSON_STRING: lua_pushlstring(L, json_string_value(value), json_string_length(value)); break;
+    case JSON_STRING:
+      lua_pushlstring(L, json_string_value(value), json_string_length(value));
+      break;
     case JSON_INTEGER: lua_pushinteger(L, json_integer_value(value)); break;
     case JSON_REAL: lua_pushnumber(L, json_real_value(value)); break;
     case JSON_TRUE: lua_pushboolean(L, 1); break;

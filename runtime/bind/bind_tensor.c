@@ -58,16 +58,16 @@ static void set_number(lua_State *L, const tl_view *view, int64_t index) {
     if (!number || lua_type(L, -1) != LUA_TNUMBER)
       luaL_error(L, "element %I is a %s, not a number", (LUAI_UACINT)index + 1,
                  luaL_typename(L, -1));
-    const uint64_t bits =
-        view->dtype == TL_F32 ? tl_bits_from_f32(value) : tl_bf16_from_f32(value);
+    const uint64_t bits = view->dtype == TL_F32 ? tl_bits_from_f32(value) : tl_bf16_from_f32(value);
     tl_view_set_bits(view, index, bits);
     return;
   }
   int whole;
   const lua_Integer value = lua_tointegerx(L, -1, &whole);
   const lua_Integer low = view->dtype == TL_U8 ? 0 : view->dtype == TL_I32 ? INT32_MIN : INT64_MIN;
-  const lua_Integer high =
-      view->dtype == TL_U8 ? 255 : view->dtype == TL_I32 ? INT32_MAX : INT64_MAX;
+  const lua_Integer high = view->dtype == TL_U8    ? 255
+                           : view->dtype == TL_I32 ? INT32_MAX
+                                                   : INT64_MAX;
   if (!whole || lua_type(L, -1) != LUA_TNUMBER || value < low || value > high)
     luaL_error(L, "element %I is %s; %s takes integers from %I to %I", (LUAI_UACINT)index + 1,
                luaL_tolstring(L, -1, NULL), tl_dtype_name(view->dtype), (LUAI_UACINT)low,

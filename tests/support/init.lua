@@ -1,4 +1,4 @@
---- What specs share: assertions on bits, poisoned tensors, reproducible values, running the program.
+--- What specs share: assertions on bits, poison, values that repeat, running the program.
 ---
 ---     local support = require "support"
 ---     assert.bits(expected, actual)   -- tensors; names the first element that differs
