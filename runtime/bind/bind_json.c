@@ -3,8 +3,8 @@
 **     object  <->  table with string keys, written in bytewise order of keys
 **     array   <->  table with the keys 1 .. n; an empty one is an object unless made by json.array
 **     null    <->  json.null
-**     3, 3.0  <->  integer, float: the kind survives; floats are written with the fewest of 15 to 17
-**                  digits that read back as the same bits
+**     3, 3.0  <->  integer, float: the kind survives; floats are written with the fewest of 15 to
+**                  17 digits that read back as the same bits
 */
 #include <jansson.h>
 #include <math.h>

@@ -241,8 +241,8 @@ static int core_call(lua_State *L) {
   call.floats = read_floats(L, 4, op, &call.float_count);
   call.in = read_operands(L, 2, op, 0, call.ints, &call.in_count);
   call.out = read_operands(L, 3, op, 1, call.ints, &call.out_count);
-  if (tl_ops[op].host == NULL) luaL_error(L, "operator %s has no host kernel", tl_ops[op].name);
   call.team = bind_team(L, option_int(L, 5, "threads"));
+  if (tl_ops[op].host == NULL) luaL_error(L, "operator %s has no host kernel", tl_ops[op].name);
   bind_check(L, tl_ops[op].host(&call));
   return 0;
 }

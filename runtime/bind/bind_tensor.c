@@ -186,7 +186,7 @@ static int core_bf16(lua_State *L) {
   return 1;
 }
 
-/* core.bf16_bits(f32 bits) -> bf16 bits; NaN payloads survive, which they may not do in a number. */
+/* core.bf16_bits(f32 bits) -> bf16 bits; keeps NaN payloads, which a Lua number may not. */
 static int core_bf16_bits(lua_State *L) {
   const lua_Integer bits = luaL_checkinteger(L, 1);
   luaL_argcheck(L, bits >= 0 && bits <= UINT32_MAX, 1, "a word has 32 bits");

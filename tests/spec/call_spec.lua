@@ -88,6 +88,12 @@ describe("a call", function()
   end)
 end)
 
+describe("a team", function()
+  it("runs every task once, also when several teams share a pool", function()
+    assert.equal("3 teams, 400 loops each: good\n", (support.run("", "team_stress")))
+  end)
+end)
+
 describe("a kernel", function()
   it("fills, and gives the same bits with any number of threads", function()
     local x = support.filled("f32", { 64, 96 }, 5)
