@@ -4,7 +4,8 @@
 **   comm    one rank's handle on one group: ranks [0, 2, 4, 6] of the axis "dp", say
 **
 **   all_gather       x (outer, piece)          y (outer, n, piece)   y[o][r] = x of rank r
-**   reduce_scatter   x (outer, n, piece) f32   y (outer, piece) f32  y[o] = tree over ranks of x[o][me]
+**   reduce_scatter   x (outer, n, piece) f32   y (outer, piece) f32  y[o] = tree over ranks of
+*x[o][me]
 **   all_reduce       x (count) f32             y (count) f32         tree over ranks
 **   all_reduce_max   x (count) f32             y (count) f32         +0 is above -0; NaN wins
 **   all_reduce_count x (count) i64             y (count) i64         sum
@@ -33,7 +34,8 @@ typedef struct tl_comm tl_comm;
 /* What a transport does; groups have more than one rank here. */
 typedef struct tl_comm_kind {
   tl_status (*all_gather)(tl_comm *comm, const void *x, void *y, int64_t outer, int64_t bytes);
-  tl_status (*reduce_scatter)(tl_comm *comm, const float *x, float *y, int64_t outer, int64_t piece);
+  tl_status (*reduce_scatter)(tl_comm *comm, const float *x, float *y, int64_t outer,
+                              int64_t piece);
   tl_status (*all_reduce)(tl_comm *comm, const float *x, float *y, int64_t count);
   tl_status (*all_reduce_max)(tl_comm *comm, const float *x, float *y, int64_t count);
   tl_status (*all_reduce_count)(tl_comm *comm, const int64_t *x, int64_t *y, int64_t count);

@@ -4,7 +4,8 @@
 ** straight from everybody's memory, and waits again before anybody may change what was read:
 **
 **   all_reduce   publish | fold my slice into my y | copy the other slices from their owners |
-**                        ^ barrier                 ^ barrier                                 ^ barrier
+**                        ^ barrier                 ^ barrier                                 ^
+*barrier
 **
 ** Of one rank's memory a slice is read only by the owner of that slice, so x and y may be the same.
 ** A small all_reduce is folded whole by every rank into private memory, which saves a barrier.
@@ -272,16 +273,16 @@ static void comm_close(tl_comm *comm) {
 }
 
 static const tl_comm_kind thread_kind = {
-  .all_gather = all_gather,
-  .reduce_scatter = reduce_scatter,
-  .all_reduce = all_reduce,
-  .all_reduce_max = all_reduce_max,
-  .all_reduce_count = all_reduce_count,
-  .broadcast = broadcast,
-  .barrier = barrier,
-  .send = send,
-  .recv = recv,
-  .close = comm_close,
+    .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
+    .all_reduce = all_reduce,
+    .all_reduce_max = all_reduce_max,
+    .all_reduce_count = all_reduce_count,
+    .broadcast = broadcast,
+    .barrier = barrier,
+    .send = send,
+    .recv = recv,
+    .close = comm_close,
 };
 
 tl_status tl_threads_open(tl_world *world, int32_t spin, tl_threads **out) {
@@ -348,8 +349,8 @@ static tl_status find_group(tl_threads *t, const char *name, const int32_t *rank
 }
 
 tl_status tl_threads_group(tl_threads *t, const char *name, const int32_t *ranks, int32_t size,
-                         int32_t position, tl_team *team, tl_comm **out) {
-  group *g;
+                           int32_t position, tl_team *team, tl_comm **out) {
+  group *g = NULL;
   TL_TRY(find_group(t, name, ranks, size, &g));
   thread_comm *c = calloc(1, sizeof *c);
   if (c == NULL) return tl_fail(TL_MEMORY, "no room for group %s", name);
@@ -357,8 +358,7 @@ tl_status tl_threads_group(tl_threads *t, const char *name, const int32_t *ranks
   c->base = (tl_comm){&thread_kind, g->ranks, size, position, team};
   c->threads = t, c->world = t->world, c->group = g, c->rank = ranks[position];
   c->parts = calloc((size_t)size, sizeof *c->parts);
-  if (c->parts == NULL)
-    TL_TRY_GOTO(status, tl_fail(TL_MEMORY, "no room for group %s", name), done);
+  if (c->parts == NULL) TL_TRY_GOTO(status, tl_fail(TL_MEMORY, "no room for group %s", name), done);
   if (size > 1) TL_TRY_GOTO(status, tl_memory_alloc(TL_MEMORY_COMM, WHOLE_BYTES, &c->whole), done);
   *out = &c->base, c = NULL;
 done:
@@ -369,7 +369,8 @@ done:
 tl_status tl_threads_channel(tl_threads *t, int32_t source, int32_t target, int32_t number,
                              int64_t bytes) {
   if (find_channel(t, source, target, number) != NULL)
-    return tl_fail(TL_ARGUMENT, "channel %d from rank %d to rank %d is open", number, source, target);
+    return tl_fail(TL_ARGUMENT, "channel %d from rank %d to rank %d is open", number, source,
+                   target);
   channel *c = calloc(1, sizeof *c);
   if (c == NULL) return tl_fail(TL_MEMORY, "no room for channel %d", number);
   const tl_status status = tl_mailbox_open(t->world, source, target, bytes, &c->mailbox);

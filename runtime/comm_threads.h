@@ -14,8 +14,8 @@ void tl_threads_close(tl_threads *threads);
 
 /* The handle of ranks[position] on a group, to be closed by the caller. The same name with the same
 ** ranks is the same group. `team` is that rank's. Call while no rank runs. */
-tl_status tl_threads_group(tl_threads *threads, const char *name, const int32_t *ranks, int32_t size,
-                           int32_t position, tl_team *team, tl_comm **out);
+tl_status tl_threads_group(tl_threads *threads, const char *name, const int32_t *ranks,
+                           int32_t size, int32_t position, tl_team *team, tl_comm **out);
 
 /* Opens the channel for messages up to `bytes`. Call once per channel, while no rank runs. */
 tl_status tl_threads_channel(tl_threads *threads, int32_t source, int32_t target, int32_t number,

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-typedef struct seat { /* written by its rank, read by all */
+typedef struct seat {                 /* written by its rank, read by all */
   _Alignas(64) _Atomic int64_t stamp; /* ns, when it began its instruction */
   _Atomic int32_t instruction;        /* -1: it has ended its section */
 } seat;
@@ -51,11 +51,12 @@ void tl_gate_close(tl_gate *g) {
 tl_status tl_world_silent(tl_world *world, int32_t rank, int32_t peer) {
   char here[256] = "", there[256] = "", text[TL_ERROR_BYTES];
   const int32_t at = atomic_load(&world->seats[peer].instruction);
-  world->describe(world->context, rank, atomic_load(&world->seats[rank].instruction), here, sizeof here);
+  world->describe(world->context, rank, atomic_load(&world->seats[rank].instruction), here,
+                  sizeof here);
   if (at >= 0) world->describe(world->context, peer, at, there, sizeof there);
-  snprintf(text, sizeof text, "rank %d waits for rank %d: silent for %.3g s in %s; rank %d %s%s", rank,
-           peer, (double)world->limit_ns / 1e9, here, peer, at < 0 ? "has ended its section" : "is in ",
-           there);
+  snprintf(text, sizeof text, "rank %d waits for rank %d: silent for %.3g s in %s; rank %d %s%s",
+           rank, peer, (double)world->limit_ns / 1e9, here, peer,
+           at < 0 ? "has ended its section" : "is in ", there);
   tl_world_abort(world, rank, text);
   return tl_fail(TL_COMM, "%s", text);
 }
@@ -122,7 +123,9 @@ void tl_world_abort(tl_world *world, int32_t rank, const char *message) {
   }
 }
 
-int32_t tl_world_aborted(tl_world *world) { return atomic_load(&world->aborted); }
+int32_t tl_world_aborted(tl_world *world) {
+  return atomic_load(&world->aborted);
+}
 
 const char *tl_world_error(tl_world *world, int32_t *rank) {
   *rank = world->failed_rank;

@@ -57,11 +57,13 @@ void tl_world_stall(tl_world *world);
 /* Call while no rank runs. A gate is closed only after its world has no more ranks at work. */
 void tl_gate_open(tl_world *world, tl_gate *gate);
 void tl_gate_close(tl_gate *gate);
-/* Sleeps until the gate is signalled or `peer` has been silent for too long; 0 if it has. The caller
+/* Sleeps until the gate is signalled or `peer` has been silent for too long; 0 if it has. The
+*caller
 ** holds the mutex, and looks again at what it waits for. */
 int32_t tl_gate_wait(tl_world *world, tl_gate *gate, int32_t peer);
 
-/* The two ways in which a wait of `rank` ends badly; no gate may be locked. Both return TL_COMM; the
+/* The two ways in which a wait of `rank` ends badly; no gate may be locked. Both return TL_COMM;
+*the
 ** first aborts the world. */
 tl_status tl_world_silent(tl_world *world, int32_t rank, int32_t peer);
 tl_status tl_world_stopped(tl_world *world);
