@@ -11,7 +11,7 @@
 -- when its rank is free and its message is there, frees the slot of that message when it has
 -- computed, and ends when its own message has found a slot:
 --
---   F(stage) --activation--> F(stage + 1) ..  F(last) = loss  .. I(stage + 1) --gradient--> I(stage)
+--   F(stage) --activation--> F(stage + 1) ..  F(last) .. I(stage + 1) --gradient--> I(stage)
 --
 -- The same run with two slots (the default of the executor) gives time, bubble and peaks.
 
