@@ -1,0 +1,287 @@
+/* bind_op.c - calls one host kernel from Lua, and lists the operators.
+**
+**     core.call("rms_norm", { x, gain }, { y, rstd }, { eps = 1e-5 } [, { step =, seed =,
+**               sample_base =, scalars = { .. }, threads = n }])
+**
+** Operands stand in the order of the row in ops.def; one that is left out is `false`. All numbers
+** of the row have to be given, and no others.
+*/
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../../kernels/signature.h"
+#include "bind.h"
+
+static const char *const team_class = "tidelock.Team";
+
+typedef struct team_handle {
+  tl_pool *pool;
+  tl_team *team;
+} team_handle;
+
+static int team_close(lua_State *L) {
+  team_handle *h = luaL_checkudata(L, 1, team_class);
+  tl_team_close(h->team);
+  tl_pool_close(h->pool);
+  *h = (team_handle){0};
+  return 0;
+}
+
+/* Kept in the registry under the class's own key, by number of threads. */
+tl_team *bind_team(lua_State *L, lua_Integer threads) {
+  static const luaL_Reg none[] = {{NULL, NULL}};
+  const lua_Integer cores = sysconf(_SC_NPROCESSORS_ONLN);
+  if (threads == 0) threads = cores;
+  if (threads < 1 || threads > 1024) luaL_error(L, "threads is %I, must be 1 to 1024", threads);
+  bind_class(L, team_class, none, team_close);
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, "tidelock.teams");
+  if (lua_rawgeti(L, -1, threads) == LUA_TNIL) {
+    team_handle *h = lua_newuserdatauv(L, sizeof *h, 0);
+    *h = (team_handle){0};
+    luaL_setmetatable(L, team_class);
+    bind_check(L, tl_pool_open((int32_t)threads - 1, 0, &h->pool));
+    bind_check(L, tl_team_open(h->pool, &h->team));
+    lua_rawseti(L, -3, threads);
+    lua_pop(L, 1);
+    lua_rawgeti(L, -1, threads);
+  }
+  tl_team *team = ((team_handle *)luaL_checkudata(L, -1, team_class))->team;
+  lua_pop(L, 2);
+  return team;
+}
+
+/* Pushes attrs[name]; an error if it is absent. */
+static int push_attribute(lua_State *L, int attrs, tl_op op, const char *name) {
+  const int type = lua_getfield(L, attrs, name);
+  if (type == LUA_TNIL) return luaL_error(L, "%s: %s is missing", tl_ops[op].name, name);
+  return type;
+}
+
+static int64_t to_int(lua_State *L, tl_op op, const char *name) {
+  int whole;
+  const lua_Integer value = lua_tointegerx(L, -1, &whole);
+  if (!whole || lua_type(L, -1) != LUA_TNUMBER)
+    luaL_error(L, "%s: %s is %s, must be an integer", tl_ops[op].name, name,
+               luaL_tolstring(L, -1, NULL));
+  return value;
+}
+
+static float to_float(lua_State *L, tl_op op, const char *name) {
+  if (lua_type(L, -1) != LUA_TNUMBER)
+    luaL_error(L, "%s: %s is %s, must be a number", tl_ops[op].name, name,
+               luaL_tolstring(L, -1, NULL));
+  return (float)lua_tonumber(L, -1);
+}
+
+/* Numbers that the last name takes: the length of its table, which is left on the stack. */
+static int32_t push_rest(lua_State *L, int attrs, tl_op op, const char *name) {
+  if (push_attribute(L, attrs, op, name) != LUA_TTABLE)
+    luaL_error(L, "%s: %s is a %s, must be a table of numbers", tl_ops[op].name, name,
+               luaL_typename(L, -1));
+  const lua_Unsigned count = lua_rawlen(L, -1);
+  if (count > 1 << 20) luaL_error(L, "%s: %s has %I numbers", tl_ops[op].name, name, count);
+  return (int32_t)count;
+}
+
+/* Leaves the array on the stack, where it lives until the call ends. */
+static int64_t *read_ints(lua_State *L, int attrs, tl_op op, int32_t *count) {
+  const tl_signature *s = tl_op_signature(op);
+  const int32_t plain = s->int_count - s->ints_rest;
+  const char *list = s->ints[plain];
+  const int32_t rest = s->ints_rest ? push_rest(L, attrs, op, list) : (lua_pushnil(L), 0);
+  int64_t *ints = lua_newuserdatauv(L, sizeof *ints * (size_t)(plain + rest + 1), 0);
+  for (int32_t i = 0; i < plain + rest; i++) {
+    const char *name = i < plain ? s->ints[i] : list;
+    if (i < plain) {
+      push_attribute(L, attrs, op, name);
+    } else {
+      lua_rawgeti(L, -2, i - plain + 1);
+    }
+    ints[i] = to_int(L, op, name);
+    lua_pop(L, 1);
+  }
+  lua_remove(L, -2);
+  *count = plain + rest;
+  return ints;
+}
+
+static float *read_floats(lua_State *L, int attrs, tl_op op, int32_t *count) {
+  const tl_signature *s = tl_op_signature(op);
+  const int32_t plain = s->float_count - s->floats_rest;
+  const char *list = s->floats[plain];
+  const int32_t rest = s->floats_rest ? push_rest(L, attrs, op, list) : (lua_pushnil(L), 0);
+  float *floats = lua_newuserdatauv(L, sizeof *floats * (size_t)(plain + rest + 1), 0);
+  for (int32_t i = 0; i < plain + rest; i++) {
+    const char *name = i < plain ? s->floats[i] : list;
+    if (i < plain) {
+      push_attribute(L, attrs, op, name);
+    } else {
+      lua_rawgeti(L, -2, i - plain + 1);
+    }
+    floats[i] = to_float(L, op, name);
+    lua_pop(L, 1);
+  }
+  lua_remove(L, -2);
+  *count = plain + rest;
+  return floats;
+}
+
+static int row_has(const tl_signature *s, const char *name) {
+  for (int32_t i = 0; i < s->int_count; i++)
+    if (strcmp(s->ints[i], name) == 0) return 1;
+  for (int32_t i = 0; i < s->float_count; i++)
+    if (strcmp(s->floats[i], name) == 0) return 1;
+  return 0;
+}
+
+static void refuse_unknown(lua_State *L, int attrs, tl_op op) {
+  lua_pushnil(L);
+  while (lua_next(L, attrs)) {
+    lua_pop(L, 1);
+    const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "a position";
+    if (!row_has(tl_op_signature(op), name))
+      luaL_error(L, "%s: has no number %s; it has %s %s", tl_ops[op].name, name, tl_ops[op].ints,
+                 tl_ops[op].floats);
+  }
+}
+
+/* Operands of the table at `arg`, as views; the array stays on the stack. Trailing operands that
+** may be absent may be left out. */
+static tl_view *read_operands(lua_State *L, int arg, tl_op op, int32_t outputs, const int64_t *ints,
+                              int32_t *count) {
+  bind_check(L, tl_op_operands(op, outputs, ints, count));
+  tl_view *views = lua_newuserdatauv(L, sizeof *views * (size_t)(*count + 1), 0);
+  const char *kind = outputs ? "outputs" : "inputs";
+  if ((int64_t)lua_rawlen(L, arg) > *count)
+    luaL_error(L, "%s: %I %s, takes %d: %s", tl_ops[op].name, (LUAI_UACINT)lua_rawlen(L, arg), kind,
+               *count, outputs ? tl_ops[op].outputs : tl_ops[op].inputs);
+  for (int32_t i = 0; i < *count; i++) {
+    const tl_operand *operand = tl_op_operand(op, outputs, ints, i);
+    lua_rawgeti(L, arg, i + 1);
+    if (lua_toboolean(L, -1)) {
+      if (!luaL_testudata(L, -1, "tidelock.Tensor"))
+        luaL_error(L, "%s: entry %d of the %s (%s) is a %s, must be a tensor", tl_ops[op].name,
+                   i + 1, kind, operand->name, luaL_typename(L, -1));
+      views[i] = *tl_tensor_view(bind_check_tensor(L, lua_gettop(L)));
+    } else if (operand->optional && !operand->many) {
+      views[i] = (tl_view){.data = NULL};
+    } else {
+      luaL_error(L, "%s: entry %d of the %s (%s) is missing; it takes %d: %s", tl_ops[op].name,
+                 i + 1, kind, operand->name, *count,
+                 outputs ? tl_ops[op].outputs : tl_ops[op].inputs);
+    }
+    lua_pop(L, 1);
+  }
+  return views;
+}
+
+static int64_t option_int(lua_State *L, int options, const char *name) {
+  int whole = 1;
+  const int absent = lua_getfield(L, options, name) == LUA_TNIL;
+  const lua_Integer value = absent ? 0 : lua_tointegerx(L, -1, &whole);
+  if (!whole) luaL_error(L, "%s is %s, must be an integer", name, luaL_tolstring(L, -1, NULL));
+  lua_pop(L, 1);
+  return value;
+}
+
+/* The step's scalars; the array stays on the stack. */
+static void read_scalars(lua_State *L, int options, tl_step *step) {
+  const int absent = lua_getfield(L, options, "scalars") == LUA_TNIL;
+  if (!absent && !lua_istable(L, -1)) luaL_error(L, "scalars must be a table of numbers");
+  step->scalar_count = absent ? 0 : (int32_t)lua_rawlen(L, -1);
+  float *scalars = lua_newuserdatauv(L, sizeof *scalars * (size_t)(step->scalar_count + 1), 0);
+  for (int32_t i = 0; i < step->scalar_count; i++) {
+    lua_rawgeti(L, -2, i + 1);
+    scalars[i] = (float)luaL_checknumber(L, -1);
+    lua_pop(L, 1);
+  }
+  step->scalars = scalars;
+}
+
+static tl_op check_op(lua_State *L, int arg) {
+  tl_op op = (tl_op)0;
+  bind_check(L, tl_op_find(luaL_checkstring(L, arg), &op));
+  return op;
+}
+
+static void check_options(lua_State *L, int arg) {
+  static const char *const names[] = {"step", "seed", "sample_base", "scalars", "threads", NULL};
+  lua_pushnil(L);
+  while (lua_next(L, arg)) {
+    lua_pop(L, 1);
+    lua_pushvalue(L, -1);
+    luaL_checkoption(L, -1, NULL, names);
+    lua_pop(L, 1);
+  }
+}
+
+static int core_call(lua_State *L) {
+  const tl_op op = check_op(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  lua_settop(L, 5);
+  for (int arg = 4; arg <= 5; arg++) {
+    if (lua_isnil(L, arg)) {
+      lua_newtable(L);
+      lua_replace(L, arg);
+    }
+    luaL_checktype(L, arg, LUA_TTABLE);
+  }
+  luaL_checkstack(L, 16, "operands");
+  check_options(L, 5);
+  refuse_unknown(L, 4, op);
+  tl_step step = {.step = option_int(L, 5, "step"),
+                  .seed = (uint64_t)option_int(L, 5, "seed"),
+                  .sample_base = option_int(L, 5, "sample_base")};
+  read_scalars(L, 5, &step);
+  tl_call call = {.step = &step};
+  call.ints = read_ints(L, 4, op, &call.int_count);
+  call.floats = read_floats(L, 4, op, &call.float_count);
+  call.in = read_operands(L, 2, op, 0, call.ints, &call.in_count);
+  call.out = read_operands(L, 3, op, 1, call.ints, &call.out_count);
+  if (tl_ops[op].host == NULL) luaL_error(L, "operator %s has no host kernel", tl_ops[op].name);
+  call.team = bind_team(L, option_int(L, 5, "threads"));
+  bind_check(L, tl_ops[op].host(&call));
+  return 0;
+}
+
+static void push_traits(lua_State *L, int32_t traits) {
+  static const char *const names[] = {"rowwise", "tree", "whole", "comm", "data"};
+  lua_newtable(L);
+  for (int i = 0; i < 5; i++)
+    if (traits >> i & 1) {
+      lua_pushboolean(L, 1);
+      lua_setfield(L, -2, names[i]);
+    }
+}
+
+/* core.ops() -> list of { name, inputs, outputs, ints, floats, gradient, traits, host }. */
+static int core_ops(lua_State *L) {
+  lua_createtable(L, TL_OP_COUNT, 0);
+  for (int32_t op = 0; op < TL_OP_COUNT; op++) {
+    const tl_op_row *row = &tl_ops[op];
+    const char *const fields[][2] = {{"name", row->name},       {"inputs", row->inputs},
+                                     {"outputs", row->outputs}, {"ints", row->ints},
+                                     {"floats", row->floats},   {"gradient", row->gradient}};
+    lua_createtable(L, 0, 8);
+    for (int i = 0; i < 6; i++) {
+      lua_pushstring(L, fields[i][1]);
+      lua_setfield(L, -2, fields[i][0]);
+    }
+    push_traits(L, row->traits);
+    lua_setfield(L, -2, "traits");
+    lua_pushboolean(L, row->host != NULL);
+    lua_setfield(L, -2, "host");
+    lua_rawseti(L, -2, op + 1);
+  }
+  return 1;
+}
+
+void bind_op_open(lua_State *L) {
+  static const luaL_Reg functions[] = {
+      {"call", core_call},
+      {"ops",  core_ops },
+      {NULL,   NULL     },
+  };
+  luaL_setfuncs(L, functions, 0);
+}

@@ -1,0 +1,43 @@
+/* hash.h - hashes of byte strings, and hashes of tensors that add up.
+**
+** hash(tensor) = sum over its elements of tl_hash_element(name, global index, bits), modulo 2^64.
+** A sum has no order: each shard computes its share, shares are added, nothing is gathered.
+**
+**     columns   0 ........ cols_full - 1
+**             +------------------------+
+**   row_first |      +--------+        |    the shard: rows x cols elements at (row_first, col_first);
+**             |      | shard  |        |    element (r, c) of it has the global index
+**             |      +--------+        |    (row_first + r) * cols_full + col_first + c
+**             +------------------------+
+**
+** A tensor of any number of dims is taken as rows (dim 0) of columns (all other dims). The bits of
+** an element are its memory, zero-extended to 64 bits: f32 and bf16 hash differently, and so do +0
+** and -0.
+*/
+#ifndef TL_HASH_H
+#define TL_HASH_H
+
+#include "random.h"
+#include "view.h"
+
+/* XXH64 with seed 0 (Collet; the published algorithm, from libxxhash). */
+uint64_t tl_hash_bytes(const void *data, int64_t bytes);
+
+/* mix64(mix64(name + (index + 1) * the golden ratio) xor bits): the n-th output of splitmix64
+** started at the name's hash keys the element. */
+static inline uint64_t tl_hash_element(uint64_t name, uint64_t index, uint64_t bits) {
+  return tl_mix64(tl_mix64(name + (index + 1) * 0x9e3779b97f4a7c15u) ^ bits);
+}
+
+/* Where a shard lies in its logical tensor. */
+typedef struct tl_hash_place {
+  int64_t row_first, col_first, cols_full;
+} tl_hash_place;
+
+/* The share of one shard. `name` is tl_hash_bytes of the tensor's logical name. */
+uint64_t tl_hash_shard(uint64_t name, const tl_view *shard, const tl_hash_place *place);
+
+/* A whole tensor: the shard that starts at (0, 0) and has all columns. */
+uint64_t tl_hash_view(uint64_t name, const tl_view *view);
+
+#endif

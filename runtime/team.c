@@ -1,0 +1,217 @@
+/* team.c - one pool of helpers, and the loops that teams offer it.
+**
+**   pool   offers: loop -> loop -> ...     one per team that is inside tl_team_for
+**          helpers: sleep until some loop has tasks left, join the one with the fewest helpers
+**
+** Tasks are taken with one atomic counter. The team's own thread works too, then takes its loop off
+** the list and sleeps until the helpers that joined have left. No thread spins.
+*/
+#define _GNU_SOURCE
+#include "team.h"
+
+#include <assert.h>
+#include <fenv.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "memory.h"
+
+typedef struct loop {
+  struct loop *next;
+  tl_task task;
+  void *context;
+  int64_t count;
+  _Atomic int64_t taken; /* may run past count */
+  int32_t helpers;       /* inside now; guarded by the pool's mutex */
+  pthread_cond_t left;   /* the last helper has left */
+} loop;
+
+typedef struct helper {
+  tl_pool *pool;
+  pthread_t thread;
+  void *scratch;
+  int32_t worker; /* 1 .. helper_count */
+} helper;
+
+struct tl_pool {
+  pthread_mutex_t mutex;
+  pthread_cond_t offered;
+  loop *loops;
+  int32_t sleeping; /* helpers that wait on `offered` */
+  int32_t closing;
+  int32_t helper_count; /* threads that run */
+  helper helpers[];
+};
+
+struct tl_team {
+  tl_pool *pool; /* NULL: alone */
+  void *scratch; /* of worker 0 */
+  loop loop;
+};
+
+/* Nearest even, subnormals kept: what every kernel assumes. */
+static void set_arithmetic(void) { fesetenv(FE_DFL_ENV); }
+
+static int arithmetic_is_set(void) {
+  const volatile float tiny = 0x1p-140f; /* a subnormal: flushing makes it, or its half, zero */
+  return fegetround() == FE_TONEAREST && tiny * 0.5f == 0x1p-141f;
+}
+
+static void run_tasks(loop *l, int32_t worker) {
+  for (;;) {
+    const int64_t index = atomic_fetch_add(&l->taken, 1);
+    if (index >= l->count) return;
+    l->task(l->context, index, worker);
+  }
+}
+
+/* The loop with tasks left that has the fewest helpers; NULL if there is none. */
+static loop *choose(const tl_pool *pool) {
+  loop *best = NULL;
+  for (loop *l = pool->loops; l != NULL; l = l->next)
+    if (atomic_load(&l->taken) < l->count && (best == NULL || l->helpers < best->helpers)) best = l;
+  return best;
+}
+
+static void *helper_main(void *argument) {
+  const helper *h = argument;
+  tl_pool *pool = h->pool;
+  set_arithmetic();
+  pthread_mutex_lock(&pool->mutex);
+  while (!pool->closing) {
+    loop *l = choose(pool);
+    if (l == NULL) {
+      pool->sleeping++;
+      pthread_cond_wait(&pool->offered, &pool->mutex);
+      pool->sleeping--;
+      continue;
+    }
+    l->helpers++;
+    pthread_mutex_unlock(&pool->mutex);
+    run_tasks(l, h->worker);
+    pthread_mutex_lock(&pool->mutex);
+    if (--l->helpers == 0) pthread_cond_signal(&l->left);
+  }
+  pthread_mutex_unlock(&pool->mutex);
+  return NULL;
+}
+
+/* Core `index` of those this process may use. */
+static tl_status pin_thread(pthread_t thread, int32_t index) {
+  cpu_set_t allowed, one;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    return tl_fail(TL_ARGUMENT, "the cores of this process cannot be read");
+  int32_t skip = index % CPU_COUNT(&allowed), core = 0;
+  while (!CPU_ISSET(core, &allowed) || skip-- > 0) core++;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  if (pthread_setaffinity_np(thread, sizeof one, &one) != 0)
+    return tl_fail(TL_ARGUMENT, "a thread cannot be pinned to core %d", core);
+  return TL_OK;
+}
+
+static tl_status start_helper(tl_pool *pool, int32_t pin) {
+  helper *h = &pool->helpers[pool->helper_count];
+  *h = (helper){.pool = pool, .worker = pool->helper_count + 1};
+  TL_TRY(tl_memory_alloc(TL_MEMORY_SCRATCH, TL_SCRATCH_BYTES, &h->scratch));
+  if (pthread_create(&h->thread, NULL, helper_main, h) != 0) {
+    tl_memory_free(h->scratch);
+    return tl_fail(TL_MEMORY, "helper thread %d cannot be started", h->worker);
+  }
+  pool->helper_count++;
+  return pin ? pin_thread(h->thread, h->worker) : TL_OK;
+}
+
+tl_status tl_pool_open(int32_t helpers, int32_t pin, tl_pool **out) {
+  if (helpers < 0) return tl_fail(TL_ARGUMENT, "a pool of %d helpers", helpers);
+  tl_pool *pool = calloc(1, sizeof *pool + (size_t)helpers * sizeof pool->helpers[0]);
+  if (pool == NULL) return tl_fail(TL_MEMORY, "no room for a pool of %d helpers", helpers);
+  pthread_mutex_init(&pool->mutex, NULL);
+  pthread_cond_init(&pool->offered, NULL);
+  tl_status status = TL_OK;
+  for (int32_t i = 0; i < helpers; i++) TL_TRY_GOTO(status, start_helper(pool, pin), done);
+  *out = pool, pool = NULL;
+done:
+  tl_pool_close(pool);
+  return status;
+}
+
+void tl_pool_close(tl_pool *pool) {
+  if (pool == NULL) return;
+  pthread_mutex_lock(&pool->mutex);
+  pool->closing = 1;
+  pthread_cond_broadcast(&pool->offered);
+  pthread_mutex_unlock(&pool->mutex);
+  for (int32_t i = 0; i < pool->helper_count; i++) {
+    pthread_join(pool->helpers[i].thread, NULL);
+    tl_memory_free(pool->helpers[i].scratch);
+  }
+  pthread_cond_destroy(&pool->offered);
+  pthread_mutex_destroy(&pool->mutex);
+  free(pool);
+}
+
+tl_status tl_team_open(tl_pool *pool, tl_team **out) {
+  tl_team *team = calloc(1, sizeof *team);
+  if (team == NULL) return tl_fail(TL_MEMORY, "no room for a team");
+  const tl_status status = tl_memory_alloc(TL_MEMORY_SCRATCH, TL_SCRATCH_BYTES, &team->scratch);
+  if (status != TL_OK) {
+    free(team);
+    return status;
+  }
+  team->pool = pool;
+  pthread_cond_init(&team->loop.left, NULL);
+  set_arithmetic();
+  *out = team;
+  return TL_OK;
+}
+
+void tl_team_close(tl_team *team) {
+  if (team == NULL) return;
+  pthread_cond_destroy(&team->loop.left);
+  tl_memory_free(team->scratch);
+  free(team);
+}
+
+int32_t tl_team_workers(const tl_team *team) {
+  return team->pool == NULL ? 1 : 1 + team->pool->helper_count;
+}
+
+void *tl_team_scratch(tl_team *team, int32_t worker) {
+  return worker == 0 ? team->scratch : team->pool->helpers[worker - 1].scratch;
+}
+
+/* Puts the loop on the list and wakes as many helpers as it has use for. */
+static void offer(tl_pool *pool, loop *l) {
+  pthread_mutex_lock(&pool->mutex);
+  l->next = pool->loops;
+  pool->loops = l;
+  for (int64_t i = 0; i < pool->sleeping && i < l->count - 1; i++)
+    pthread_cond_signal(&pool->offered);
+  pthread_mutex_unlock(&pool->mutex);
+}
+
+static void withdraw(tl_pool *pool, loop *l) {
+  pthread_mutex_lock(&pool->mutex);
+  loop **link = &pool->loops;
+  while (*link != l) link = &(*link)->next;
+  *link = l->next;
+  while (l->helpers > 0) pthread_cond_wait(&l->left, &pool->mutex);
+  pthread_mutex_unlock(&pool->mutex);
+}
+
+void tl_team_for(tl_team *team, int64_t count, tl_task task, void *context) {
+  assert(arithmetic_is_set());
+  if (count <= 1 || tl_team_workers(team) == 1) {
+    for (int64_t index = 0; index < count; index++) task(context, index, 0);
+    return;
+  }
+  loop *l = &team->loop;
+  l->task = task, l->context = context, l->count = count;
+  atomic_store(&l->taken, 0);
+  offer(team->pool, l);
+  run_tasks(l, 0);
+  withdraw(team->pool, l);
+}
