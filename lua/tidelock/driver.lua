@@ -194,9 +194,7 @@ local function gather(self, param, key)
       tensor = t, row_first = shard.row_first, col_first = shard.col_first, rows = param.rows, cols = param.cols,
     }
   end
-  local whole = core.assemble(dtype, rows, cols, pieces)
-  if param.value.vector then return core.reshape(whole, { rows }) end
-  return whole
+  return core.assemble(dtype, param.value.vector and { rows } or { rows, cols }, pieces)
 end
 
 --- The whole logical weight, in any layout: (rows, cols), or (rows) for a vector.
