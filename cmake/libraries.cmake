@@ -28,4 +28,4 @@ list(REMOVE_DUPLICATES TL_INCLUDES)
 list(REMOVE_ITEM TL_INCLUDES /usr/include)
 set(TL_LIBRARIES ${TL_YAML_ARCHIVE} ${TL_JANSSON_ARCHIVE} ${TL_XXHASH_ARCHIVE} ${TL_MD_ARCHIVE}
                  Threads::Threads m ${CMAKE_DL_LIBS})
-set(TL_SHARED_LIBRARIES yaml jansson Threads::Threads m ${CMAKE_DL_LIBS})
+set(TL_SHARED_LIBRARIES yaml jansson md Threads::Threads m ${CMAKE_DL_LIBS})
