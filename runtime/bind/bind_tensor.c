@@ -58,16 +58,16 @@ static void set_number(lua_State *L, const tl_view *view, int64_t index) {
     if (!number || lua_type(L, -1) != LUA_TNUMBER)
       luaL_error(L, "element %I is a %s, not a number", (LUAI_UACINT)index + 1,
                  luaL_typename(L, -1));
-    const uint64_t bits =
-        view->dtype == TL_F32 ? tl_bits_from_f32(value) : tl_bf16_from_f32(value);
+    const uint64_t bits = view->dtype == TL_F32 ? tl_bits_from_f32(value) : tl_bf16_from_f32(value);
     tl_view_set_bits(view, index, bits);
     return;
   }
   int whole;
   const lua_Integer value = lua_tointegerx(L, -1, &whole);
   const lua_Integer low = view->dtype == TL_U8 ? 0 : view->dtype == TL_I32 ? INT32_MIN : INT64_MIN;
-  const lua_Integer high =
-      view->dtype == TL_U8 ? 255 : view->dtype == TL_I32 ? INT32_MAX : INT64_MAX;
+  const lua_Integer high = view->dtype == TL_U8    ? 255
+                           : view->dtype == TL_I32 ? INT32_MAX
+                                                   : INT64_MAX;
   if (!whole || lua_type(L, -1) != LUA_TNUMBER || value < low || value > high)
     luaL_error(L, "element %I is %s; %s takes integers from %I to %I", (LUAI_UACINT)index + 1,
                luaL_tolstring(L, -1, NULL), tl_dtype_name(view->dtype), (LUAI_UACINT)low,
@@ -186,7 +186,7 @@ static int core_bf16(lua_State *L) {
   return 1;
 }
 
-/* core.bf16_bits(f32 bits) -> bf16 bits; NaN payloads survive, which they may not do in a number. */
+/* core.bf16_bits(f32 bits) -> bf16 bits; keeps NaN payloads, which a Lua number may not. */
 static int core_bf16_bits(lua_State *L) {
   const lua_Integer bits = luaL_checkinteger(L, 1);
   luaL_argcheck(L, bits >= 0 && bits <= UINT32_MAX, 1, "a word has 32 bits");

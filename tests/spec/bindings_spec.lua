@@ -16,7 +16,7 @@ describe("json", function()
   end)
 
   it("writes floats that read back as the same bits", function()
-    for _, x in ipairs { 0.1, 1 / 3, 2.0 ^ -1074, 1.7976931348623157e308, -0.0, 5e-324, 123456.0 } do
+    for _, x in ipairs { 0.1, 1 / 3, 2.0 ^ -1074, 1.7976931348623157e308, -0.0, 123456.0 } do
       local back = json.decode(json.encode(x))
       assert.equal(string.pack("d", x), string.pack("d", back))
     end

@@ -1,4 +1,4 @@
---- What specs share: assertions on bits, poisoned tensors, reproducible values, running the program.
+--- What specs share: assertions on bits, poison, values that repeat, running the program.
 ---
 ---     local support = require "support"
 ---     assert.bits(expected, actual)   -- tensors; names the first element that differs
@@ -63,10 +63,12 @@ function support.filled(dtype, shape, stream)
   return core.tensor(dtype, shape, values)
 end
 
---- Runs the program with `arguments` (shell text); returns stdout and stderr as one text, and the
---- exit status.
-function support.run(arguments)
-  local pipe = assert(io.popen(support.program .. " " .. arguments .. " 2>&1"))
+--- Runs the program, or another one of tests/support, with `arguments` (shell text); returns stdout
+--- and stderr as one text, and the exit status.
+function support.run(arguments, name)
+  local program = support.program
+  if name then program = program:gsub("[^/]*$", "support/" .. name) end
+  local pipe = assert(io.popen(program .. " " .. arguments .. " 2>&1"))
   local text = pipe:read "a"
   local _, _, status = pipe:close()
   return text, status

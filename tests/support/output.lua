@@ -1,4 +1,4 @@
---- busted's output: its plain one, then a last line of `N passed, N failed`. Errors count as failed.
+--- busted's output: its plain one, then a last line `N passed, N failed`; errors count as failed.
 return function(options)
   local handler = require "busted.outputHandlers.plainTerminal" (options)
   local busted = require "busted"
