@@ -9,9 +9,8 @@ local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
 local grid = require "tidelock.layout"
-local names = require "tidelock.names"
 local planner = require "tidelock.plan"
-local rates = require "tidelock.schedule"
+local rates = require "tidelock.rates"
 local stats = require "tidelock.stats"
 
 ---@class tidelock.Run
@@ -29,10 +28,10 @@ local function rank_table(plan)
   local replicas = 1
   for _, param in ipairs(plan["local"].params) do replicas = math.max(replicas, param.replicas) end
   local world = layout.tp * layout.dp * layout.pp
-  local by_axis = {}
-  for _, axis in ipairs { "tp", "dp", "pp" } do by_axis[axis] = grid.groups(layout, { axis }) end
+  local by_axis, places = {}, grid.grid(layout)
+  for _, axis in ipairs { "tp", "dp", "pp" } do by_axis[axis] = places:groups { [axis] = true } end
   for rank = 0, world - 1 do
-    local at = grid.coordinates(layout, rank)
+    local at = places:coordinates(rank)
     local groups = {}
     for axis, list in pairs(by_axis) do
       for _, group in ipairs(list) do
@@ -64,16 +63,14 @@ local function open_data(spec)
   return sources, counts
 end
 
---- Patterns that a run must keep: the caller's and those of log.watch.
-local function keep_of(spec, options)
-  local list, watches = {}, {}
-  for _, pattern in ipairs(options.keep or {}) do list[#list + 1] = names.matcher(pattern) end
-  for _, text in ipairs(spec.log and spec.log.watch or {}) do
+--- log.watch = { "PATTERN:mean" } taken apart.
+local function watches_of(spec)
+  local list = {}
+  for i, text in ipairs(spec.log.watch or {}) do
     local pattern, what = text:match "^(.*):(%w+)$"
-    watches[#watches + 1] = { pattern = pattern, what = what, text = text }
-    list[#list + 1] = names.matcher(pattern)
+    list[i] = { pattern = pattern, what = what, text = text }
   end
-  return list, watches
+  return list
 end
 
 ---@param recipe table
@@ -81,16 +78,9 @@ end
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
-  local keep, watches
-  local plan = planner(recipe, nil, {
-    hash = core.hash_int,
-    prepare = function(plan)
-      keep, watches = keep_of(plan.spec, options)
-      plan.keep = keep
-    end,
-  })
+  local plan = planner(recipe, nil, { keep = options.keep })
   local spec = plan.spec
-  local self = setmetatable({ plan = plan, spec = spec, watches = watches, done = 0, options = options }, Run)
+  local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   self.table = rank_table(plan)
   local sources, samples = open_data(spec)
   self.sources = sources

@@ -7,10 +7,12 @@ local stages = { "check", "expand", "shard", "differentiate", "pipeline", "place
 
 ---@param recipe tidelock.Recipe
 ---@param last? string # stop after this stage
----@param world? integer # ranks that are there; nil: as many threads as the layout has
+---@param options? { world?: integer, keep?: string[] } # ranks that are there (nil: as many threads as
+--- the layout has); patterns of values that stay readable after a step
 ---@return table plan # everything that the stages found
-return function(recipe, last, world)
-  local plan = { recipe = recipe, world = world }
+return function(recipe, last, options)
+  options = options or {}
+  local plan = { recipe = recipe, world = options.world, keep = options.keep or {} }
   for _, name in ipairs(stages) do
     for field, value in pairs(require("tidelock.stages." .. name).run(plan)) do
       assert(plan[field] == nil, "a stage may not change another's field: " .. field)
