@@ -12,9 +12,10 @@ local grid = require "tidelock.layout"
 local planner = require "tidelock.plan"
 local rates = require "tidelock.rates"
 local stats = require "tidelock.stats"
+local summary = require "tidelock.summary"
 
 ---@class tidelock.Run
----@field plan table
+---@field planned table
 ---@field spec table
 local Run = {}
 Run.__index = Run
@@ -80,10 +81,14 @@ function driver.start(recipe, options)
   options = options or {}
   local plan = planner(recipe, nil, { keep = options.keep })
   local spec = plan.spec
-  local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
+  plan.summary = summary.of(plan)
+  local self = setmetatable({ planned = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   self.table = rank_table(plan)
   local sources, samples = open_data(spec)
   self.sources = sources
+  local texts = {}
+  for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
+  plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = core.program(program) end
   self.ranks = core.ranks {
@@ -144,11 +149,11 @@ end
 -- logical tensors -----------------------------------------------------------------------------------
 
 local function param_of(self, name)
-  for _, param in ipairs(self.plan["local"].params) do
+  for _, param in ipairs(self.planned["local"].params) do
     if param.name == name then return param end
   end
   local list = {}
-  for i, param in ipairs(self.plan["local"].params) do list[i] = param.name end
+  for i, param in ipairs(self.planned["local"].params) do list[i] = param.name end
   error(string.format("no weight is called %s; nearest: %s", name,
     tostring(require("tidelock.suggest").nearest(name, list))), 0)
 end
@@ -158,7 +163,7 @@ local function shards_of(self, param)
   local list = {}
   for index, rank in ipairs(self.table) do
     local at = rank.coordinates
-    local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
+    local v = self.planned.ranks[at.pp + 1].persistent["weight " .. param.name]
     local own = at.dp == 0 and v and v.tensor and (param.axis and at.tp % param.replicas == 0 or at.tp == 0)
     if own and (not list.pp or list.pp == at.pp) then
       list.pp = at.pp
@@ -177,7 +182,7 @@ local function gather(self, param, key)
   local pieces, dtype = {}, nil
   for i, shard in ipairs(shards) do
     local at = self.table[shard.rank + 1].coordinates
-    local v = self.plan.ranks[at.pp + 1].persistent[key .. param.name]
+    local v = self.planned.ranks[at.pp + 1].persistent[key .. param.name]
     local t = self.ranks:read(shard.rank, v.tensor)
     dtype = t:dtype()
     pieces[i] = {
@@ -200,7 +205,7 @@ end
 --- All weights by name: { name, param }, in bytewise order.
 function Run:weights()
   local list = {}
-  for i, param in ipairs(self.plan["local"].params) do list[i] = { name = param.name, param = param } end
+  for i, param in ipairs(self.planned["local"].params) do list[i] = { name = param.name, param = param } end
   table.sort(list, function(a, b) return a.name < b.name end)
   return list
 end
@@ -208,10 +213,10 @@ end
 --- The hash of all weights: shares of the shards add up, nothing is gathered.
 function Run:weights_hash()
   local sum = 0
-  for _, param in ipairs(self.plan["local"].params) do
+  for _, param in ipairs(self.planned["local"].params) do
     for _, shard in ipairs(shards_of(self, param)) do
       local at = self.table[shard.rank + 1].coordinates
-      local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
+      local v = self.planned.ranks[at.pp + 1].persistent["weight " .. param.name]
       local rows = math.min(param.rows, param.weight.rows - shard.row_first)
       if rows > 0 then
         sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {
@@ -245,7 +250,15 @@ function Run:watched()
   return values
 end
 
-function Run:memory() return self.ranks:memory() end
+--- The plan: spec, key, recipe_hash, summary, and what the stages found.
+function Run:plan() return self.planned end
+
+--- Bytes as counted by the allocators beside the bytes that were planned.
+function Run:memory()
+  local counted = self.ranks:memory()
+  counted.planned_bytes = self.planned.summary.planned_bytes + self.data_bytes
+  return counted
+end
 
 function Run:close()
   if self.ranks then self.ranks:close() end
