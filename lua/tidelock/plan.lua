@@ -5,17 +5,24 @@
 -- A stage has run(plan), which returns its own new fields and changes none. No stage looks ahead.
 local stages = { "check", "expand", "shard", "differentiate", "pipeline", "place", "emit" }
 
+---@class tidelock.PlanOptions
+---@field hash? fun(name: string): integer # of names of weights; core.hash_int
+---@field world? integer # ranks that are there; nil: as many threads as the layout has
+---@field prepare? fun(plan: table) # called after the stage check; may add fields that later stages read
+
 ---@param recipe tidelock.Recipe
 ---@param last? string # stop after this stage
----@param world? integer # ranks that are there; nil: as many threads as the layout has
+---@param options? tidelock.PlanOptions
 ---@return table plan # everything that the stages found
-return function(recipe, last, world)
-  local plan = { recipe = recipe, world = world }
+return function(recipe, last, options)
+  options = options or {}
+  local plan = { recipe = recipe, world = options.world, hash = options.hash }
   for _, name in ipairs(stages) do
     for field, value in pairs(require("tidelock.stages." .. name).run(plan)) do
       assert(plan[field] == nil, "a stage may not change another's field: " .. field)
       plan[field] = value
     end
+    if name == "check" and options.prepare then options.prepare(plan) end
     if name == last then break end
   end
   return plan
