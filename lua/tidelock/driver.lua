@@ -9,13 +9,13 @@ local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
 local grid = require "tidelock.layout"
-local names = require "tidelock.names"
 local planner = require "tidelock.plan"
-local rates = require "tidelock.schedule"
+local rates = require "tidelock.rates"
 local stats = require "tidelock.stats"
+local summary = require "tidelock.summary"
 
 ---@class tidelock.Run
----@field plan table
+---@field planned table
 ---@field spec table
 local Run = {}
 Run.__index = Run
@@ -29,10 +29,10 @@ local function rank_table(plan)
   local replicas = 1
   for _, param in ipairs(plan["local"].params) do replicas = math.max(replicas, param.replicas) end
   local world = layout.tp * layout.dp * layout.pp
-  local by_axis = {}
-  for _, axis in ipairs { "tp", "dp", "pp" } do by_axis[axis] = grid.groups(layout, { axis }) end
+  local by_axis, places = {}, grid.grid(layout)
+  for _, axis in ipairs { "tp", "dp", "pp" } do by_axis[axis] = places:groups { [axis] = true } end
   for rank = 0, world - 1 do
-    local at = grid.coordinates(layout, rank)
+    local at = places:coordinates(rank)
     local groups = {}
     for axis, list in pairs(by_axis) do
       for _, group in ipairs(list) do
@@ -64,16 +64,14 @@ local function open_data(spec)
   return sources, counts
 end
 
---- Patterns that a run must keep: the caller's and those of log.watch.
-local function keep_of(spec, options)
-  local list, watches = {}, {}
-  for _, pattern in ipairs(options.keep or {}) do list[#list + 1] = names.matcher(pattern) end
-  for _, text in ipairs(spec.log and spec.log.watch or {}) do
+--- log.watch = { "PATTERN:mean" } taken apart.
+local function watches_of(spec)
+  local list = {}
+  for i, text in ipairs(spec.log.watch or {}) do
     local pattern, what = text:match "^(.*):(%w+)$"
-    watches[#watches + 1] = { pattern = pattern, what = what, text = text }
-    list[#list + 1] = names.matcher(pattern)
+    list[i] = { pattern = pattern, what = what, text = text }
   end
-  return list, watches
+  return list
 end
 
 ---@param recipe table
@@ -81,19 +79,16 @@ end
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
-  local keep, watches
-  local plan = planner(recipe, nil, {
-    hash = core.hash_int,
-    prepare = function(plan)
-      keep, watches = keep_of(plan.spec, options)
-      plan.keep = keep
-    end,
-  })
+  local plan = planner(recipe, nil, { keep = options.keep })
   local spec = plan.spec
-  local self = setmetatable({ plan = plan, spec = spec, watches = watches, done = 0, options = options }, Run)
+  plan.summary = summary.of(plan)
+  local self = setmetatable({ planned = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   self.table = rank_table(plan)
   local sources, samples = open_data(spec)
   self.sources = sources
+  local texts = {}
+  for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
+  plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = core.program(program) end
   self.ranks = core.ranks {
@@ -154,11 +149,11 @@ end
 -- logical tensors -----------------------------------------------------------------------------------
 
 local function param_of(self, name)
-  for _, param in ipairs(self.plan["local"].params) do
+  for _, param in ipairs(self.planned["local"].params) do
     if param.name == name then return param end
   end
   local list = {}
-  for i, param in ipairs(self.plan["local"].params) do list[i] = param.name end
+  for i, param in ipairs(self.planned["local"].params) do list[i] = param.name end
   error(string.format("no weight is called %s; nearest: %s", name,
     tostring(require("tidelock.suggest").nearest(name, list))), 0)
 end
@@ -168,7 +163,7 @@ local function shards_of(self, param)
   local list = {}
   for index, rank in ipairs(self.table) do
     local at = rank.coordinates
-    local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
+    local v = self.planned.ranks[at.pp + 1].persistent["weight " .. param.name]
     local own = at.dp == 0 and v and v.tensor and (param.axis and at.tp % param.replicas == 0 or at.tp == 0)
     if own and (not list.pp or list.pp == at.pp) then
       list.pp = at.pp
@@ -187,7 +182,7 @@ local function gather(self, param, key)
   local pieces, dtype = {}, nil
   for i, shard in ipairs(shards) do
     local at = self.table[shard.rank + 1].coordinates
-    local v = self.plan.ranks[at.pp + 1].persistent[key .. param.name]
+    local v = self.planned.ranks[at.pp + 1].persistent[key .. param.name]
     local t = self.ranks:read(shard.rank, v.tensor)
     dtype = t:dtype()
     pieces[i] = {
@@ -210,7 +205,7 @@ end
 --- All weights by name: { name, param }, in bytewise order.
 function Run:weights()
   local list = {}
-  for i, param in ipairs(self.plan["local"].params) do list[i] = { name = param.name, param = param } end
+  for i, param in ipairs(self.planned["local"].params) do list[i] = { name = param.name, param = param } end
   table.sort(list, function(a, b) return a.name < b.name end)
   return list
 end
@@ -218,10 +213,10 @@ end
 --- The hash of all weights: shares of the shards add up, nothing is gathered.
 function Run:weights_hash()
   local sum = 0
-  for _, param in ipairs(self.plan["local"].params) do
+  for _, param in ipairs(self.planned["local"].params) do
     for _, shard in ipairs(shards_of(self, param)) do
       local at = self.table[shard.rank + 1].coordinates
-      local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
+      local v = self.planned.ranks[at.pp + 1].persistent["weight " .. param.name]
       local rows = math.min(param.rows, param.weight.rows - shard.row_first)
       if rows > 0 then
         sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {
@@ -255,7 +250,15 @@ function Run:watched()
   return values
 end
 
-function Run:memory() return self.ranks:memory() end
+--- The plan: spec, key, recipe_hash, summary, and what the stages found.
+function Run:plan() return self.planned end
+
+--- Bytes as counted by the allocators beside the bytes that were planned.
+function Run:memory()
+  local counted = self.ranks:memory()
+  counted.planned_bytes = self.planned.summary.planned_bytes + self.data_bytes
+  return counted
+end
 
 function Run:close()
   if self.ranks then self.ranks:close() end

@@ -32,7 +32,7 @@ function warm.set(run, param, whole)
   local emit = require "tidelock.stages.emit"
   for index, entry in ipairs(run.table) do
     local at = entry.coordinates
-    local persistent = run.plan.ranks[at.pp + 1].persistent
+    local persistent = run.planned.ranks[at.pp + 1].persistent
     local weight, master = persistent["weight " .. param.name], persistent["master " .. param.name]
     if weight and weight.tensor then
       local part = shard(param, whole, emit.resolve(param.row_first, at.tp), emit.resolve(param.col_first, at.tp))
@@ -92,7 +92,7 @@ end
 --- Called once, after random initial values are there.
 function warm.start(run)
   local files = {}
-  for _, param in ipairs(run.plan["local"].params) do
+  for _, param in ipairs(run.planned["local"].params) do
     if param.fields.from then warm.set(run, param, from_run(param, files))
     elseif param.fields.init.kind == "function" then warm.set(run, param, from_function(param)) end
   end
