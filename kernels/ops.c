@@ -7,10 +7,10 @@
 #undef OP
 
 #define ROWWISE TL_TRAIT_ROWWISE
-#define TREE    TL_TRAIT_TREE
-#define WHOLE   TL_TRAIT_WHOLE
-#define COMM    TL_TRAIT_COMM
-#define DATA    TL_TRAIT_DATA
+#define TREE TL_TRAIT_TREE
+#define WHOLE TL_TRAIT_WHOLE
+#define COMM TL_TRAIT_COMM
+#define DATA TL_TRAIT_DATA
 
 const tl_op_row tl_ops[TL_OP_COUNT] = {
 #define OP(name, inputs, outputs, ints, floats, gradient, traits) \

@@ -25,7 +25,7 @@ typedef struct tl_signature {
   tl_operand inputs[TL_NAMES_MAX], outputs[TL_NAMES_MAX];
   char ints[TL_NAMES_MAX][TL_NAME_BYTES], floats[TL_NAMES_MAX][TL_NAME_BYTES];
   int32_t input_count, output_count, int_count, float_count; /* names, not operands */
-  int32_t ints_rest, floats_rest; /* the last name is a list */
+  int32_t ints_rest, floats_rest;                            /* the last name is a list */
 } tl_signature;
 
 /* Taken apart once; the table of all rows lives as long as the process. */

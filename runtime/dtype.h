@@ -37,7 +37,9 @@ static inline uint32_t tl_bits_from_f32(float value) {
   return bits;
 }
 
-static inline float tl_f32_from_bf16(uint16_t value) { return tl_f32_from_bits((uint32_t)value << 16); }
+static inline float tl_f32_from_bf16(uint16_t value) {
+  return tl_f32_from_bits((uint32_t)value << 16);
+}
 
 static inline uint16_t tl_bf16_from_f32(float value) {
   const uint32_t bits = tl_bits_from_f32(value);

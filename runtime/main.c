@@ -5,8 +5,9 @@
 **   tidelock ...               everything else is lua/tidelock/cli.lua's
 **
 ** The tree lua/ is found beside the folder of the program (build/tidelock -> lua/), or in
-** TIDELOCK_LUA. The exit status is what cli.lua returns: an integer, true or nothing for 0; an error
-** that nobody caught is printed and ends with 1.
+** TIDELOCK_LUA. The exit status is what the file returns: an integer, false for 1, anything else
+** for 0; an error that nobody caught is printed and ends with 1, with a traceback when
+** TIDELOCK_TRACEBACK is set.
 */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -113,8 +114,9 @@ static int load_line(lua_State *L, const char *line) {
 static int run_repl(lua_State *L) {
   char line[PATH_BYTES];
   const int terminal = isatty(STDIN_FILENO);
-  static const char preset[] = "tl = require(package.searchpath('tidelock', package.path)"
-                               " and 'tidelock' or 'tidelock.core')";
+  static const char preset[] =
+      "tl = require(package.searchpath('tidelock', package.path)"
+      " and 'tidelock' or 'tidelock.core')";
   if (luaL_dostring(L, preset) != LUA_OK) {
     fprintf(stderr, "%s\n", lua_tostring(L, -1));
     return 1;

@@ -3,7 +3,7 @@
 ** Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
 ** 2011): ten rounds that turn a counter of four words and a key of two words into four words.
 **
-**   key      (policy.seed, stream)      stream: the hash of a weight's name, of a dropout's name ...
+**   key      (policy.seed, stream)      stream: the hash of a name, see below
 **   counter  index low, index high, step low, step high
 **
 **   what      stream                        index                              step   words
@@ -39,8 +39,10 @@ static inline tl_words tl_philox(tl_words counter, tl_random_key key) {
   for (int round = 0; round < 10; round++) {
     const uint64_t even = (uint64_t)0xd2511f53u * counter.word[0];
     const uint64_t odd = (uint64_t)0xcd9e8d57u * counter.word[2];
-    counter = (tl_words){{(uint32_t)(odd >> 32) ^ counter.word[1] ^ key.word[0], (uint32_t)odd,
-                          (uint32_t)(even >> 32) ^ counter.word[3] ^ key.word[1], (uint32_t)even}};
+    counter = (tl_words){
+        {(uint32_t)(odd >> 32) ^ counter.word[1] ^ key.word[0], (uint32_t)odd,
+         (uint32_t)(even >> 32) ^ counter.word[3] ^ key.word[1], (uint32_t)even}
+    };
     key.word[0] += 0x9e3779b9u;
     key.word[1] += 0xbb67ae85u;
   }
@@ -50,13 +52,16 @@ static inline tl_words tl_philox(tl_words counter, tl_random_key key) {
 /* The key of a stream: mix64(seed + mix64(stream)), low word first. */
 static inline tl_random_key tl_random_key_of(uint64_t seed, uint64_t stream) {
   const uint64_t mixed = tl_mix64(seed + tl_mix64(stream));
-  return (tl_random_key){{(uint32_t)mixed, (uint32_t)(mixed >> 32)}};
+  return (tl_random_key){
+      {(uint32_t)mixed, (uint32_t)(mixed >> 32)}
+  };
 }
 
 /* The four words of element `index` at `step`. */
 static inline tl_words tl_random_words(tl_random_key key, uint64_t index, uint64_t step) {
-  const tl_words counter = {{(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)step,
-                             (uint32_t)(step >> 32)}};
+  const tl_words counter = {
+      {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)step, (uint32_t)(step >> 32)}
+  };
   return tl_philox(counter, key);
 }
 

@@ -21,8 +21,7 @@ static tl_status check_shape(tl_dtype dtype, int32_t dims, const int64_t *shape,
     return tl_fail(TL_SHAPE, "a tensor has 1 to %d dims, not %d", TL_DIMS_MAX, dims);
   *bytes = tl_dtype_bytes(dtype);
   for (int32_t i = 0; i < dims; i++) {
-    if (shape[i] < 0)
-      return tl_fail(TL_SHAPE, "dim %d has size %lld", i + 1, (long long)shape[i]);
+    if (shape[i] < 0) return tl_fail(TL_SHAPE, "dim %d has size %lld", i + 1, (long long)shape[i]);
     if (__builtin_mul_overflow(*bytes, shape[i], bytes))
       return tl_fail(TL_SHAPE, "a tensor of this shape has more than 2^63 bytes");
   }

@@ -3,8 +3,8 @@
 **     object  <->  table with string keys, written in bytewise order of keys
 **     array   <->  table with the keys 1 .. n; an empty one is an object unless made by json.array
 **     null    <->  json.null
-**     3, 3.0  <->  integer, float: the kind survives; floats are written with the fewest of 15 to 17
-**                  digits that read back as the same bits
+**     3, 3.0  <->  integer, float: the kind survives; floats are written with the fewest of 15 to
+**                  17 digits that read back as the same bits
 */
 #include <jansson.h>
 #include <math.h>
@@ -44,7 +44,9 @@ static void push_json(lua_State *L, const json_t *value) {
       }
       mark_array(L);
       break;
-    case JSON_STRING: lua_pushlstring(L, json_string_value(value), json_string_length(value)); break;
+    case JSON_STRING:
+      lua_pushlstring(L, json_string_value(value), json_string_length(value));
+      break;
     case JSON_INTEGER: lua_pushinteger(L, json_integer_value(value)); break;
     case JSON_REAL: lua_pushnumber(L, json_real_value(value)); break;
     case JSON_TRUE: lua_pushboolean(L, 1); break;

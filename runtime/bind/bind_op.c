@@ -29,7 +29,9 @@ static int team_close(lua_State *L) {
 
 /* Kept in the registry under the class's own key, by number of threads. */
 tl_team *bind_team(lua_State *L, lua_Integer threads) {
-  static const luaL_Reg none[] = {{NULL, NULL}};
+  static const luaL_Reg none[] = {
+      {NULL, NULL}
+  };
   const lua_Integer cores = sysconf(_SC_NPROCESSORS_ONLN);
   if (threads == 0) threads = cores;
   if (threads < 1 || threads > 1024) luaL_error(L, "threads is %I, must be 1 to 1024", threads);
@@ -144,8 +146,8 @@ static int core_call(lua_State *L) {
   call.floats = bind_read_floats(L, 4, op, tl_ops[op].name, &call.float_count);
   call.in = read_operands(L, 2, op, 0, call.ints, &call.in_count);
   call.out = read_operands(L, 3, op, 1, call.ints, &call.out_count);
-  if (tl_ops[op].host == NULL) luaL_error(L, "operator %s has no host kernel", tl_ops[op].name);
   call.team = bind_team(L, option_int(L, 5, "threads"));
+  if (tl_ops[op].host == NULL) luaL_error(L, "operator %s has no host kernel", tl_ops[op].name);
   bind_check(L, tl_ops[op].host(&call));
   return 0;
 }
@@ -160,19 +162,23 @@ static void push_traits(lua_State *L, int32_t traits) {
     }
 }
 
+static void set_text(lua_State *L, const char *field, const char *text) {
+  lua_pushstring(L, text);
+  lua_setfield(L, -2, field);
+}
+
 /* core.ops() -> list of { name, inputs, outputs, ints, floats, gradient, traits, host }. */
 static int core_ops(lua_State *L) {
   lua_createtable(L, TL_OP_COUNT, 0);
   for (int32_t op = 0; op < TL_OP_COUNT; op++) {
     const tl_op_row *row = &tl_ops[op];
-    const char *const fields[][2] = {{"name", row->name},       {"inputs", row->inputs},
-                                     {"outputs", row->outputs}, {"ints", row->ints},
-                                     {"floats", row->floats},   {"gradient", row->gradient}};
     lua_createtable(L, 0, 8);
-    for (int i = 0; i < 6; i++) {
-      lua_pushstring(L, fields[i][1]);
-      lua_setfield(L, -2, fields[i][0]);
-    }
+    set_text(L, "name", row->name);
+    set_text(L, "inputs", row->inputs);
+    set_text(L, "outputs", row->outputs);
+    set_text(L, "ints", row->ints);
+    set_text(L, "floats", row->floats);
+    set_text(L, "gradient", row->gradient);
     push_traits(L, row->traits);
     lua_setfield(L, -2, "traits");
     lua_pushboolean(L, row->host != NULL);

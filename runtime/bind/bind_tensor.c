@@ -58,16 +58,16 @@ static void set_number(lua_State *L, const tl_view *view, int64_t index) {
     if (!number || lua_type(L, -1) != LUA_TNUMBER)
       luaL_error(L, "element %I is a %s, not a number", (LUAI_UACINT)index + 1,
                  luaL_typename(L, -1));
-    const uint64_t bits =
-        view->dtype == TL_F32 ? tl_bits_from_f32(value) : tl_bf16_from_f32(value);
+    const uint64_t bits = view->dtype == TL_F32 ? tl_bits_from_f32(value) : tl_bf16_from_f32(value);
     tl_view_set_bits(view, index, bits);
     return;
   }
   int whole;
   const lua_Integer value = lua_tointegerx(L, -1, &whole);
   const lua_Integer low = view->dtype == TL_U8 ? 0 : view->dtype == TL_I32 ? INT32_MIN : INT64_MIN;
-  const lua_Integer high =
-      view->dtype == TL_U8 ? 255 : view->dtype == TL_I32 ? INT32_MAX : INT64_MAX;
+  const lua_Integer high = view->dtype == TL_U8    ? 255
+                           : view->dtype == TL_I32 ? INT32_MAX
+                                                   : INT64_MAX;
   if (!whole || lua_type(L, -1) != LUA_TNUMBER || value < low || value > high)
     luaL_error(L, "element %I is %s; %s takes integers from %I to %I", (LUAI_UACINT)index + 1,
                luaL_tolstring(L, -1, NULL), tl_dtype_name(view->dtype), (LUAI_UACINT)low,
@@ -183,6 +183,14 @@ static int core_f32(lua_State *L) {
 
 static int core_bf16(lua_State *L) {
   lua_pushnumber(L, tl_f32_from_bf16(tl_bf16_from_f32((float)luaL_checknumber(L, 1))));
+  return 1;
+}
+
+/* core.bf16_bits(f32 bits) -> bf16 bits; keeps NaN payloads, which a Lua number may not. */
+static int core_bf16_bits(lua_State *L) {
+  const lua_Integer bits = luaL_checkinteger(L, 1);
+  luaL_argcheck(L, bits >= 0 && bits <= UINT32_MAX, 1, "a word has 32 bits");
+  lua_pushinteger(L, tl_bf16_from_f32(tl_f32_from_bits((uint32_t)bits)));
   return 1;
 }
 
@@ -345,6 +353,7 @@ void bind_tensor_open(lua_State *L) {
       {"equal",            core_equal           },
       {"f32",              core_f32             },
       {"bf16",             core_bf16            },
+      {"bf16_bits",        core_bf16_bits       },
       {NULL,               NULL                 },
   };
   bind_class(L, class_name, methods, tensor_close);

@@ -1,0 +1,9 @@
+-- luacheck's settings.
+std = "lua54"
+max_line_length = 100
+exclude_files = { "build*", "runs" }
+ignore = { "212/_.*" } -- arguments that are named only for the reader start with _
+files["tests"] = {
+  std = "lua54+busted",
+}
+files[".busted"] = { std = "lua54" }

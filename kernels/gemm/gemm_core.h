@@ -1,0 +1,86 @@
+/* gemm_core.h - one routine under all three products; private to gemm/.
+**
+**   C (rows, columns of part i) = tree over leaves of a chain over runs of k
+**
+** An operator describes where its factors lie (tl_gemm); an engine knows one arithmetic on one
+** level of processor. Both are plain tables.
+*/
+#ifndef TL_GEMM_CORE_H
+#define TL_GEMM_CORE_H
+
+#include "gemm.h"
+
+enum { TL_GEMM_DEPTH = 256 }; /* positions of k that are packed at a time; a multiple of 16 */
+
+/* Element (i, k) of a factor is data[i * stride + k * k_stride]; i is a row of A or a column of B. */
+typedef struct tl_gemm_source {
+  const void *data;
+  int64_t stride, k_stride;
+} tl_gemm_source;
+
+/* A stretch of k over which both factors have constant strides. */
+typedef struct tl_gemm_run {
+  tl_gemm_source a, b;
+  int64_t count;
+} tl_gemm_run;
+
+typedef struct tl_gemm_engine {
+  tl_dtype dtype;
+  int32_t rows, columns; /* of the largest tile */
+  int32_t step;          /* k positions of one step: 1, or 16 */
+  int64_t row_bytes, column_bytes; /* of a packed panel of TL_GEMM_DEPTH positions, all rows */
+  /* Before packing a panel of `positions`; NULL where every position is packed anyway. */
+  void (*clear_rows)(void *panel, int64_t positions);
+  void (*clear_columns)(void *panel, int64_t positions);
+  /* Packs k_count values of k for `count` rows (columns) from `position` of the panel on. A panel
+  ** of rows has room for `count` rows, one of columns always for engine->columns. */
+  void (*pack_rows)(tl_gemm_source source, int32_t count, int64_t k_count, int64_t position,
+                    void *panel);
+  void (*pack_columns)(tl_gemm_source source, int32_t count, int64_t k_count, int64_t position,
+                       void *panel);
+  /* c (rows, columns), rows `stride` apart: the chain over `positions`, resumed or from +0. */
+  void (*tile)(const void *a, const void *b, int64_t positions, int32_t rows, int32_t columns,
+               float *c, int64_t stride, int32_t resume);
+} tl_gemm_engine;
+
+typedef enum tl_gemm_start {
+  TL_GEMM_ZERO,   /* chains start from +0 */
+  TL_GEMM_RESUME, /* the chain resumes from the output; one leaf */
+  TL_GEMM_ADD     /* the finished sum is added to the output */
+} tl_gemm_start;
+
+typedef struct tl_gemm tl_gemm;
+struct tl_gemm {
+  int64_t rows;          /* of every output */
+  int32_t parts;         /* outputs: out[part] (rows, N_part) */
+  const tl_view *out;    /* f32 or bf16 */
+  const tl_view *bias;   /* bias[part] (N_part), or NULL */
+  int64_t leaves;        /* power of two */
+  int64_t runs;          /* of each leaf */
+  int32_t run_is_padded; /* each run begins a new step */
+  tl_gemm_start start;   /* not ZERO: one leaf, outputs f32 */
+  /* Run `run` of leaf `leaf` of output `part`. */
+  void (*run)(const tl_gemm *gemm, int32_t part, int64_t leaf, int64_t run, tl_gemm_run *out);
+  const tl_call *call;
+  tl_dtype dtype; /* of both factors */
+};
+
+void tl_gemm_compute(const tl_gemm *gemm, tl_team *team);
+
+/* The engine for factors of this dtype on this processor (kernels/simd.h). */
+const tl_gemm_engine *tl_gemm_engine_for(tl_dtype dtype);
+
+extern const tl_gemm_engine tl_gemm_f32_portable, tl_gemm_f32_avx2, tl_gemm_f32_avx512;
+extern const tl_gemm_engine tl_gemm_bf16;
+
+/* sum[i] = sum[i] + other[i] */
+void tl_gemm_add(float *sum, const float *other, int64_t count);
+/* Row `row`, columns first .. first + count - 1 of `out`: round(c + bias), or round(c). */
+void tl_gemm_store(const float *c, const tl_view *bias, const tl_view *out, int64_t row,
+                   int64_t first, int64_t count);
+
+/* f32 panels of any width: (k, width), zeros from `count` on. */
+void tl_gemm_pack_f32(tl_gemm_source source, int32_t count, int32_t width, int64_t k_count,
+                      float *out);
+
+#endif

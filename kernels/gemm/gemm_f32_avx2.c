@@ -1,0 +1,79 @@
+/* gemm_f32_avx2.c - f32 with 16 registers of 8 lanes: 6 x 16 outputs at a time. */
+#include "gemm_core.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <string.h>
+
+#include "../simd.h"
+
+enum { ROWS = 6, COLUMNS = 16, LANES = 8 };
+
+/* `rows` is a constant where this is used; rows of c have room for 16 columns. */
+TL_TARGET_AVX2 TL_INLINE void tile_body(const float *a, const float *b, int64_t positions, float *c,
+                                        int64_t stride, int32_t resume, const int rows) {
+  __m256 sum[ROWS][2];
+#pragma GCC unroll 6
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; v++)
+      sum[r][v] = resume ? _mm256_loadu_ps(c + r * stride + LANES * v) : _mm256_setzero_ps();
+  for (int64_t k = 0; k < positions; k++, a += rows, b += COLUMNS) {
+    const __m256 right[2] = {_mm256_load_ps(b), _mm256_load_ps(b + LANES)};
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+      const __m256 left = _mm256_broadcast_ss(a + r);
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; v++) sum[r][v] = _mm256_fmadd_ps(left, right[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; v++) _mm256_storeu_ps(c + r * stride + LANES * v, sum[r][v]);
+}
+
+#define TILE(rows)                                                                             \
+  TL_TARGET_AVX2 static void tile_##rows(const float *a, const float *b, int64_t positions,    \
+                                         float *c, int64_t stride, int32_t resume) {           \
+    tile_body(a, b, positions, c, stride, resume, rows);                                       \
+  }
+TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
+
+typedef void (*tile_version)(const float *, const float *, int64_t, float *, int64_t, int32_t);
+static const tile_version versions[ROWS] = {tile_1, tile_2, tile_3, tile_4, tile_5, tile_6};
+
+static void run_tile(const void *a, const void *b, int64_t positions, int32_t rows,
+                     int32_t columns, float *c, int64_t stride, int32_t resume) {
+  if (columns == COLUMNS) {
+    versions[rows - 1](a, b, positions, c, stride, resume);
+    return;
+  }
+  float edge[ROWS * COLUMNS] = {0}; /* columns past the end are computed and left here */
+  const size_t bytes = sizeof *c * (size_t)columns;
+  if (resume)
+    for (int32_t r = 0; r < rows; r++) memcpy(edge + r * COLUMNS, c + r * stride, bytes);
+  versions[rows - 1](a, b, positions, edge, COLUMNS, resume);
+  for (int32_t r = 0; r < rows; r++) memcpy(c + r * stride, edge + r * COLUMNS, bytes);
+}
+
+static void pack_rows(tl_gemm_source source, int32_t count, int64_t k_count, int64_t position,
+                      void *panel) {
+  tl_gemm_pack_f32(source, count, count, k_count, (float *)panel + position * count);
+}
+
+static void pack_columns(tl_gemm_source source, int32_t count, int64_t k_count, int64_t position,
+                         void *panel) {
+  tl_gemm_pack_f32(source, count, COLUMNS, k_count, (float *)panel + position * COLUMNS);
+}
+
+const tl_gemm_engine tl_gemm_f32_avx2 = {.dtype = TL_F32,
+                                         .rows = ROWS,
+                                         .columns = COLUMNS,
+                                         .step = 1,
+                                         .row_bytes = TL_GEMM_DEPTH * ROWS * 4 + 64,
+                                         .column_bytes = TL_GEMM_DEPTH * COLUMNS * 4,
+                                         .pack_rows = pack_rows,
+                                         .pack_columns = pack_columns,
+                                         .tile = run_tile};
+#endif
