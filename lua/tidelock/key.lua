@@ -1,112 +1,114 @@
---- The key: one hash of everything that can change bits, and of nothing else.
+--- The key: a hash of everything that can change bits, and of nothing else.
 --
---   in the key                                       not in the key
---   operators, dims, attributes (from the graph)     names of files and variables, comments
---   weights: name, initial values, dtype, decay ..   micro-batch, tp, pp, dp, schedule, threads
---   learning rate, clip, optimizer                   train.steps as an end, saving, log, eval
---   data: content and order; samples, length         where the data lies
---   seed, leaves, arithmetic, attention kv, split    device, other blocks (tile sizes)
---   the version of the contracts
+--     moves the key                               leaves it alone
+--     model, dtype, weight rules, loss            layout, micro, device, log, save, eval
+--     optimizer, learning rates, clip             where the run ends (with a constant rate)
+--     data and its order, samples, length, seed   tile sizes, waves, file names, comments
+--     leaves, arithmetic, attention kv and split  the policy's name
+--     the versions of the contracts
 --
--- Two runs with one key must print the same losses. Numbers are rounded to f32 first, functions
--- enter by what they gave: the learning rate by its values, weights by the hash of the tensor.
-
-local core = require "tidelock.core"
+-- The text under the hash has one field a line, keys sorted, numbers rounded to f32 first (integers
+-- are exact), functions as the numbers that they gave. `recipe_hash` covers the whole recipe: two
+-- runs that differ in anything that a recipe says have different ones.
+local numbers = require "tidelock.numbers"
 
 local key = {}
 
---- Raised whenever a contract in kernels/ changes bits.
+--- Goes up whenever the specified result of an existing operator changes.
 key.contracts = 1
 
-local function sorted_keys(value)
-  local keys = {}
-  for name in pairs(value) do keys[#keys + 1] = name end
-  table.sort(keys, function(a, b)
-    if type(a) == type(b) then return a < b end
-    return type(a) == "number"
-  end)
-  return keys
-end
-
---- A plain value as text that does not depend on how it was written: 3 and 3.0, order of fields.
-local function canonical(value)
-  if type(value) == "number" then
-    return math.type(value) == "integer" and ("%d"):format(value)
-      or ("%.9g"):format(core.f32(value))
-  elseif type(value) ~= "table" then
-    assert(type(value) ~= "function", "a function has no canonical text")
-    return ("%q"):format(tostring(value))
+local function scalar(value)
+  if math.type(value) == "float" then
+    local rounded = numbers.f32(value)
+    local whole = math.tointeger(rounded)
+    return whole and tostring(whole) or ("%.9g"):format(rounded)
   end
-  local parts = {}
-  for _, name in ipairs(sorted_keys(value)) do
-    parts[#parts + 1] = canonical(name) .. "=" .. canonical(value[name])
+  if type(value) == "string" then return ("%q"):format(value) end
+  if type(value) == "function" then return "function" end
+  return tostring(value)
+end
+
+local function by_type_and_value(a, b)
+  if type(a) ~= type(b) then return type(a) < type(b) end
+  return a < b
+end
+
+--- One line of text that is the same for equal values: { [1]="adamw", beta1=0.899999976 }. Keys in
+--- `skip` are left out at every level.
+function key.canonical(value, skip)
+  if type(value) ~= "table" then return scalar(value) end
+  local keys, words = {}, {}
+  for name in pairs(value) do
+    if not (skip and skip[name]) then keys[#keys + 1] = name end
   end
-  return "{" .. table.concat(parts, ",") .. "}"
-end
-key.canonical = canonical
-
-local function dims_of(value)
-  local dims = {}
-  for i, dim in ipairs(value.dims) do
-    dims[i] = { size = dim.size or "tokens", axis = dim.axis or "", padded = dim.padded or 0 }
+  table.sort(keys, by_type_and_value)
+  for i, name in ipairs(keys) do
+    local lead = type(name) == "string" and name or "[" .. name .. "]"
+    words[i] = lead .. "=" .. key.canonical(value[name], skip)
   end
-  return dims
+  return "{" .. table.concat(words, ",") .. "}"
 end
 
---- The graph by numbers of values: what is computed, not how it is called.
-local function graph_text(graph)
-  local parts = {}
-  for _, node in ipairs(graph.nodes) do
-    local made = { op = node.op, attrs = node.attrs or {}, inputs = {}, outputs = {} }
-    for i = 1, #node.inputs do made.inputs[i] = node.inputs[i] and node.inputs[i].id or 0 end
-    for i, y in ipairs(node.outputs) do
-      made.outputs[i] = { id = y.id, dims = dims_of(y), dtype = y.dtype }
-    end
-    parts[#parts + 1] = canonical(made)
+--- The rates of a function of the step as runs of equal values, so that a run that ends later with
+--- the same rate has the same key.
+local function runs_of(values)
+  local words = {}
+  for step, value in ipairs(values) do
+    if value ~= values[step - 1] then words[#words + 1] = step .. ":" .. scalar(value) end
   end
-  return table.concat(parts, "\n")
+  return table.concat(words, ",")
 end
 
---- One weight: its fields, and the hash of its values where these do not follow from the fields.
-local function weight_text(run, weight)
-  local own = run.plan.fields[weight.name]
-  local init = { kind = own.init.kind, first = own.init.first, second = own.init.second }
-  if own.from or init.kind == "function" then
-    init = { kind = "values", hash = run:weight(weight.name):hash(weight.name) }
+local function rate_text(lr)
+  if lr.values then return "function " .. runs_of(lr.values) end
+  return key.canonical(lr)
+end
+
+--- The text under the key. `model_text` describes the model's graph and weights, `data_text` the
+--- content of the data (its fingerprint); without it the description of the data stands there.
+function key.text(spec, model_text, data_text)
+  local leaves, attention = spec.policy.leaves, spec.blocks.attention
+  local lines = {}
+  local function add(name, text) lines[#lines + 1] = name .. " " .. text end
+  add("contracts", scalar(key.contracts))
+  add("dtype", spec.dtype)
+  add("model", model_text)
+  add("weights", key.canonical(spec.weights))
+  add("loss", key.canonical(spec.loss))
+  add("data", data_text or key.canonical(spec.data, { site = true }))
+  add("samples", scalar(spec.batch.samples))
+  add("length", scalar(spec.batch.length))
+  add("leaves", key.canonical(leaves))
+  add("arithmetic", spec.policy.arithmetic)
+  add("seed", scalar(spec.policy.seed))
+  add("attention.kv", scalar(attention.kv or "by head_dim"))
+  add("attention.split", scalar(attention.split))
+  add("lr", rate_text(spec.train.lr))
+  add("clip", scalar(spec.train.clip or 0))
+  add("optimizer", key.canonical(spec.train.optimizer))
+  return table.concat(lines, "\n")
+end
+
+--- The key as 16 hexadecimal digits.
+function key.of(spec, model_text, data_text)
+  return require("tidelock.core").hash(key.text(spec, model_text, data_text))
+end
+
+--- The hash of the whole recipe as 16 hexadecimal digits.
+function key.recipe_hash(spec, model_text, data_text)
+  local rest = {}
+  for _, name in ipairs { "batch", "layout", "blocks", "policy", "device", "log" } do
+    rest[name] = spec[name]
   end
-  return canonical {
-    name = weight.name, id = weight.value.id, dims = dims_of(weight.value), init = init,
-    decay = own.decay, lr_scale = own.lr_scale, frozen = own.frozen, dtype = own.dtype,
-    optimizer = own.optimizer,
-  }
+  rest.steps, rest.save = spec.train.steps, spec.train.save
+  if spec.eval then
+    rest.eval = { every = spec.eval.every, samples = spec.eval.samples, data = spec.eval.data }
+  end
+  local text = key.text(spec, model_text, data_text)
+  return require("tidelock.core").hash(text .. "\n" .. key.canonical(rest, { site = true }))
 end
 
---- The key of a run that has not made a step yet: sixteen hexadecimal digits.
----@param run table # of the driver: plan, sources, weight(name)
-function key.of(run)
-  local spec, graph = run.plan.spec, run.plan.graph
-  local attention = spec.blocks.attention
-  local parts = {
-    canonical {
-      contracts = key.contracts, samples = spec.batch.samples, length = spec.batch.length,
-      seed = spec.policy.seed, leaves = spec.policy.leaves, arithmetic = spec.policy.arithmetic,
-      promises = spec.policy.name ~= "fast", kv = attention.kv or 0, split = attention.split or 0,
-      lr = spec.train.lr, clip = spec.train.clip or 0, optimizer = spec.train.optimizer,
-      data = run.sources[1]:fingerprint(),
-    },
-    graph_text(graph),
-  }
-  for _, weight in ipairs(graph.weights) do parts[#parts + 1] = weight_text(run, weight) end
-  return core.hash(table.concat(parts, "\n"))
-end
-
---- The hash of a whole recipe as it was resolved, layout and logging included.
----@param resolved string # the text of explain --stage check
----@param loaded { path: string, text: string }[]
-function key.of_recipe(resolved, loaded)
-  local parts = { resolved }
-  for _, file in ipairs(loaded) do parts[#parts + 1] = file.text end
-  return core.hash(table.concat(parts, "\n"))
-end
+--- "5e1c09af77d2c340" as people read it: "5e1c 09af 77d2 c340".
+function key.spaced(hash) return (hash:gsub("(%x%x%x%x)(%x)", "%1 %2")) end
 
 return key
