@@ -15,10 +15,12 @@ typedef struct square_sum {
 TL_INLINE void add_squares_body(tl_partials *p, const float *g, int64_t n) {
   tl_partials_dot(p, g, g, n);
 }
-TL_SIMD_VERSIONS(add_squares, (tl_partials *p, const float *g, int64_t n), (p, g, n))
+TL_SIMD_VERSIONS(add_squares, (tl_partials * p, const float *g, int64_t n), (p, g, n))
 
-TL_INLINE void total_body(tl_partials *p, float *out) { *out = tl_partials_total(p); }
-TL_SIMD_VERSIONS(total, (tl_partials *p, float *out), (p, out))
+TL_INLINE void total_body(tl_partials *p, float *out) {
+  *out = tl_partials_total(p);
+}
+TL_SIMD_VERSIONS(total, (tl_partials * p, float *out), (p, out))
 
 /* n <= TL_SPAN elements of a part from `at` on, where `row` elements of each outer index belong to
 ** it: its own memory when they are together, else copied. */
@@ -59,7 +61,11 @@ tl_status tl_host_square_sum(const tl_call *call) {
   TL_TRY(tl_expect_range(op, "parts", parts, 1, 1 << 20));
   TL_TRY(tl_expect(op, "g", g, TL_KIND_F32, tl_view_count(g)));
   TL_TRY(tl_expect(op, "slots", slots, TL_KIND_F32, parts));
-  square_sum k = {.g = g->data, .outer = 1, .length = g->shape[axis], .inner = 1, .parts = parts,
+  square_sum k = {.g = g->data,
+                  .outer = 1,
+                  .length = g->shape[axis],
+                  .inner = 1,
+                  .parts = parts,
                   .chunks = tl_team_scratch(call->team, 0)};
   for (int32_t i = 0; i < g->dims; i++) {
     if (i < axis) k.outer *= g->shape[i];
