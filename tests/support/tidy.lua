@@ -75,7 +75,7 @@ local function check_functions(path, text, complain)
           function_lines_max))
       end
       start = nil
-    elseif not start then
+    elseif not start and not (is_lua and line:find "%f[%w]end$") then
       for _, pattern in ipairs(starts) do
         if line:find(pattern) then
           start = number
