@@ -6,4 +6,5 @@ ignore = { "212/_.*" } -- arguments that are named only for the reader start wit
 files["tests"] = {
   std = "lua54+busted",
 }
+files["recipes"] = { ignore = { "212" } } -- layer(i, n) shows what may be used
 files[".busted"] = { std = "lua54" }
