@@ -38,19 +38,19 @@ local function ready_text(plan, seconds)
 end
 
 --- The header of a run.
----@param plan table # spec, summary, key, recipe_hash
+---@param session tidelock.Session # plan, key, recipe_hash, ready_seconds
 ---@param file string # the recipe's path
----@param seconds number # from the command to the first step
-function header.text(plan, file, seconds)
-  local title = ("%s   key %s   recipe %s"):format(file:match "[^/]+$", screen.spaced(plan.key),
-    screen.spaced(plan.recipe_hash))
+function header.text(session, file)
+  local plan = session.plan
+  local title = ("%s   key %s   recipe %s"):format(file:match "[^/]+$", screen.spaced(session.key),
+    screen.spaced(session.recipe_hash))
   local summary = plan.summary
   return screen.header(title, {
     { "model", screen.model_text(summary) },
     { "data", data_text(plan) },
     { "ranks", ranks_text(plan) },
     { "memory", screen.memory_text(summary.planned_bytes, summary.memory_kinds) },
-    { "ready", ready_text(plan, seconds) },
+    { "ready", ready_text(plan, session.ready_seconds) },
   })
 end
 
