@@ -113,11 +113,13 @@ tl_status tl_expect_segments(const char *op, const tl_view *cu, int64_t rows) {
   TL_TRY(tl_expect(op, "cu_seqlens", cu, TL_KIND_I32, count));
   TL_TRY(tl_expect_range(op, "entries of cu_seqlens", count, 1, INT32_MAX));
   const int32_t *start = cu->data;
-  if (start[0] != 0) return tl_fail(TL_ARGUMENT, "%s: cu_seqlens: entry 0 is %d, must be 0", op, start[0]);
+  if (start[0] != 0) {
+    return tl_fail(TL_ARGUMENT, "%s: cu_seqlens: entry 0 is %d, must be 0", op, start[0]);
+  }
   for (int64_t i = 1; i < count; i++) {
     if (start[i] < start[i - 1]) {
-      return tl_fail(TL_ARGUMENT, "%s: cu_seqlens: entry %lld is %d, less than %d", op, (long long)i,
-                     start[i], start[i - 1]);
+      return tl_fail(TL_ARGUMENT, "%s: cu_seqlens: entry %lld is %d, less than %d", op,
+                     (long long)i, start[i], start[i - 1]);
     }
     if (start[i] > rows) {
       return tl_fail(TL_ARGUMENT, "%s: cu_seqlens: entry %lld is %d, but there are %lld rows", op,

@@ -1,6 +1,6 @@
 /* rows.h - the row rule, and how row-wise kernels read, write and share out their work.
 **
-** The row rule: the canonical order of every sum along a row (norms, softmax, chunks of a gradient).
+** The row rule: the canonical order of sums along a row (norms, softmax, chunks of a gradient).
 **
 **     elements   0    1    2  ...  2047 | 2048 2049 ...        i goes to partial i mod 2048,
 **                v    v    v         v     v    v              ascending, by fmaf(a, b, partial)
@@ -8,10 +8,11 @@
 **                 \  /      \  /
 **                 p0+p1    p2+p3  ...                          neighbours first, until one is left
 **
-** Partials start at +0, so a row of up to 2,048 elements is its rounded products (each + 0.0f) in a
-** tree of adjacent pairs. Missing partials are +0. A partial is never -0 (+0 plus anything is not),
-** so leaving out pairs of missing partials, or adding +0, changes no bit: the tree is built over the
-** next power of two. The order depends on the width alone, never on threads, vector width or dtype.
+** Partials start at +0, so a row of up to 2,048 elements is its rounded products (each + 0.0f) in
+** a tree of adjacent pairs. Missing partials are +0. A partial is never -0 (+0 plus anything is
+** not), so leaving out pairs of missing partials, or adding +0, changes no bit: the tree is built
+** over the next power of two. The order depends on the width alone, never on threads, vector width
+** or dtype.
 **
 ** Kernels compute in f32. tl_load widens bf16 (exact); tl_place and tl_commit round the result once
 ** to the output's dtype. Spans have at most TL_SPAN elements, so buffers live on the stack.
@@ -31,7 +32,9 @@ typedef struct tl_partials {
   int64_t used; /* partials that got an element; the others are +0 and not yet written */
 } tl_partials;
 
-TL_INLINE void tl_partials_clear(tl_partials *p) { p->used = 0; }
+TL_INLINE void tl_partials_clear(tl_partials *p) {
+  p->used = 0;
+}
 
 /* The next n <= TL_SPAN elements of the row, products a * b. Every call but the last of a row has
 ** n = TL_SPAN. */
@@ -106,7 +109,9 @@ TL_INLINE float tl_row_sum(const float *a, int64_t n) {
 float tl_tree(float *values, int64_t n);
 
 /* Run i of n over a length: floor(i * length / n) .. floor((i + 1) * length / n) - 1. */
-TL_INLINE int64_t tl_border(int64_t i, int64_t n, int64_t length) { return i * length / n; }
+TL_INLINE int64_t tl_border(int64_t i, int64_t n, int64_t length) {
+  return i * length / n;
+}
 
 /* Elements first .. first + n - 1 as f32: the view's own memory, or `buffer` with bf16 widened. */
 const float *tl_load(const tl_view *view, int64_t first, int64_t n, float *buffer);
@@ -124,8 +129,8 @@ void tl_each_row(tl_team *team, int64_t rows, int64_t width, tl_row_task row, co
 
 /* What a kernel needs of an operand before it touches memory. */
 typedef enum tl_kind { TL_KIND_FLOAT, TL_KIND_F32, TL_KIND_I32, TL_KIND_I64 } tl_kind;
-/* Fails, naming operator and operand, unless the view has this kind (TL_KIND_FLOAT: f32 or bf16) and
-** this number of elements. */
+/* Fails, naming operator and operand, unless the view has this kind (TL_KIND_FLOAT: f32 or bf16)
+** and this number of elements. */
 tl_status tl_expect(const char *op, const char *operand, const tl_view *view, tl_kind kind,
                     int64_t count);
 /* Fails unless value is in low .. high. */

@@ -7,8 +7,8 @@ typedef struct dropout {
   const tl_view *x, *y;
   tl_random_key key;
   uint64_t step;
-  int64_t width;              /* local features */
-  int64_t sample, length;     /* first sample in the global batch; tokens of a whole sample */
+  int64_t width;          /* local features */
+  int64_t sample, length; /* first sample in the global batch; tokens of a whole sample */
   int64_t token_first, tokens;
   int64_t feature_first, features;
   float rate, factor;
@@ -27,15 +27,14 @@ TL_INLINE void mask_span_body(const dropout *d, uint64_t index, const float *x, 
     y[i] = tl_random_unit(word) >= rate ? kept : 0.0f;
   }
 }
-TL_SIMD_VERSIONS(mask_span,
-                 (const dropout *d, uint64_t index, const float *x, float *y, int64_t n),
+TL_SIMD_VERSIONS(mask_span, (const dropout *d, uint64_t index, const float *x, float *y, int64_t n),
                  (d, index, x, y, n))
 
 static void drop_row(const void *context, int64_t row) {
   const dropout *d = context;
   const int64_t sample = d->sample + row / d->tokens, token = d->token_first + row % d->tokens;
-  const uint64_t index = (uint64_t)(sample * d->length + token) * (uint64_t)d->features +
-                         (uint64_t)d->feature_first;
+  const uint64_t index =
+      (uint64_t)(sample * d->length + token) * (uint64_t)d->features + (uint64_t)d->feature_first;
   float in[TL_SPAN], out[TL_SPAN];
   for (int64_t at = 0; at < d->width; at += TL_SPAN) {
     const int64_t n = d->width - at < TL_SPAN ? d->width - at : TL_SPAN;

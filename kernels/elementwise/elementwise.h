@@ -1,4 +1,5 @@
-/* elementwise.h - operators on single elements, and on pairs for rope. This text is the specification.
+/* elementwise.h - operators on single elements, and on pairs for rope.
+** This text is the specification.
 **
 ** Inputs are f32 or bf16, widened exactly; all arithmetic is f32, one IEEE operation for each sign
 ** written here, fmaf where written; each output element is rounded once to its tensor's dtype.
@@ -47,8 +48,8 @@
 **       else  t = (original / w - low) / (high - low),  f = (1 - t) * (f / factor) + t * f
 **   angle = f32(p) * f_i in f32;  cos = tl_cos(angle), sin = tl_sin(angle).  P <= 2^21.
 **
-** The output may be the memory of an input of the same dtype: swiglu y of gate or up, dgate of dy or
-** gate, dup of dy or up, unary, scale, dropout, rope y of x, binary y of a, unary_grad dx of dy.
+** The output may be the memory of an input of the same dtype: swiglu y of gate or up, dgate of dy
+** or gate, dup of dy or up, unary, scale, dropout, rope y of x, binary y of a, unary_grad dx of dy.
 */
 #ifndef TL_ELEMENTWISE_H
 #define TL_ELEMENTWISE_H

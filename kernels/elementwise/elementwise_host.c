@@ -11,7 +11,7 @@ typedef struct operands {
   int32_t kind, broadcast;
 } operands;
 
-/* --- swiglu ------------------------------------------------------------------------------------ */
+/* --- swiglu ----------------------------------------------------------------------------------- */
 
 TL_INLINE void swiglu_span_body(const float *gate, const float *up, float *y, int64_t n) {
   TL_LANES
@@ -69,8 +69,11 @@ tl_status tl_host_swiglu(const tl_call *call) {
 }
 
 tl_status tl_host_swiglu_grad(const tl_call *call) {
-  const operands o = {.a = &call->in[0], .b = &call->in[1], .c = &call->in[2],
-                      .out = &call->out[0], .out2 = &call->out[1]};
+  const operands o = {.a = &call->in[0],
+                      .b = &call->in[1],
+                      .c = &call->in[2],
+                      .out = &call->out[0],
+                      .out2 = &call->out[1]};
   const int64_t count = tl_view_count(o.a);
   TL_TRY(tl_expect("swiglu_grad", "dy", o.a, TL_KIND_FLOAT, count));
   TL_TRY(tl_expect("swiglu_grad", "gate", o.b, TL_KIND_FLOAT, count));
@@ -81,19 +84,19 @@ tl_status tl_host_swiglu_grad(const tl_call *call) {
   return TL_OK;
 }
 
-/* --- unary: a value loop and a gradient loop for each row of unary.def ------------------------- */
+/* --- unary: a value loop and a gradient loop for each row of unary.def ------------------------ */
 
-#define UNARY(number, name)                                                                     \
-  TL_INLINE void name##_values_body(const float *x, float *y, int64_t n) {                      \
-    TL_LANES                                                                                    \
-    for (int64_t i = 0; i < n; i++) y[i] = tl_unary_##name(x[i]);                               \
-  }                                                                                             \
-  TL_SIMD_VERSIONS(name##_values, (const float *x, float *y, int64_t n), (x, y, n))             \
-  TL_INLINE void name##_slopes_body(const float *dy, const float *x, float *dx, int64_t n) {    \
-    TL_LANES                                                                                    \
-    for (int64_t i = 0; i < n; i++) dx[i] = tl_unary_##name##_grad(dy[i], x[i]);                \
-  }                                                                                             \
-  TL_SIMD_VERSIONS(name##_slopes, (const float *dy, const float *x, float *dx, int64_t n),      \
+#define UNARY(number, name)                                                                  \
+  TL_INLINE void name##_values_body(const float *x, float *y, int64_t n) {                   \
+    TL_LANES                                                                                 \
+    for (int64_t i = 0; i < n; i++) y[i] = tl_unary_##name(x[i]);                            \
+  }                                                                                          \
+  TL_SIMD_VERSIONS(name##_values, (const float *x, float *y, int64_t n), (x, y, n))          \
+  TL_INLINE void name##_slopes_body(const float *dy, const float *x, float *dx, int64_t n) { \
+    TL_LANES                                                                                 \
+    for (int64_t i = 0; i < n; i++) dx[i] = tl_unary_##name##_grad(dy[i], x[i]);             \
+  }                                                                                          \
+  TL_SIMD_VERSIONS(name##_slopes, (const float *dy, const float *x, float *dx, int64_t n),   \
                    (dy, x, dx, n))
 #include "unary.def"
 #undef UNARY
@@ -140,8 +143,8 @@ tl_status tl_host_unary(const tl_call *call) {
 tl_status tl_host_unary_grad(const tl_call *call) {
   const int64_t count = tl_view_count(&call->in[1]);
   TL_TRY(tl_expect_range("unary_grad", "kind", call->ints[0], 0, UNARY_KINDS - 1));
-  const operands o = {.a = &call->in[0], .b = &call->in[1], .out = &call->out[0],
-                      .kind = (int32_t)call->ints[0]};
+  const operands o = {
+      .a = &call->in[0], .b = &call->in[1], .out = &call->out[0], .kind = (int32_t)call->ints[0]};
   TL_TRY(tl_expect("unary_grad", "dy", o.a, TL_KIND_FLOAT, count));
   TL_TRY(tl_expect("unary_grad", "x", o.b, TL_KIND_FLOAT, count));
   TL_TRY(tl_expect("unary_grad", "dx", o.out, TL_KIND_FLOAT, count));
@@ -149,7 +152,7 @@ tl_status tl_host_unary_grad(const tl_call *call) {
   return TL_OK;
 }
 
-/* --- binary ------------------------------------------------------------------------------------ */
+/* --- binary ----------------------------------------------------------------------------------- */
 
 TL_INLINE void binary_span_body(const float *a, const float *b, float *y, int64_t n, int kind) {
   switch (kind) {
@@ -206,24 +209,29 @@ tl_status tl_host_binary(const tl_call *call) {
   const int64_t broadcast = call->ints[1];
   TL_TRY(tl_expect_range("binary", "kind", call->ints[0], 0, 3));
   TL_TRY(tl_expect_range("binary", "broadcast", broadcast, 0, 2));
-  const operands o = {.a = a, .b = &call->in[1], .out = &call->out[0], .width = tl_view_row(a),
-                      .kind = (int32_t)call->ints[0], .broadcast = (int32_t)broadcast};
+  const operands o = {.a = a,
+                      .b = &call->in[1],
+                      .out = &call->out[0],
+                      .width = tl_view_row(a),
+                      .kind = (int32_t)call->ints[0],
+                      .broadcast = (int32_t)broadcast};
   TL_TRY(tl_expect("binary", "a", o.a, TL_KIND_FLOAT, count));
   TL_TRY(tl_expect("binary", "b", o.b, TL_KIND_FLOAT,
-                   broadcast == 0 ? count : broadcast == 1 ? o.width : rows));
+                   broadcast == 0   ? count
+                   : broadcast == 1 ? o.width
+                                    : rows));
   TL_TRY(tl_expect("binary", "y", o.out, TL_KIND_FLOAT, count));
   tl_each_span(call->team, count, binary, &o);
   return TL_OK;
 }
 
-/* --- scale, cast, fill ------------------------------------------------------------------------- */
+/* --- scale, cast, fill ------------------------------------------------------------------------ */
 
 TL_INLINE void scale_span_body(const float *x, float factor, float *y, int64_t n) {
   TL_LANES
   for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor;
 }
-TL_SIMD_VERSIONS(scale_span, (const float *x, float factor, float *y, int64_t n),
-                 (x, factor, y, n))
+TL_SIMD_VERSIONS(scale_span, (const float *x, float factor, float *y, int64_t n), (x, factor, y, n))
 
 static void scale(const void *context, int64_t first, int64_t n) {
   const operands *o = context;

@@ -3,11 +3,11 @@
 #include "../rows.h"
 #include "elementwise.h"
 
-/* --- rope -------------------------------------------------------------------------------------- */
+/* --- rope ------------------------------------------------------------------------------------- */
 
 typedef struct rope {
   const tl_view *x, *y, *cu;
-  const float *table; /* (positions, pairs, 2) */
+  const float *table;             /* (positions, pairs, 2) */
   int64_t pairs, heads, channels; /* x (T, heads, channels) */
   int32_t interleaved;
   float sign; /* 1, or -1 to turn back */
@@ -31,7 +31,9 @@ TL_INLINE void turn_body(const pairs *p, int64_t n, int64_t stride, float sign) 
   }
 }
 
-TL_INLINE void turn_halves_body(const pairs *p, int64_t n, float sign) { turn_body(p, n, 1, sign); }
+TL_INLINE void turn_halves_body(const pairs *p, int64_t n, float sign) {
+  turn_body(p, n, 1, sign);
+}
 TL_SIMD_VERSIONS(turn_halves, (const pairs *p, int64_t n, float sign), (p, n, sign))
 
 TL_INLINE void turn_neighbours_body(const pairs *p, int64_t n, float sign) {
@@ -45,8 +47,8 @@ static void rope_head(const rope *r, int64_t first, int64_t position) {
   const float *x = tl_load(r->x, first, r->channels, in);
   float *y = tl_place(r->y, first, out);
   const int64_t other = r->interleaved ? 1 : r->pairs, turned = 2 * r->pairs;
-  const pairs p = {.a = x, .b = x + other, .ya = y, .yb = y + other,
-                   .table = r->table + position * turned};
+  const pairs p = {
+      .a = x, .b = x + other, .ya = y, .yb = y + other, .table = r->table + position * turned};
   if (r->interleaved) {
     turn_neighbours(&p, r->pairs, r->sign);
   } else {
@@ -84,9 +86,14 @@ tl_status tl_host_rope(const tl_call *call) {
                      start[i] - start[i - 1] - 1, (long long)(i - 1), (long long)positions);
     }
   }
-  const rope r = {.x = x, .y = &call->out[0], .cu = cu, .table = table->data,
-                  .pairs = table->shape[1], .heads = tl_view_row(x) / channels,
-                  .channels = channels, .interleaved = call->ints[1] != 0,
+  const rope r = {.x = x,
+                  .y = &call->out[0],
+                  .cu = cu,
+                  .table = table->data,
+                  .pairs = table->shape[1],
+                  .heads = tl_view_row(x) / channels,
+                  .channels = channels,
+                  .interleaved = call->ints[1] != 0,
                   .sign = call->ints[0] != 0 ? -1.0f : 1.0f};
   tl_each_row(call->team, rows, tl_view_row(x), rope_row, &r);
   return TL_OK;
@@ -96,7 +103,7 @@ tl_status tl_host_rope(const tl_call *call) {
 ** f64, with the operations + - * / and steps that are exact; the order is that of the code.
 **
 **   log2(x)   x = 2^e m, m in [1, 2); z = (m - 1) / (m + 1);
-**             e + (2 / ln 2) (z + z^3/3 + ... + z^41/41), summed from the smallest term, Horner in z^2
+**             e + (2 / ln 2) (z + z^3/3 + ... + z^41/41), by Horner in z^2 from the last term
 **   2^x       n = the whole number nearest to x (ties away from 0), t = (x - n) ln 2;
 **             2^n (1 + t/1 (1 + t/2 (1 + ... (1 + t/20))))
 */
@@ -164,7 +171,8 @@ tl_status tl_host_rope_table(const tl_call *call) {
   }
   if (call->ints[0] == 1 && !(call->ints[1] > 0 && call->floats[1] >= 1.0f &&
                               call->floats[2] > 0.0f && call->floats[3] > call->floats[2])) {
-    return tl_fail(TL_ARGUMENT, "rope_table: llama3 needs original > 0, factor >= 1, 0 < low < high");
+    return tl_fail(TL_ARGUMENT,
+                   "rope_table: llama3 needs original > 0, factor >= 1, 0 < low < high");
   }
   const int64_t pairs = out->shape[1];
   const double base_log2 = log2_f64((double)base);

@@ -29,13 +29,17 @@ tl_status tl_host_embedding(const tl_call *call) {
   TL_TRY(tl_expect("embedding", "ids", ids, TL_KIND_I32, tokens));
   TL_TRY(tl_expect("embedding", "table", table, TL_KIND_FLOAT, table->shape[0] * dim));
   TL_TRY(tl_expect("embedding", "y", &call->out[0], TL_KIND_FLOAT, tokens * dim));
-  const embedding k = {.ids = ids->data, .table = table, .y = &call->out[0],
-                       .first = call->ints[0], .vocab = table->shape[0], .dim = dim};
+  const embedding k = {.ids = ids->data,
+                       .table = table,
+                       .y = &call->out[0],
+                       .first = call->ints[0],
+                       .vocab = table->shape[0],
+                       .dim = dim};
   tl_each_row(call->team, tokens, dim, embedding_row, &k);
   return TL_OK;
 }
 
-/* --- embedding_grad: rows sorted by id; a task owns some columns of the whole table ------------- */
+/* --- embedding_grad: rows sorted by id; a task owns some columns of the whole table ----------- */
 
 enum { COLUMNS = 64, KEYS_MAX = TL_SCRATCH_BYTES / 16 }; /* sorting needs room twice */
 

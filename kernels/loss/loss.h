@@ -13,13 +13,14 @@
 **
 **     E(z, m) = tl_exp2(fmaf(z, L, -(m * L)))          exactly 1 for the largest logit of a row
 **
-** row_max (int columns)        m = the largest of the true columns, + 0 (no -0); -infinity without any
+** row_max (int columns)        m = the largest true column, + 0 (no -0); -infinity without any
 ** row_sum_exp (ints columns, first, leaves)
-**   The W columns are cut into `leaves` (a power of two, a divisor of W) equal runs; within a run the
-**   row rule of rows.h over its true columns, index from the run's start; runs without one give +0:
+**   The W columns are cut into `leaves` (a power of two, a divisor of W) equal runs; within a run
+**   the row rule of rows.h over its true columns, index from the run's start; a run without true
+**   columns gives +0:
 **       s    = tree over runs of rule(E(z, m))       zsum = tree over runs of rule(z - m)
 **       zt   = z[target - first] + 0 if the target is one of this part's true columns, else +0
-**   zt has one owner; s and zsum of ranks are joined by the same tree, so W may be any aligned part.
+**   zt has one owner; s and zsum of ranks join by the same tree, so W may be any aligned part.
 **
 ** cross_entropy (int vocab; floats smoothing, z)      V = vocab, all true columns
 **   l = log(s)
@@ -36,9 +37,9 @@
 **   dz = round(q * dloss)                      +0 in padding and where the target is ignored
 **
 ** logsumexp         lse = m + log(s)
-** logsumexp_grad    dz = round((E(z, m) / s) * dlse), +0 in padding (int columns); may be z's memory
-** loss_seed         dloss = 1 / f32(count) where target >= 0, else +0; count (1) i64: targets of the
-**                   whole batch; all +0 for count 0
+** logsumexp_grad    dz = round((E(z, m) / s) * dlse), +0 in padding (int columns); may be z itself
+** loss_seed         dloss = 1 / f32(count) where target >= 0, else +0; count (1) i64: targets of
+**                   the whole batch; all +0 for count 0
 ** loss_mask         y = loss where target >= 0, else +0: sum_tokens then adds what counts
 ** loss_finish       loss = sum / f32(count), +0 for count 0
 */

@@ -52,10 +52,15 @@ tl_status tl_host_cross_entropy(const tl_call *call) {
   TL_TRY(tl_expect(op, "targets", &call->in[4], TL_KIND_I32, rows));
   TL_TRY(tl_expect(op, "loss", &call->out[0], TL_KIND_F32, rows));
   TL_TRY(tl_expect_range(op, "vocab", call->ints[0], 1, INT32_MAX));
-  const tokens k = {.m = call->in[0].data, .s = call->in[1].data, .zt = call->in[2].data,
-                    .zsum = call->in[3].data, .targets = call->in[4].data,
-                    .out = call->out[0].data, .vocab = (float)call->ints[0],
-                    .smoothing = call->floats[0], .weight = call->floats[1]};
+  const tokens k = {.m = call->in[0].data,
+                    .s = call->in[1].data,
+                    .zt = call->in[2].data,
+                    .zsum = call->in[3].data,
+                    .targets = call->in[4].data,
+                    .out = call->out[0].data,
+                    .vocab = (float)call->ints[0],
+                    .smoothing = call->floats[0],
+                    .weight = call->floats[1]};
   tl_each_span(call->team, rows, cross_entropy, &k);
   return TL_OK;
 }
@@ -76,7 +81,8 @@ tl_status tl_host_loss_seed(const tl_call *call) {
   TL_TRY(tl_expect("loss_seed", "count", &call->in[1], TL_KIND_I64, 1));
   TL_TRY(tl_expect("loss_seed", "dloss", &call->out[0], TL_KIND_F32, rows));
   const int64_t count = *(const int64_t *)call->in[1].data;
-  const tokens k = {.targets = call->in[0].data, .out = call->out[0].data,
+  const tokens k = {.targets = call->in[0].data,
+                    .out = call->out[0].data,
                     .seed = count > 0 ? 1.0f / (float)count : 0.0f};
   tl_each_span(call->team, rows, seed, &k);
   return TL_OK;
@@ -87,8 +93,8 @@ tl_status tl_host_loss_mask(const tl_call *call) {
   TL_TRY(tl_expect("loss_mask", "loss", &call->in[0], TL_KIND_F32, rows));
   TL_TRY(tl_expect("loss_mask", "targets", &call->in[1], TL_KIND_I32, rows));
   TL_TRY(tl_expect("loss_mask", "y", &call->out[0], TL_KIND_F32, rows));
-  const tokens k = {.loss = call->in[0].data, .targets = call->in[1].data,
-                    .out = call->out[0].data};
+  const tokens k = {
+      .loss = call->in[0].data, .targets = call->in[1].data, .out = call->out[0].data};
   tl_each_span(call->team, rows, mask, &k);
   return TL_OK;
 }

@@ -41,16 +41,18 @@ TL_INLINE void add_differences_body(tl_partials *p, const float *z, float m, int
   for (int64_t i = 0; i < n; i++) d[i] = z[i] - m;
   tl_partials_add(p, d, n);
 }
-TL_SIMD_VERSIONS(add_differences, (tl_partials *p, const float *z, float m, int64_t n),
+TL_SIMD_VERSIONS(add_differences, (tl_partials * p, const float *z, float m, int64_t n),
                  (p, z, m, n))
 
 TL_INLINE void add_values_body(tl_partials *p, const float *a, int64_t n) {
   tl_partials_add(p, a, n);
 }
-TL_SIMD_VERSIONS(add_values, (tl_partials *p, const float *a, int64_t n), (p, a, n))
+TL_SIMD_VERSIONS(add_values, (tl_partials * p, const float *a, int64_t n), (p, a, n))
 
-TL_INLINE void total_body(tl_partials *p, float *out) { *out = tl_partials_total(p); }
-TL_SIMD_VERSIONS(total, (tl_partials *p, float *out), (p, out))
+TL_INLINE void total_body(tl_partials *p, float *out) {
+  *out = tl_partials_total(p);
+}
+TL_SIMD_VERSIONS(total, (tl_partials * p, float *out), (p, out))
 
 static void max_row(const void *context, int64_t row) {
   const logits *k = context;
@@ -169,9 +171,14 @@ tl_status tl_host_row_max(const tl_call *call) {
 
 tl_status tl_host_row_sum_exp(const tl_call *call) {
   const char *op = "row_sum_exp";
-  logits k = {.z = &call->in[0], .m = call->in[1].data, .targets = call->in[2].data,
-              .out_s = call->out[0].data, .out_zt = call->out[1].data,
-              .out_zsum = call->out[2].data, .first = call->ints[1], .leaves = call->ints[2]};
+  logits k = {.z = &call->in[0],
+              .m = call->in[1].data,
+              .targets = call->in[2].data,
+              .out_s = call->out[0].data,
+              .out_zt = call->out[1].data,
+              .out_zsum = call->out[2].data,
+              .first = call->ints[1],
+              .leaves = call->ints[2]};
   int64_t rows;
   TL_TRY(check_rows(op, &k, call->ints[0], &rows));
   TL_TRY(tl_expect_range(op, "leaves", k.leaves, 1, LEAVES_MAX));
@@ -190,10 +197,16 @@ tl_status tl_host_row_sum_exp(const tl_call *call) {
 
 tl_status tl_host_cross_entropy_grad(const tl_call *call) {
   const char *op = "cross_entropy_grad";
-  logits k = {.z = &call->in[0], .m = call->in[1].data, .s = call->in[2].data,
-              .targets = call->in[3].data, .drow = call->in[4].data, .dz = &call->out[0],
-              .first = call->ints[1], .vocab = call->ints[2],
-              .smoothing = call->floats[0], .weight = call->floats[1]};
+  logits k = {.z = &call->in[0],
+              .m = call->in[1].data,
+              .s = call->in[2].data,
+              .targets = call->in[3].data,
+              .drow = call->in[4].data,
+              .dz = &call->out[0],
+              .first = call->ints[1],
+              .vocab = call->ints[2],
+              .smoothing = call->floats[0],
+              .weight = call->floats[1]};
   int64_t rows;
   TL_TRY(check_rows(op, &k, call->ints[0], &rows));
   TL_TRY(tl_expect_range(op, "vocab", k.vocab, 1, INT32_MAX));
@@ -208,8 +221,11 @@ tl_status tl_host_cross_entropy_grad(const tl_call *call) {
 
 tl_status tl_host_logsumexp_grad(const tl_call *call) {
   const char *op = "logsumexp_grad";
-  logits k = {.z = &call->in[0], .m = call->in[1].data, .s = call->in[2].data,
-              .drow = call->in[3].data, .dz = &call->out[0]};
+  logits k = {.z = &call->in[0],
+              .m = call->in[1].data,
+              .s = call->in[2].data,
+              .drow = call->in[3].data,
+              .dz = &call->out[0]};
   int64_t rows;
   TL_TRY(check_rows(op, &k, call->ints[0], &rows));
   TL_TRY(tl_expect(op, "m", &call->in[1], TL_KIND_F32, rows));

@@ -17,21 +17,24 @@ TL_INLINE void add_squares_body(tl_partials *p, const float *x, float mean, int6
   for (int64_t i = 0; i < n; i++) e[i] = x[i] - mean;
   tl_partials_dot(p, e, e, n);
 }
-TL_SIMD_VERSIONS(add_squares, (tl_partials *p, const float *x, float mean, int64_t n),
+TL_SIMD_VERSIONS(add_squares, (tl_partials * p, const float *x, float mean, int64_t n),
                  (p, x, mean, n))
 
 TL_INLINE void add_dot_body(tl_partials *p, const float *a, const float *b, int64_t n) {
   tl_partials_dot(p, a, b, n);
 }
-TL_SIMD_VERSIONS(add_dot, (tl_partials *p, const float *a, const float *b, int64_t n), (p, a, b, n))
+TL_SIMD_VERSIONS(add_dot, (tl_partials * p, const float *a, const float *b, int64_t n),
+                 (p, a, b, n))
 
 TL_INLINE void add_values_body(tl_partials *p, const float *a, int64_t n) {
   tl_partials_add(p, a, n);
 }
-TL_SIMD_VERSIONS(add_values, (tl_partials *p, const float *a, int64_t n), (p, a, n))
+TL_SIMD_VERSIONS(add_values, (tl_partials * p, const float *a, int64_t n), (p, a, n))
 
-TL_INLINE void total_body(tl_partials *p, float *out) { *out = tl_partials_total(p); }
-TL_SIMD_VERSIONS(total, (tl_partials *p, float *out), (p, out))
+TL_INLINE void total_body(tl_partials *p, float *out) {
+  *out = tl_partials_total(p);
+}
+TL_SIMD_VERSIONS(total, (tl_partials * p, float *out), (p, out))
 
 TL_INLINE void multiply_body(const float *a, const float *b, float *out, int64_t n) {
   TL_LANES
@@ -230,7 +233,10 @@ tl_status tl_host_rms_norm_grad(const tl_call *call) {
 }
 
 tl_status tl_host_layer_norm(const tl_call *call) {
-  norm k = {.x = &call->in[0], .gain = &call->in[1], .bias = &call->in[2], .out = &call->out[0],
+  norm k = {.x = &call->in[0],
+            .gain = &call->in[1],
+            .bias = &call->in[2],
+            .out = &call->out[0],
             .eps = call->floats[0]};
   return run("layer_norm", call, &k, layer_norm_row, &call->out[1], &call->out[2]);
 }

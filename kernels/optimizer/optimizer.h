@@ -1,12 +1,12 @@
 /* optimizer.h - the update of weights, and their first values. This text is the specification.
 **
-** All arithmetic is f32, one operation for each sign, fmaf where written. Elements do not touch each
-** other, so any slice of a tensor may be updated anywhere.
+** All arithmetic is f32, one operation for each sign, fmaf where written. Elements do not touch
+** each other, so any slice of a tensor may be updated anywhere.
 **
 ** adamw (int scalar_first; floats beta1, beta2, eps, decay, lr_scale)
 **   grad, m, v, master f32; weight f32 or bf16; control (2) f32 from grad_norm: clip factor, skip
-**   numbers of the step: lr, c1 = 1 / (1 - beta1^t), c2 = 1 / (1 - beta2^t) are scalars[scalar_first],
-**   [+ 1], [+ 2]
+**   numbers of the step, from scalars[scalar_first] on: lr, c1 = 1 / (1 - beta1^t),
+**   c2 = 1 / (1 - beta2^t)
 **
 **   control[1] is 1: nothing is written. Otherwise, with w = master if there is one, else weight:
 **       rate = lr * lr_scale

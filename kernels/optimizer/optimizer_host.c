@@ -5,7 +5,7 @@
 #include "../math.h"
 #include "../rows.h"
 
-/* --- adamw ------------------------------------------------------------------------------------- */
+/* --- adamw ------------------------------------------------------------------------------------ */
 
 typedef struct adamw {
   const float *grad;
@@ -84,7 +84,7 @@ tl_status tl_host_adamw(const tl_call *call) {
   return TL_OK;
 }
 
-/* --- init -------------------------------------------------------------------------------------- */
+/* --- init ------------------------------------------------------------------------------------- */
 
 typedef struct init {
   const tl_view *y;
@@ -117,8 +117,8 @@ TL_SIMD_VERSIONS(draw_span, (const init *k, uint64_t index, float *y, int64_t n)
 static void init_row(const void *context, int64_t row) {
   const init *k = context;
   float buffer[TL_SPAN];
-  const uint64_t index = (uint64_t)(k->row_first + row) * (uint64_t)k->cols_full +
-                         (uint64_t)k->col_first;
+  const uint64_t index =
+      (uint64_t)(k->row_first + row) * (uint64_t)k->cols_full + (uint64_t)k->col_first;
   for (int64_t at = 0; at < k->columns; at += TL_SPAN) {
     const int64_t n = k->columns - at < TL_SPAN ? k->columns - at : TL_SPAN;
     float *y = tl_place(k->y, row * k->columns + at, buffer);
@@ -138,9 +138,15 @@ tl_status tl_host_init(const tl_call *call) {
   TL_TRY(tl_expect_range("init", "kind", ints[0], 0, 2));
   TL_TRY(tl_expect_range("init", "row_first", ints[2], 0, INT64_MAX / 2));
   TL_TRY(tl_expect_range("init", "col_first", ints[3], 0, ints[4] - columns));
-  const init k = {.y = y, .key = tl_random_key_of(call->step->seed, (uint64_t)ints[1]),
-                  .kind = ints[0], .columns = columns, .row_first = ints[2], .col_first = ints[3],
-                  .cols_full = ints[4], .first = call->floats[0], .second = call->floats[1]};
+  const init k = {.y = y,
+                  .key = tl_random_key_of(call->step->seed, (uint64_t)ints[1]),
+                  .kind = ints[0],
+                  .columns = columns,
+                  .row_first = ints[2],
+                  .col_first = ints[3],
+                  .cols_full = ints[4],
+                  .first = call->floats[0],
+                  .second = call->floats[1]};
   tl_each_row(call->team, y->shape[0], 16 * columns, init_row, &k);
   return TL_OK;
 }

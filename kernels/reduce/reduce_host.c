@@ -3,7 +3,7 @@
 
 #include "../rows.h"
 
-/* --- sum_tokens: a task owns some columns of one run, so no sum is shared ---------------------- */
+/* --- sum_tokens: a task owns some columns of one run, so no sum is shared --------------------- */
 
 enum { COLUMNS = 128, BLOCK = 64 };
 
@@ -76,8 +76,15 @@ tl_status tl_host_sum_tokens(const tl_call *call) {
   const char *op = "sum_tokens";
   const tl_view *dy = &call->in[0], *acc = &call->out[0];
   const int64_t *ints = call->ints, count = tl_view_count(dy), sums = tl_view_count(acc);
-  sum_tokens k = {.dy = dy, .x = &call->in[1], .acc = acc->data, .kind = ints[0], .first = ints[1],
-                  .samples = ints[2], .length = ints[3], .runs = ints[4], .mode = ints[5]};
+  sum_tokens k = {.dy = dy,
+                  .x = &call->in[1],
+                  .acc = acc->data,
+                  .kind = ints[0],
+                  .first = ints[1],
+                  .samples = ints[2],
+                  .length = ints[3],
+                  .runs = ints[4],
+                  .mode = ints[5]};
   TL_TRY(tl_expect_range(op, "kind", k.kind, 0, 3));
   TL_TRY(tl_expect_range(op, "mode", k.mode, 0, 1));
   TL_TRY(tl_expect_range(op, "runs", k.runs, 1, sums));
@@ -95,7 +102,7 @@ tl_status tl_host_sum_tokens(const tl_call *call) {
   return TL_OK;
 }
 
-/* --- fold: a binary counter of partial trees, one level a buffer ------------------------------- */
+/* --- fold: a binary counter of partial trees, one level a buffer ------------------------------ */
 
 enum { FOLD_COLUMNS = 256, LEVELS = 24 };
 

@@ -4,21 +4,22 @@
 
 enum { CHUNK = 65536 };
 
-/* g as (outer, length, inner); part p is [:, border p .. border p + 1, :], read row-major. */
+/* g as (outer, length, inner); part p is [:, begin + border p .. begin + border p + 1, :], read
+** row-major; the borders cut `extent`. */
 typedef struct square_sum {
   const float *g;
   float *chunks; /* sum of every chunk, part after part */
-  int64_t outer, length, inner, parts;
+  int64_t outer, length, inner, begin, extent, parts;
   int64_t chunks_each; /* chunks that the largest part has */
 } square_sum;
 
 TL_INLINE void add_squares_body(tl_partials *p, const float *g, int64_t n) {
   tl_partials_dot(p, g, g, n);
 }
-TL_SIMD_VERSIONS(add_squares, (tl_partials *p, const float *g, int64_t n), (p, g, n))
+TL_SIMD_VERSIONS(add_squares, (tl_partials * p, const float *g, int64_t n), (p, g, n))
 
 TL_INLINE void total_body(tl_partials *p, float *out) { *out = tl_partials_total(p); }
-TL_SIMD_VERSIONS(total, (tl_partials *p, float *out), (p, out))
+TL_SIMD_VERSIONS(total, (tl_partials * p, float *out), (p, out))
 
 /* n <= TL_SPAN elements of a part from `at` on, where `row` elements of each outer index belong to
 ** it: its own memory when they are together, else copied. */
@@ -37,8 +38,8 @@ static const float *gather(const square_sum *k, const float *base, int64_t row, 
 static void sum_chunk(void *context, int64_t index, int32_t worker) {
   const square_sum *k = context;
   const int64_t part = index / k->chunks_each, first = index % k->chunks_each * CHUNK;
-  const int64_t start = tl_border(part, k->parts, k->length);
-  const int64_t row = (tl_border(part + 1, k->parts, k->length) - start) * k->inner;
+  const int64_t start = tl_border(part, k->parts, k->extent);
+  const int64_t row = (tl_border(part + 1, k->parts, k->extent) - start) * k->inner;
   const int64_t end = k->outer * row - first < CHUNK ? k->outer * row : first + CHUNK;
   float buffer[TL_SPAN];
   tl_partials p;
@@ -46,37 +47,54 @@ static void sum_chunk(void *context, int64_t index, int32_t worker) {
   tl_partials_clear(&p);
   for (int64_t at = first; at < end; at += TL_SPAN) {
     const int64_t n = end - at < TL_SPAN ? end - at : TL_SPAN;
-    add_squares(&p, gather(k, k->g + start * k->inner, row, at, n, buffer), n);
+    add_squares(&p, gather(k, k->g + (k->begin + start) * k->inner, row, at, n, buffer), n);
   }
   total(&p, &k->chunks[index]);
+}
+
+/* slots[first + part] from the chunks of each part; the other slots are +0. */
+static void chain_chunks(const square_sum *k, float *slots, int64_t first) {
+  for (int64_t part = 0; part < k->parts; part++) {
+    const int64_t length =
+        tl_border(part + 1, k->parts, k->extent) - tl_border(part, k->parts, k->extent);
+    const int64_t chunks = (k->outer * length * k->inner + CHUNK - 1) / CHUNK;
+    for (int64_t i = 0; i < chunks; i++)
+      slots[first + part] += k->chunks[part * k->chunks_each + i];
+  }
 }
 
 tl_status tl_host_square_sum(const tl_call *call) {
   const char *op = "square_sum";
   const tl_view *g = &call->in[0], *slots = &call->out[0];
-  const int64_t axis = call->ints[0], parts = call->ints[1];
+  const int64_t axis = call->ints[0], begin = call->ints[1], extent = call->ints[2];
+  const int64_t parts = call->ints[3], first = call->ints[4];
   TL_TRY(tl_expect_range(op, "axis", axis, 0, g->dims - 1));
-  TL_TRY(tl_expect_range(op, "parts", parts, 1, 1 << 20));
+  TL_TRY(tl_expect_range(op, "begin", begin, 0, g->shape[axis]));
+  TL_TRY(tl_expect_range(op, "extent", extent, 0, g->shape[axis] - begin));
+  TL_TRY(tl_expect_range(op, "parts", parts, 0, tl_view_count(slots)));
+  TL_TRY(tl_expect_range(op, "slot_first", first, 0, tl_view_count(slots) - parts));
   TL_TRY(tl_expect(op, "g", g, TL_KIND_F32, tl_view_count(g)));
-  TL_TRY(tl_expect(op, "slots", slots, TL_KIND_F32, parts));
-  square_sum k = {.g = g->data, .outer = 1, .length = g->shape[axis], .inner = 1, .parts = parts,
+  TL_TRY(tl_expect(op, "slots", slots, TL_KIND_F32, tl_view_count(slots)));
+  memset(slots->data, 0, (size_t)tl_view_bytes(slots));
+  if (parts == 0) return TL_OK;
+  square_sum k = {.g = g->data,
+                  .outer = 1,
+                  .length = g->shape[axis],
+                  .inner = 1,
+                  .begin = begin,
+                  .extent = extent,
+                  .parts = parts,
                   .chunks = tl_team_scratch(call->team, 0)};
   for (int32_t i = 0; i < g->dims; i++) {
     if (i < axis) k.outer *= g->shape[i];
     if (i > axis) k.inner *= g->shape[i];
   }
-  const int64_t largest = k.outer * ((k.length + parts - 1) / parts) * k.inner;
+  const int64_t largest = k.outer * ((extent + parts - 1) / parts) * k.inner;
   k.chunks_each = (largest + CHUNK - 1) / CHUNK;
   TL_TRY(tl_expect_range(op, "chunks", parts * k.chunks_each, 0,
                          TL_SCRATCH_BYTES / (int64_t)sizeof(float)));
   tl_team_for(call->team, parts * k.chunks_each, sum_chunk, &k);
-  float *out = slots->data;
-  for (int64_t part = 0; part < parts; part++) {
-    const int64_t length = tl_border(part + 1, parts, k.length) - tl_border(part, parts, k.length);
-    const int64_t chunks = (k.outer * length * k.inner + CHUNK - 1) / CHUNK;
-    out[part] = 0.0f;
-    for (int64_t i = 0; i < chunks; i++) out[part] += k.chunks[part * k.chunks_each + i];
-  }
+  chain_chunks(&k, slots->data, first);
   return TL_OK;
 }
 

@@ -92,8 +92,8 @@ function driver.start(recipe, options)
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = core.program(program) end
   self.ranks = core.ranks {
-    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples = samples,
-    threads = options.threads, poison = options.poison, timeout_s = options.timeout,
+    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples = samples[1],
+    eval_samples = samples[2] and { samples[2] }, threads = options.threads, poison = options.poison, timeout_s = options.timeout,
   }
   self:begin()
   return self
