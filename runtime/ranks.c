@@ -65,8 +65,7 @@ static void *rank_main(void *argument) {
   int64_t seen = 0;
   pthread_mutex_lock(&ranks->mutex);
   for (;;) {
-    while (ranks->turn == seen && !ranks->closing)
-      pthread_cond_wait(&ranks->begin, &ranks->mutex);
+    while (ranks->turn == seen && !ranks->closing) pthread_cond_wait(&ranks->begin, &ranks->mutex);
     if (ranks->closing) break;
     seen = ranks->turn;
     pthread_mutex_unlock(&ranks->mutex);
