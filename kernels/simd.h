@@ -19,6 +19,14 @@ typedef enum tl_simd { TL_SIMD_PORTABLE, TL_SIMD_AVX2, TL_SIMD_AVX512 } tl_simd;
 tl_simd tl_simd_level(void);
 const char *tl_simd_name(tl_simd level);
 
+/* Before a loop whose iterations do not depend on each other: element i of the outputs depends on
+** element i of the inputs only, whether or not they are the same memory. */
+#if defined(__clang__)
+#define TL_LANES _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TL_LANES _Pragma("GCC ivdep")
+#endif
+
 #define TL_INLINE static inline __attribute__((always_inline, unused))
 
 #if defined(__x86_64__)
