@@ -60,8 +60,8 @@ typedef struct tl_elementwise {
   ** delta belong to lanes, or to rows when by_row is set. */
   void (*weights)(tl_tile_row *score, tl_tile_row *g, int64_t rows, float c, const float *lse,
                   const float *delta, int by_row);
-  /* delta[row] = the row rule over do * o */
-  void (*delta)(const float *grad, const float *o, int64_t channels, float *delta);
+  /* delta[row] = the row rule over do * o, rows of f32 */
+  void (*delta)(tl_rows grad, tl_rows o, int64_t rows, int64_t channels, float *delta);
 } tl_elementwise;
 
 /* The versions of this processor's level (kernels/simd.h). */

@@ -32,7 +32,9 @@ static handle *check_handle(lua_State *L, int arg) {
   return h;
 }
 
-tl_data *bind_check_data(lua_State *L, int arg) { return check_handle(L, arg)->data; }
+tl_data *bind_check_data(lua_State *L, int arg) {
+  return check_handle(L, arg)->data;
+}
 
 static handle *push_handle(lua_State *L, const tl_data_options *options) {
   handle *h = lua_newuserdatauv(L, sizeof *h, 0);
@@ -262,11 +264,13 @@ static int data_about(lua_State *L) {
   const struct {
     const char *name;
     int64_t value;
-  } fields[] = {{"files", about.files},
-                {"documents", about.documents},
-                {"tokens", about.tokens},
-                {"bytes", about.bytes},
-                {"samples_per_epoch", about.samples_per_epoch}};
+  } fields[] = {
+      {"files",             about.files            },
+      {"documents",         about.documents        },
+      {"tokens",            about.tokens           },
+      {"bytes",             about.bytes            },
+      {"samples_per_epoch", about.samples_per_epoch}
+  };
   lua_newtable(L);
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     lua_pushinteger(L, fields[i].value);

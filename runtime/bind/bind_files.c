@@ -179,7 +179,9 @@ static int files_hostname(lua_State *L) {
 }
 
 void bind_files_open(lua_State *L) {
-  static const luaL_Reg none[] = {{NULL, NULL}};
+  static const luaL_Reg none[] = {
+      {NULL, NULL}
+  };
   static const luaL_Reg functions[] = {
       {"exists",       files_exists      },
       {"is_directory", files_is_directory},

@@ -91,6 +91,9 @@ static void add_text(writer *w, const char *text) {
 }
 
 static void add_string(writer *w, const char *text, size_t length) {
+  json_t *valid = json_stringn(text, length);
+  if (valid == NULL) luaL_error(w->L, "a string is not UTF-8, JSON cannot hold it");
+  json_decref(valid);
   luaL_Buffer b;
   luaL_buffinit(w->L, &b);
   luaL_addchar(&b, '"');

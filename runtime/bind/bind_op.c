@@ -1,10 +1,11 @@
 /* bind_op.c - calls one host kernel from Lua, and lists the operators.
 **
 **     core.call("rms_norm", { x, gain }, { y, rstd }, { eps = 1e-5 } [, { step =, seed =,
-**               sample_base =, scalars = { .. }, threads = n }])
+**               sample_base =, scalars = { .. }, threads = n, scratch = byte }])
 **
 ** Operands stand in the order of the row in ops.def; one that is left out is `false`. All numbers
-** of the row have to be given, and no others.
+** of the row have to be given, and no others. `scratch` fills the temporary memory of all workers
+** with a byte beforehand: results may not depend on it.
 */
 #include <stdlib.h>
 #include <unistd.h>
@@ -112,7 +113,8 @@ static tl_op check_op(lua_State *L, int arg) {
 }
 
 static void check_options(lua_State *L, int arg) {
-  static const char *const names[] = {"step", "seed", "sample_base", "scalars", "threads", NULL};
+  static const char *const names[] = {"step",    "seed",    "sample_base", "scalars",
+                                      "threads", "scratch", NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -120,6 +122,15 @@ static void check_options(lua_State *L, int arg) {
     luaL_checkoption(L, -1, NULL, names);
     lua_pop(L, 1);
   }
+}
+
+static void fill_scratch(lua_State *L, int options, tl_team *team) {
+  if (lua_getfield(L, options, "scratch") != LUA_TNIL) {
+    const int byte = (int)option_int(L, options, "scratch");
+    for (int32_t worker = 0; worker < tl_team_workers(team); worker++)
+      memset(tl_team_scratch(team, worker), byte, TL_SCRATCH_BYTES);
+  }
+  lua_pop(L, 1);
 }
 
 static int core_call(lua_State *L) {
@@ -148,6 +159,7 @@ static int core_call(lua_State *L) {
   call.out = read_operands(L, 3, op, 1, call.ints, &call.out_count);
   call.team = bind_team(L, option_int(L, 5, "threads"));
   if (tl_ops[op].host == NULL) luaL_error(L, "operator %s has no host kernel", tl_ops[op].name);
+  fill_scratch(L, 5, call.team);
   bind_check(L, tl_ops[op].host(&call));
   return 0;
 }

@@ -38,6 +38,7 @@ describe("json", function()
     assert.matches("deeper than 100", message(loop))
     assert.matches("inf has no JSON form", message(1 / 0))
     assert.matches("function has no JSON form", message { print })
+    assert.matches("not UTF%-8", message "\xff")
     assert.matches("string keys", message { a = 1, [2] = 3 })
   end)
 

@@ -100,7 +100,7 @@ describe("a kernel", function()
     local first
     for _, threads in ipairs { 1, 2, 3, 8 } do
       local y = support.poison("bf16", { 64, 96 })
-      core.call("unary", { x }, { y }, { kind = 1 }, { threads = threads })
+      core.call("unary", { x }, { y }, { kind = 1 }, { threads = threads, scratch = 255 })
       first = first or y
       assert.bits(first, y)
     end
