@@ -108,7 +108,7 @@ static tl_status meet(simulation *s, int32_t rank, int32_t *moved) {
   TL_TRY(check_sizes(s, rank));
   for (int32_t i = 0; i < g->size; i++)
     if (!is_collective(s, g->ranks[i]) || !same_group(s, rank, g->ranks[i])) return TL_OK;
-  for (int32_t i = 0; i < g->size; i++) TL_TRY(check_agreement(s, rank, g->ranks[i]));
+  for (int32_t i = 0; i < g->size; i++) TL_TRY(check_agreement(s, g->ranks[0], g->ranks[i]));
   for (int32_t i = 0; i < g->size; i++) s->at[g->ranks[i]]++;
   *moved = 1;
   return TL_OK;
