@@ -178,7 +178,8 @@ static int ranks_hash(lua_State *L) {
                   "columns past cols_full");
     view.dims = 2, view.shape[0] = rows, view.shape[1] = cols;
   }
-  lua_pushinteger(L, (lua_Integer)tl_hash_shard(tl_hash_bytes(name, (int64_t)length), &view, &place));
+  lua_pushinteger(L,
+                  (lua_Integer)tl_hash_shard(tl_hash_bytes(name, (int64_t)length), &view, &place));
   return 1;
 }
 
