@@ -10,6 +10,7 @@
 --
 -- A dim of size n is written name=n; numbers that differ between tp ranks are those of --rank.
 
+local forecast = require "tidelock.forecast"
 local grid = require "tidelock.layout"
 local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
@@ -180,17 +181,13 @@ function writers.place(plan, lines, at)
   local place, rank = plan.places[at.pp + 1], plan.ranks[at.pp + 1]
   lines[#lines + 1] = ("arena %s bytes, lower bound %s, fullest at instruction %d"):format(
     screen.grouped(place.bytes), screen.grouped(place.lower_bound), place.at)
-  for _, item in ipairs(place.largest) do
-    lines[#lines + 1] = ("  %14s at %-14s %s"):format(screen.grouped(item.size),
-      screen.grouped(item.offset), item.name)
-  end
   lines[#lines + 1] = "     offset          bytes    first     last  kind         name"
   for _, buffer in ipairs(rank.buffers) do
     if buffer.first then
       local first = buffer.persistent and 1 or buffer.first
       local last = buffer.persistent and #rank.instructions or buffer.last
       lines[#lines + 1] = ("%11d %14d %8d %8d  %-12s %s"):format(buffer.offset, buffer.bytes,
-        first, last, buffer.kind, buffer.name or "-")
+        first, last, buffer.kind, forecast.buffer_name(rank, buffer))
     end
   end
 end

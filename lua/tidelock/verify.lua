@@ -13,7 +13,6 @@
 
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
-local key = require "tidelock.key"
 local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
 
@@ -113,7 +112,7 @@ end
 --- The spec and the key of the recipe as written.
 local function as_written(request)
   local run <close> = start(request, {})
-  return run.plan.spec, key.of(run)
+  return run:plan().spec, run:plan().key
 end
 
 --- Run the recipe with these overrides. Returns the bits of every step and of the weights, or nil
