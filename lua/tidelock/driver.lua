@@ -10,7 +10,7 @@ local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
 local grid = require "tidelock.layout"
 local planner = require "tidelock.plan"
-local rates = require "tidelock.rates"
+local rates = require "tidelock.schedule"
 local stats = require "tidelock.stats"
 local summary = require "tidelock.summary"
 

@@ -12,14 +12,6 @@ local layout = {}
 
 layout.axes = { "tp", "cp", "dp", "pp" }
 
----@class tidelock.Grid
----@field world integer # number of ranks
----@field order string[] # axes, neighbours first
----@field size table<string, integer>
----@field stride table<string, integer>
-local Grid = {}
-Grid.__index = Grid
-
 --- The axes of an order string; nil and what is wrong with it. `ep` is dropped (experts have a grid of
 --- their own), a missing axis of size 1 stands at the end.
 function layout.parse_order(text, size)
@@ -41,67 +33,62 @@ function layout.parse_order(text, size)
   return order
 end
 
---- The grid of a layout section (tp, cp, dp, pp and order).
-function layout.grid(section)
+--- Axes with their sizes and strides, neighbours first: { axis, size, stride } each.
+local function grid(section)
   local order, message = layout.parse_order(section.order, section)
   if not order then error("layout.order: " .. message, 0) end
-  local grid = setmetatable({ order = order, size = {}, stride = {}, world = 1 }, Grid)
-  for _, axis in ipairs(order) do
-    grid.size[axis], grid.stride[axis] = section[axis], grid.world
-    grid.world = grid.world * section[axis]
+  local list, stride = {}, 1
+  for i, axis in ipairs(order) do
+    list[i] = { axis = axis, size = section[axis], stride = stride }
+    stride = stride * section[axis]
   end
-  return grid
+  return list, stride
 end
 
+--- The number of ranks of a layout section.
+function layout.world(section) return (select(2, grid(section))) end
+
 --- The coordinates of a rank: { tp, cp, dp, pp }.
-function Grid:coordinates(rank)
+function layout.coordinates(section, rank)
   local result = {}
-  for _, axis in ipairs(self.order) do result[axis] = rank // self.stride[axis] % self.size[axis] end
+  for _, one in ipairs(grid(section)) do result[one.axis] = rank // one.stride % one.size end
   return result
 end
 
 --- The rank with these coordinates; those left out are 0.
-function Grid:rank(coordinates)
+function layout.rank(section, coordinates)
   local rank = 0
-  for _, axis in ipairs(self.order) do rank = rank + (coordinates[axis] or 0) * self.stride[axis] end
+  for _, one in ipairs(grid(section)) do rank = rank + (coordinates[one.axis] or 0) * one.stride end
   return rank
 end
 
---- Numbers 0 .. product - 1 over some axes in mixed radix, as offsets of ranks.
-local function offsets(self, wanted)
-  local list = { 0 }
-  for _, axis in ipairs(self.order) do
-    if wanted[axis] then
+--- Distances of ranks when the axes of `list` for which varies[axis] == wanted run through all their
+--- coordinates, the leftmost fastest.
+local function distances(list, varies, wanted)
+  local result = { 0 }
+  for _, one in ipairs(list) do
+    if (varies[one.axis] or false) == wanted then
       local longer = {}
-      for digit = 0, self.size[axis] - 1 do
-        for _, offset in ipairs(list) do longer[#longer + 1] = offset + digit * self.stride[axis] end
+      for digit = 0, one.size - 1 do
+        for _, distance in ipairs(result) do longer[#longer + 1] = distance + digit * one.stride end
       end
-      list = longer
+      result = longer
     end
   end
-  return list
+  return result
 end
 
---- All groups in which the axes of `mask` ({ tp = true, .. }) vary and the others are fixed: a list of
+--- All groups in which `axes` ({ "tp" }, { "tp", "dp" }, ..) vary and the others are fixed: a list of
 --- lists of ranks, ascending in both.
-function Grid:groups(mask)
-  local fixed, groups = {}, {}
-  for _, axis in ipairs(self.order) do fixed[axis] = not mask[axis] end
-  local inner = offsets(self, mask)
-  for i, base in ipairs(offsets(self, fixed)) do
+function layout.groups(section, axes)
+  local varies, groups, list = {}, {}, grid(section)
+  for _, axis in ipairs(axes) do varies[axis] = true end
+  local inside = distances(list, varies, true)
+  for i, base in ipairs(distances(list, varies, false)) do
     groups[i] = {}
-    for j, offset in ipairs(inner) do groups[i][j] = base + offset end
+    for j, distance in ipairs(inside) do groups[i][j] = base + distance end
   end
   return groups
-end
-
---- The group of `rank` in which the axes of `mask` vary, ascending.
-function Grid:group(rank, mask)
-  local own, ranks = self:coordinates(rank), {}
-  for axis in pairs(mask) do own[axis] = 0 end
-  local base = self:rank(own)
-  for i, offset in ipairs(offsets(self, mask)) do ranks[i] = base + offset end
-  return ranks
 end
 
 return layout

@@ -5,10 +5,13 @@
 -- A stage has run(plan), which returns its own new fields and changes none. No stage looks ahead.
 local stages = { "check", "expand", "shard", "differentiate", "pipeline", "place", "emit" }
 
+---@class tidelock.PlanOptions
+---@field world? integer # ranks that are there; nil: as many threads as the layout has
+---@field keep? string[] # patterns of values that stay readable after a step
+
 ---@param recipe tidelock.Recipe
 ---@param last? string # stop after this stage
----@param options? { world?: integer, keep?: string[] } # ranks that are there (nil: as many threads as
---- the layout has); patterns of values that stay readable after a step
+---@param options? tidelock.PlanOptions
 ---@return table plan # everything that the stages found
 return function(recipe, last, options)
   options = options or {}

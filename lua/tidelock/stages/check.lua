@@ -17,7 +17,7 @@
 local blocks = require "tidelock.blocks"
 local policy = require "tidelock.policy"
 local rules = require "tidelock.rules"
-local rates = require "tidelock.rates"
+local schedule = require "tidelock.schedule"
 local schema = require "tidelock.schema"
 local walk = require "tidelock.walk"
 
@@ -48,7 +48,7 @@ local function check_train(spec, context, report)
     report("train.loss_scale", ("dtype %q has the exponents of f32 and needs no loss scale; leave it out"):format(spec.dtype))
   end
   train.recompute, train.loss_scale = nil, nil
-  train.lr = rates.resolve(train, context, report)
+  train.lr = schedule.resolve(train, context, report)
   train.warmup = nil
 end
 

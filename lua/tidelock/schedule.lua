@@ -12,7 +12,7 @@
 local numbers = require "tidelock.numbers"
 local where = require "tidelock.where"
 
-local rates = {}
+local schedule = {}
 
 local at = {}
 
@@ -39,7 +39,7 @@ end
 at["function"] = function(lr, step) return lr.values[math.min(step, #lr.values)] end
 
 --- The learning rate of step `step` (from 1), in f32.
-function rates.at(lr, step) return numbers.f32(at[lr.name](lr, step)) end
+function schedule.at(lr, step) return numbers.f32(at[lr.name](lr, step)) end
 
 --- Calls a function of the step for steps 1 .. count under the recipe's limits; nil when it fails.
 local function tabulate(call, count, path, context, report)
@@ -58,8 +58,8 @@ local function tabulate(call, count, path, context, report)
   return good and #values == count and values or nil
 end
 
---- The learning rate of a checked section "train", ready for rates.at; nil when something is wrong.
-function rates.resolve(train, context, report)
+--- The learning rate of a checked section "train", ready for schedule.at; nil when something is wrong.
+function schedule.resolve(train, context, report)
   local lr = train.lr
   if not lr or not train.steps then return nil end
   local resolved = {}
@@ -85,4 +85,4 @@ function rates.resolve(train, context, report)
   return complete and resolved or nil
 end
 
-return rates
+return schedule
