@@ -79,10 +79,17 @@ local function resolve(value, tp)
   return list
 end
 
+--- Attributes of an operator; a list of dims by its names.
 local function attributes(attrs, tp)
   local parts = {}
   for _, key in ipairs(sorted_keys(attrs)) do
-    parts[#parts + 1] = tostring(key) .. "=" .. inline(resolve(attrs[key], tp))
+    local value = resolve(attrs[key], tp)
+    local dims = {}
+    for i, dim in ipairs(type(value) == "table" and value or {}) do
+      dims[i] = type(dim) == "table" and dim.name or nil
+    end
+    local text = #dims > 0 and table.concat(dims, ",") or inline(value)
+    parts[#parts + 1] = tostring(key) .. "=" .. text
   end
   return table.concat(parts, " ")
 end
@@ -286,7 +293,8 @@ function explain.command(request)
   if options.rank and options.rank >= world then
     usage("--rank %d: the layout has ranks 0 to %d", options.rank, world - 1)
   end
-  io.write(options.weights and explain.weights(plan) or explain.text(plan, stage, options.rank))
+  local text = options.weights and explain.weights(plan) or explain.text(plan, stage, options.rank)
+  io.stdout:write(text)
   return 0
 end
 

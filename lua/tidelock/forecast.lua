@@ -148,7 +148,7 @@ end
 function forecast.command(request)
   local begin = core.files.seconds()
   local plan = requests.plan(requests.of(request))
-  print(forecast.text(plan, request.recipe, core.files.seconds() - begin))
+  io.stdout:write(forecast.text(plan, request.recipe, core.files.seconds() - begin), "\n")
   return 0
 end
 
