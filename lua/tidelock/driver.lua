@@ -15,7 +15,7 @@ local stats = require "tidelock.stats"
 local summary = require "tidelock.summary"
 
 ---@class tidelock.Run
----@field planned table
+---@field plan table # spec, key, recipe_hash, summary, and what the stages found
 ---@field spec table
 local Run = {}
 Run.__index = Run
@@ -29,10 +29,10 @@ local function rank_table(plan)
   local replicas = 1
   for _, param in ipairs(plan["local"].params) do replicas = math.max(replicas, param.replicas) end
   local world = layout.tp * layout.dp * layout.pp
-  local by_axis, places = {}, grid.grid(layout)
-  for _, axis in ipairs { "tp", "dp", "pp" } do by_axis[axis] = places:groups { [axis] = true } end
+  local by_axis = {}
+  for _, axis in ipairs { "tp", "dp", "pp" } do by_axis[axis] = grid.groups(layout, { axis }) end
   for rank = 0, world - 1 do
-    local at = places:coordinates(rank)
+    local at = grid.coordinates(layout, rank)
     local groups = {}
     for axis, list in pairs(by_axis) do
       for _, group in ipairs(list) do
@@ -82,7 +82,7 @@ function driver.start(recipe, options)
   local plan = planner(recipe, nil, { keep = options.keep })
   local spec = plan.spec
   plan.summary = summary.of(plan)
-  local self = setmetatable({ planned = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
+  local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   self.table = rank_table(plan)
   local sources, samples = open_data(spec)
   self.sources = sources
@@ -92,8 +92,8 @@ function driver.start(recipe, options)
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = core.program(program) end
   self.ranks = core.ranks {
-    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples = samples,
-    threads = options.threads, poison = options.poison, timeout_s = options.timeout,
+    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples = samples[1],
+    eval_samples = samples[2] and { samples[2] }, threads = options.threads, poison = options.poison, timeout_s = options.timeout,
   }
   self:begin()
   return self
@@ -118,9 +118,9 @@ end
 function Run:step()
   local step = self.done + 1
   local scalars = scalars_of(self, step)
-  local clock = core.files.monotonic()
+  local clock = core.files.seconds()
   local result = self.ranks:run("step", { step = step - 1, scalars = scalars })
-  result.ms = (core.files.monotonic() - clock) * 1000
+  result.ms = (core.files.seconds() - clock) * 1000
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length
   if result.control[2] ~= 0 then self:explain_skip(step, scalars, result) end
@@ -149,11 +149,11 @@ end
 -- logical tensors -----------------------------------------------------------------------------------
 
 local function param_of(self, name)
-  for _, param in ipairs(self.planned["local"].params) do
+  for _, param in ipairs(self.plan["local"].params) do
     if param.name == name then return param end
   end
   local list = {}
-  for i, param in ipairs(self.planned["local"].params) do list[i] = param.name end
+  for i, param in ipairs(self.plan["local"].params) do list[i] = param.name end
   error(string.format("no weight is called %s; nearest: %s", name,
     tostring(require("tidelock.suggest").nearest(name, list))), 0)
 end
@@ -163,7 +163,7 @@ local function shards_of(self, param)
   local list = {}
   for index, rank in ipairs(self.table) do
     local at = rank.coordinates
-    local v = self.planned.ranks[at.pp + 1].persistent["weight " .. param.name]
+    local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
     local own = at.dp == 0 and v and v.tensor and (param.axis and at.tp % param.replicas == 0 or at.tp == 0)
     if own and (not list.pp or list.pp == at.pp) then
       list.pp = at.pp
@@ -182,7 +182,7 @@ local function gather(self, param, key)
   local pieces, dtype = {}, nil
   for i, shard in ipairs(shards) do
     local at = self.table[shard.rank + 1].coordinates
-    local v = self.planned.ranks[at.pp + 1].persistent[key .. param.name]
+    local v = self.plan.ranks[at.pp + 1].persistent[key .. param.name]
     local t = self.ranks:read(shard.rank, v.tensor)
     dtype = t:dtype()
     pieces[i] = {
@@ -205,7 +205,7 @@ end
 --- All weights by name: { name, param }, in bytewise order.
 function Run:weights()
   local list = {}
-  for i, param in ipairs(self.planned["local"].params) do list[i] = { name = param.name, param = param } end
+  for i, param in ipairs(self.plan["local"].params) do list[i] = { name = param.name, param = param } end
   table.sort(list, function(a, b) return a.name < b.name end)
   return list
 end
@@ -213,10 +213,10 @@ end
 --- The hash of all weights: shares of the shards add up, nothing is gathered.
 function Run:weights_hash()
   local sum = 0
-  for _, param in ipairs(self.planned["local"].params) do
+  for _, param in ipairs(self.plan["local"].params) do
     for _, shard in ipairs(shards_of(self, param)) do
       local at = self.table[shard.rank + 1].coordinates
-      local v = self.planned.ranks[at.pp + 1].persistent["weight " .. param.name]
+      local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
       local rows = math.min(param.rows, param.weight.rows - shard.row_first)
       if rows > 0 then
         sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {
@@ -250,13 +250,10 @@ function Run:watched()
   return values
 end
 
---- The plan: spec, key, recipe_hash, summary, and what the stages found.
-function Run:plan() return self.planned end
-
 --- Bytes as counted by the allocators beside the bytes that were planned.
 function Run:memory()
   local counted = self.ranks:memory()
-  counted.planned_bytes = self.planned.summary.planned_bytes + self.data_bytes
+  counted.planned_bytes = self.plan.summary.planned_bytes + self.data_bytes
   return counted
 end
 

@@ -8,7 +8,7 @@ local kept = {}
 --- Names that were kept, in the order of the model, without repeats.
 function kept.names(run, pattern)
   local list, seen = {}, {}
-  for _, rank in ipairs(run.planned.ranks) do
+  for _, rank in ipairs(run.plan.ranks) do
     for _, facts in ipairs(rank.kept) do
       if not seen[facts.name] then
         seen[facts.name] = true
@@ -31,7 +31,7 @@ end
 
 --- Pieces of an activation of one micro-batch, in rows of the global batch.
 local function activation_pieces(run, facts, at, index)
-  local l, spec = run.planned["local"], run.spec
+  local l, spec = run.plan["local"], run.spec
   local value = facts.value
   local split_rows = value.region == "trunk" and l.sp
   local split_cols = value.region == "heads"
@@ -60,7 +60,7 @@ local function shape_of(run, facts)
     local weight = facts.param.weight
     return facts.param.value.vector and { weight.rows } or { weight.rows, weight.cols }
   end
-  local value, l = facts.value, run.planned["local"]
+  local value, l = facts.value, run.plan["local"]
   if value.region == "step" then return { value.rows } end
   local rows = run.spec.batch.samples * run.spec.batch.length
   local cols = value.region == "heads" and value.cols * l.t or value.cols
@@ -72,7 +72,7 @@ function kept.read(run, name)
   local pieces, shape, dtype = {}, nil, nil
   for index, entry in ipairs(run.table) do
     local at = entry.coordinates
-    for _, facts in ipairs(run.planned.ranks[at.pp + 1].kept) do
+    for _, facts in ipairs(run.plan.ranks[at.pp + 1].kept) do
       if facts.name == name then
         shape, dtype = shape or shape_of(run, facts), facts.view.dtype
         local add = facts.param and gradient_pieces(run, facts, nil, at, index - 1)

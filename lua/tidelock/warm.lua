@@ -32,7 +32,7 @@ function warm.set(run, param, whole)
   local emit = require "tidelock.stages.emit"
   for index, entry in ipairs(run.table) do
     local at = entry.coordinates
-    local persistent = run.planned.ranks[at.pp + 1].persistent
+    local persistent = run.plan.ranks[at.pp + 1].persistent
     local weight, master = persistent["weight " .. param.name], persistent["master " .. param.name]
     if weight and weight.tensor then
       local part = shard(param, whole, emit.resolve(param.row_first, at.tp), emit.resolve(param.col_first, at.tp))
@@ -70,7 +70,9 @@ local function open(folder, site)
   if not core.files.exists(path) then
     error(string.format("%s: from: there is no %s; run the recipe that makes it first", site, path), 0)
   end
-  return core.weights.open(path)
+  local file, message = core.weights.open(path)
+  if not file then error(string.format("%s: from: %s", site, message), 0) end
+  return file
 end
 
 local function from_run(param, files)
@@ -92,7 +94,7 @@ end
 --- Called once, after random initial values are there.
 function warm.start(run)
   local files = {}
-  for _, param in ipairs(run.planned["local"].params) do
+  for _, param in ipairs(run.plan["local"].params) do
     if param.fields.from then warm.set(run, param, from_run(param, files))
     elseif param.fields.init.kind == "function" then warm.set(run, param, from_function(param)) end
   end
