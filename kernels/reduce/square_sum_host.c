@@ -59,7 +59,6 @@ static void add_chunks(const square_sum *k, float *slots) {
     const int64_t length =
         tl_border(part + 1, k->parts, k->extent) - tl_border(part, k->parts, k->extent);
     const int64_t chunks = (k->outer * length * k->inner + CHUNK - 1) / CHUNK;
-    slots[part] = 0.0f;
     for (int64_t i = 0; i < chunks; i++) slots[part] += k->chunks[part * k->chunks_each + i];
   }
 }
@@ -81,6 +80,7 @@ tl_status tl_host_square_sum(const tl_call *call) {
   TL_TRY(tl_expect(op, "slots", slots, TL_KIND_F32, count));
   TL_TRY(tl_expect_range(op, "slot_first", slot_first, 0, count));
   TL_TRY(tl_expect_range(op, "parts", k.parts, 0, count - slot_first));
+  memset(slots->data, 0, (size_t)tl_view_bytes(slots));
   if (k.parts == 0) return TL_OK;
   TL_TRY(tl_expect_range(op, "begin", k.begin, 0, k.length));
   TL_TRY(tl_expect_range(op, "extent", k.extent, 0, k.length - k.begin));

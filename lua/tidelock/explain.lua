@@ -10,6 +10,7 @@
 --
 -- A dim of size n is written name=n; numbers that differ between tp ranks are those of --rank.
 
+local forecast = require "tidelock.forecast"
 local grid = require "tidelock.layout"
 local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
@@ -78,10 +79,17 @@ local function resolve(value, tp)
   return list
 end
 
+--- Attributes of an operator; a list of dims by its names.
 local function attributes(attrs, tp)
   local parts = {}
   for _, key in ipairs(sorted_keys(attrs)) do
-    parts[#parts + 1] = tostring(key) .. "=" .. inline(resolve(attrs[key], tp))
+    local value = resolve(attrs[key], tp)
+    local dims = {}
+    for i, dim in ipairs(type(value) == "table" and value or {}) do
+      dims[i] = type(dim) == "table" and dim.name or nil
+    end
+    local text = #dims > 0 and table.concat(dims, ",") or inline(value)
+    parts[#parts + 1] = tostring(key) .. "=" .. text
   end
   return table.concat(parts, " ")
 end
@@ -180,17 +188,13 @@ function writers.place(plan, lines, at)
   local place, rank = plan.places[at.pp + 1], plan.ranks[at.pp + 1]
   lines[#lines + 1] = ("arena %s bytes, lower bound %s, fullest at instruction %d"):format(
     screen.grouped(place.bytes), screen.grouped(place.lower_bound), place.at)
-  for _, item in ipairs(place.largest) do
-    lines[#lines + 1] = ("  %14s at %-14s %s"):format(screen.grouped(item.size),
-      screen.grouped(item.offset), item.name)
-  end
   lines[#lines + 1] = "     offset          bytes    first     last  kind         name"
   for _, buffer in ipairs(rank.buffers) do
     if buffer.first then
       local first = buffer.persistent and 1 or buffer.first
       local last = buffer.persistent and #rank.instructions or buffer.last
       lines[#lines + 1] = ("%11d %14d %8d %8d  %-12s %s"):format(buffer.offset, buffer.bytes,
-        first, last, buffer.kind, buffer.name or "-")
+        first, last, buffer.kind, forecast.buffer_name(rank, buffer))
     end
   end
 end
@@ -289,7 +293,8 @@ function explain.command(request)
   if options.rank and options.rank >= world then
     usage("--rank %d: the layout has ranks 0 to %d", options.rank, world - 1)
   end
-  io.write(options.weights and explain.weights(plan) or explain.text(plan, stage, options.rank))
+  local text = options.weights and explain.weights(plan) or explain.text(plan, stage, options.rank)
+  io.stdout:write(text)
   return 0
 end
 

@@ -8,6 +8,7 @@
 --     ready    in 0.4 s; an untrained model scores 5.545 (ln 256)
 
 local core = require "tidelock.core"
+local forecast = require "tidelock.forecast"
 local screen = require "tidelock.screen"
 
 local header = {}
@@ -23,9 +24,7 @@ end
 --- Ranks, processor, layout, arithmetic and policy.
 local function ranks_text(plan)
   local spec, summary = plan.spec, plan.summary
-  local pipeline = spec.layout.pp > 1 and screen.pipeline_text(summary.schedule,
-    spec.batch.samples // spec.layout.dp // spec.batch.micro, summary.bubble)
-  local layout = screen.layout_text(spec.layout, pipeline or nil)
+  local layout = screen.layout_text(spec.layout, forecast.pipeline_text(plan))
   return ("%s on %s%s; %s, %s (%s), %s"):format(screen.plural(summary.ranks, "thread rank"),
     screen.plural(core.files.cpu_count(), "core"), layout ~= "" and ": " .. layout or "",
     spec.device or "host", spec.dtype, spec.policy.arithmetic, screen.policy_text(spec.policy))
@@ -38,19 +37,19 @@ local function ready_text(plan, seconds)
 end
 
 --- The header of a run.
----@param session tidelock.Session # plan, key, recipe_hash, ready_seconds
+---@param plan table # spec, summary, key, recipe_hash
 ---@param file string # the recipe's path
-function header.text(session, file)
-  local plan = session.plan
-  local title = ("%s   key %s   recipe %s"):format(file:match "[^/]+$", screen.spaced(session.key),
-    screen.spaced(session.recipe_hash))
+---@param seconds number # from the command to the first step
+function header.text(plan, file, seconds)
+  local title = ("%s   key %s   recipe %s"):format(file:match "[^/]+$", screen.spaced(plan.key),
+    screen.spaced(plan.recipe_hash))
   local summary = plan.summary
   return screen.header(title, {
     { "model", screen.model_text(summary) },
     { "data", data_text(plan) },
     { "ranks", ranks_text(plan) },
     { "memory", screen.memory_text(summary.planned_bytes, summary.memory_kinds) },
-    { "ready", ready_text(plan, session.ready_seconds) },
+    { "ready", ready_text(plan, seconds) },
   })
 end
 

@@ -3,7 +3,6 @@
 -- What a recipe or a layout does wrong is status 2 ("nothing was started"); a mistake of ours,
 -- whose message begins with a place in a Lua file of the library, stays a plain error.
 
-local core = require "tidelock.core"
 local planner = require "tidelock.plan"
 local recipes = require "tidelock.recipe"
 
@@ -53,7 +52,7 @@ end
 
 --- Plan up to and including `stage`; all stages when it is nil.
 function requests.plan(recipe, stage)
-  return requests.guarded(planner, recipe, stage, { hash = core.hash_int })
+  return requests.guarded(planner, recipe, stage)
 end
 
 return requests

@@ -13,7 +13,6 @@ local driver = require "tidelock.driver"
 local explain = require "tidelock.explain"
 local flops = require "tidelock.flops"
 local header = require "tidelock.header"
-local key = require "tidelock.key"
 local log = require "tidelock.log"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
@@ -34,8 +33,6 @@ end
 
 ---@class tidelock.Session
 ---@field run table # of the driver
----@field key string
----@field recipe_hash string
 ---@field plan table
 ---@field screen table
 ---@field log table
@@ -97,7 +94,7 @@ end
 local function summary_of(session, request, last)
   local memory = session.run:memory()
   return {
-    summary = true, key = session.key, recipe_hash = session.recipe_hash,
+    summary = true, key = session.plan.key, recipe_hash = session.plan.recipe_hash,
     weights_hash = session.run:weights_hash(), peak_bytes = memory.peak_bytes,
     planned_bytes = memory.planned_bytes, steps = last.step, loss = last.loss,
     loss_bits = last.loss_bits, recipe = request.recipe,
@@ -154,7 +151,7 @@ end
 --- Everything between the start of the driver and its end.
 local function drive(session, request)
   local show = session.screen
-  show:print(header.text(session, request.recipe))
+  show:print(header.text(session.plan, request.recipe, session.ready_seconds))
   show:print("\n" .. screen.titles())
   local first, last, seconds = train(session)
   show:print ""
@@ -165,13 +162,11 @@ end
 
 --- The session of a started run: folder, log, screen, and what the machine can do.
 local function new_session(trained, request, begin)
-  local options, plan, known_as = request.options, trained.plan, key.of(trained)
-  local loaded, resolved = plan.recipe.files, explain.text(trained.plan, "check")
-  local folder = runs.open(options.runs or "runs", plan.spec.name, known_as)
-  folder:describe(loaded, resolved)
+  local options, plan = request.options, trained:plan()
+  local folder = runs.open(options.runs or "runs", plan.spec.name, plan.key)
+  folder:describe(plan.recipe.files, explain.text(plan, "check"))
   return {
     run = trained, plan = plan, screen = new_screen(options), folder = folder, first = 1,
-    key = known_as, recipe_hash = key.of_recipe(resolved, loaded),
     last = math.min(plan.spec.train.steps, options.stop_at or math.huge),
     log = log.open { folder:path "log.jsonl", options.jsonl },
     work = flops.of_step(plan.graph, plan.spec.batch),

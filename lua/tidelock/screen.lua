@@ -33,6 +33,9 @@ function screen.short(n)
   return (unit == "" and "%.0f%s" or "%.1f%s"):format(n, unit)
 end
 
+--- 23.4e9 operations -> "23.4 GFLOP".
+function screen.flop(n) return (screen.short(n):gsub("^([%d.]+)(%a?)$", "%1 %2FLOP")) end
+
 --- Seconds as 0:34, 12:05 or 1:02:03.
 function screen.clock(seconds)
   local s = math.floor(seconds + 0.5)

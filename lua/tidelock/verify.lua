@@ -13,7 +13,6 @@
 
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
-local key = require "tidelock.key"
 local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
 
@@ -113,7 +112,7 @@ end
 --- The spec and the key of the recipe as written.
 local function as_written(request)
   local run <close> = start(request, {})
-  return run.plan.spec, key.of(run)
+  return run:plan().spec, run:plan().key
 end
 
 --- Run the recipe with these overrides. Returns the bits of every step and of the weights, or nil
@@ -177,6 +176,11 @@ local function judge(matrix, request, dtype, label, overrides)
   return hash_of(trail)
 end
 
+local function say(text)
+  io.stdout:write(text, "\n")
+  io.stdout:flush()
+end
+
 --- The command.
 ---@param request tidelock.Request
 ---@return integer # exit status
@@ -189,9 +193,9 @@ function verify.command(request)
   }
   local dtypes, rows, width = { "f32", "bf16" }, verify.rows(spec), 20
   for _, row in ipairs(rows) do width = math.max(width, #row.label) end
-  print(("key %s, %s; a cell is the hash of losses, gradient norms and weights"):format(
+  say(("key %s, %s; a cell is the hash of losses, gradient norms and weights"):format(
     screen.spaced(known_as), screen.plural(matrix.steps, "step")))
-  print(("  %s  %-16s%s"):format((" "):rep(width), "host f32", "host bf16"))
+  say(("  %s  %-16s%s"):format((" "):rep(width), "host f32", "host bf16"))
   for _, row in ipairs(rows) do
     local texts = {}
     for i, dtype in ipairs(dtypes) do
@@ -201,12 +205,11 @@ function verify.command(request)
       end
       texts[i] = ("%-16s"):format(table.concat(cells, " "))
     end
-    print((("  %-" .. width .. "s  %s"):format(row.label, table.concat(texts)):gsub("%s+$", "")))
-    io.stdout:flush()
+    say((("  %-" .. width .. "s  %s"):format(row.label, table.concat(texts)):gsub("%s+$", "")))
     if core.interrupted() then break end
   end
-  for _, note in ipairs(matrix.notes) do print(note) end
-  print(("%d equal, %d differ, %d not run; %.0f s"):format(matrix.equal, matrix.differ,
+  for _, note in ipairs(matrix.notes) do say(note) end
+  say(("%d equal, %d differ, %d not run; %.0f s"):format(matrix.equal, matrix.differ,
     matrix.not_run, core.files.seconds() - begin))
   return matrix.differ == 0 and matrix.heads.f32 and 0 or 1
 end
