@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <pthread.h>
-#include <stdio.h>
 
 static tl_signature signatures[TL_OP_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -89,13 +88,19 @@ static int64_t named_int(const tl_signature *s, const int64_t *ints, const char 
   return 0;
 }
 
+/* Whether the int of the operand's plural (bias, biases) is 1. */
+static int is_present(const tl_signature *s, const tl_operand *operand, const int64_t *ints) {
+  const size_t length = strlen(operand->name);
+  for (int32_t i = 0; i < s->int_count; i++)
+    if (strncmp(s->ints[i], operand->name, length) == 0 && strcmp(s->ints[i] + length, "es") == 0)
+      return ints[i] == 1;
+  return 0;
+}
+
 static int32_t operand_span(const tl_signature *s, const tl_operand *operand, const int64_t *ints) {
   if (!operand->many) return 1;
   const int32_t parts = (int32_t)named_int(s, ints, "parts");
-  if (!operand->optional) return parts;
-  char plural[TL_NAME_BYTES + 2];
-  snprintf(plural, sizeof plural, "%ses", operand->name);
-  return named_int(s, ints, plural) == 1 ? parts : 0;
+  return !operand->optional || is_present(s, operand, ints) ? parts : 0;
 }
 
 tl_status tl_op_operands(tl_op op, int32_t outputs, const int64_t *ints, int32_t *out) {

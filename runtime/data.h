@@ -1,9 +1,9 @@
 /* data.h - where the tokens of a run come from.
 **
-**   documents   [ d0 ][   d1   ][d2][     d3     ] ...      files, or parts of files that end with eos
-**   stream      [d2][     d3     ][ d0 ] ...                all of them, in an order shuffled by the seed
-**   samples     |  0  |  1  |  2  |  3  | ...               `length` tokens each; the short tail is dropped
-**   epoch e     sample order_e(0), order_e(1), ...          shuffled by (seed, e)
+**   documents   [ d0 ][   d1   ][d2][   d3   ]     files, or parts of files that end with eos
+**   stream      [d2][   d3   ][ d0 ][   d1   ]     all of them, in an order shuffled by the seed
+**   samples     |  0  |  1  |  2  |  3  |  4  |    `length` tokens each; a short tail is dropped
+**   epoch e     sample order_e(0), order_e(1) ..   shuffled by (seed, e)
 **
 ** A sample is one row of the global batch. Documents inside it are its segments; a border of a
 ** sample cuts a document into two segments.

@@ -18,9 +18,9 @@ typedef struct source {
   tl_data data;
   int32_t width;
   int64_t files, documents, samples;
-  char **path;          /* (files) */
-  tl_mapping *map;      /* (files) */
-  int64_t *file_first;  /* (files + 1) */
+  char **path;         /* (files) */
+  tl_mapping *map;     /* (files) */
+  int64_t *file_first; /* (files + 1) */
   int64_t *start, *place;
 } source;
 
@@ -34,7 +34,9 @@ typedef struct documents {
   int64_t count, capacity;
 } documents;
 
-static const char *kind_name(const source *s) { return s->width == 1 ? "data.text" : "data.tokens"; }
+static const char *kind_name(const source *s) {
+  return s->width == 1 ? "data.text" : "data.tokens";
+}
 
 static tl_status documents_add(documents *list, int64_t place, int64_t count) {
   if (list->count == list->capacity) {
@@ -56,9 +58,9 @@ static int64_t token_at(const void *data, int32_t width, int64_t i) {
   return ((const uint32_t *)data)[i];
 }
 
-/* Does eos stand in tokens first .. first + 4,095? One branch a block: the compiler makes vectors. */
 enum { SCAN = 4096 };
 
+/* Does eos stand in tokens first .. first + SCAN - 1? No branch inside: this becomes vectors. */
 static int scan_block(const void *data, int32_t width, int64_t first, uint32_t eos) {
   uint32_t found = 0;
   if (width == 2) {
@@ -147,8 +149,8 @@ static tl_status map_files(source *s, const tl_data_files *files) {
 static tl_status build_stream(source *s, const documents *list) {
   void *start = NULL, *place = NULL;
   tl_status status = TL_OK;
-  const int64_t bytes = list->count * (int64_t)sizeof(int64_t);
-  TL_TRY_GOTO(status, tl_memory_alloc(TL_MEMORY_DATA, bytes + (int64_t)sizeof(int64_t), &start), done);
+  const int64_t word = (int64_t)sizeof(int64_t), bytes = list->count * word;
+  TL_TRY_GOTO(status, tl_memory_alloc(TL_MEMORY_DATA, bytes + word, &start), done);
   TL_TRY_GOTO(status, tl_memory_alloc(TL_MEMORY_DATA, bytes, &place), done);
   s->start = start, start = NULL;
   s->place = place, place = NULL;
@@ -192,9 +194,9 @@ static tl_status copy_tokens(const source *s, int64_t place, int64_t count, int3
   for (int64_t i = 0; i < count; i++) {
     const int64_t id = token_at(s->map[f].data, s->width, first + i);
     if (id >= s->data.vocab)
-      return tl_fail(TL_DATA, "%s%s: %s: token %lld at position %lld, ids are 0 to %lld (vocab %lld)",
+      return tl_fail(TL_DATA, "%s%s: %s: token %lld at position %lld, but vocab is %lld",
                      s->data.site, kind_name(s), s->path[f], (long long)id, (long long)(first + i),
-                     (long long)s->data.vocab - 1, (long long)s->data.vocab);
+                     (long long)s->data.vocab);
     out[i] = (int32_t)id;
   }
   return TL_OK;
@@ -262,7 +264,8 @@ tl_status tl_data_open_files(const tl_data_files *files, const tl_data_options *
   TL_TRY_GOTO(status, build_stream(s, &list), done);
   s->samples = s->start[s->documents] / options->length;
   if (s->samples == 0) {
-    status = tl_fail(TL_DATA, "%s%s: %lld documents with %lld tokens are less than one sample of %d",
+    status = tl_fail(TL_DATA,
+                     "%s%s: %lld documents with %lld tokens are less than one sample of %d tokens",
                      s->data.site, kind_name(s), (long long)s->documents,
                      (long long)s->start[s->documents], options->length);
     goto done;

@@ -1,9 +1,10 @@
 /* data_given.c - samples that are written out.
 **
 **   tokens, targets   (samples, length)
-**   ends              ends of segments, of all samples one after the other, from each sample's start
+**   ends              ends of segments, from the start of their sample; sample after sample
 **   first             (samples + 1) where a sample's ends begin
 */
+#include <stdio.h>
 #include <string.h>
 
 #include "data_source.h"
@@ -24,14 +25,12 @@ static tl_status given_sample(const tl_data *data, int64_t g, tl_data_row *row) 
   for (int32_t t = 0; t < data->length; t++) {
     if (tokens[t] < 0 || tokens[t] >= data->vocab)
       return tl_fail(TL_DATA,
-                     "%sdata.given: sample %lld: token %d at position %d, ids are 0 to %lld (vocab %lld)",
-                     data->site, (long long)i, tokens[t], t, (long long)data->vocab - 1,
-                     (long long)data->vocab);
+                     "%sdata.given: sample %lld: token %d at position %d, but vocab is %lld",
+                     data->site, (long long)i, tokens[t], t, (long long)data->vocab);
     if (targets[t] < -1 || targets[t] >= data->vocab)
       return tl_fail(TL_DATA,
-                     "%sdata.given: sample %lld: target %d at position %d, must be -1 to %lld (vocab %lld)",
-                     data->site, (long long)i, targets[t], t, (long long)data->vocab - 1,
-                     (long long)data->vocab);
+                     "%sdata.given: sample %lld: target %d at position %d, but vocab is %lld",
+                     data->site, (long long)i, targets[t], t, (long long)data->vocab);
     row->tokens[t] = tokens[t];
     row->targets[t] = targets[t];
   }
@@ -66,26 +65,25 @@ static void given_close(tl_data *data) {
 static const tl_data_kind given_kind = {given_sample, given_targets, given_look, given_close};
 
 static tl_status check_cu(const tl_data *data, int64_t i, const tl_data_sample *sample) {
-  const char *site = data->site;
-  if (sample->cu_count < 2 || sample->cu_count > data->length + 1)
-    return tl_fail(TL_DATA, "%sdata.given: sample %lld: cu_seqlens has %lld entries, must have 2 to %d",
-                   site, (long long)i, (long long)sample->cu_count, data->length + 1);
-  if (sample->cu[0] != 0)
-    return tl_fail(TL_DATA, "%sdata.given: sample %lld: cu_seqlens: entry 0 is %d, must be 0", site,
-                   (long long)i, sample->cu[0]);
-  for (int64_t e = 1; e < sample->cu_count; e++) {
-    if (sample->cu[e] < sample->cu[e - 1])
-      return tl_fail(TL_DATA, "%sdata.given: sample %lld: cu_seqlens: entry %lld is %d, less than %d",
-                     site, (long long)i, (long long)e, sample->cu[e], sample->cu[e - 1]);
-    if (sample->cu[e] > data->length)
-      return tl_fail(TL_DATA,
-                     "%sdata.given: sample %lld: cu_seqlens: entry %lld is %d, but there are %d rows",
-                     site, (long long)i, (long long)e, sample->cu[e], data->length);
-  }
+  char lead[320];
+  snprintf(lead, sizeof lead, "%sdata.given: sample %lld: cu_seqlens", data->site, (long long)i);
   const int64_t last = sample->cu_count - 1;
-  if (sample->cu[last] != data->length)
-    return tl_fail(TL_DATA, "%sdata.given: sample %lld: cu_seqlens: entry %lld is %d, must be %d", site,
-                   (long long)i, (long long)last, sample->cu[last], data->length);
+  const int32_t *cu = sample->cu;
+  if (last < 1 || last > data->length)
+    return tl_fail(TL_DATA, "%s: %lld entries, must be 2 to %d", lead, (long long)last + 1,
+                   data->length + 1);
+  if (cu[0] != 0) return tl_fail(TL_DATA, "%s: entry 0 is %d, must be 0", lead, cu[0]);
+  for (int64_t e = 1; e <= last; e++) {
+    if (cu[e] < cu[e - 1])
+      return tl_fail(TL_DATA, "%s: entry %lld is %d, less than %d", lead, (long long)e, cu[e],
+                     cu[e - 1]);
+    if (cu[e] > data->length)
+      return tl_fail(TL_DATA, "%s: entry %lld is %d, but there are %d rows", lead, (long long)e,
+                     cu[e], data->length);
+  }
+  if (cu[last] != data->length)
+    return tl_fail(TL_DATA, "%s: entry %lld is %d, but there are %d rows", lead, (long long)last,
+                   cu[last], data->length);
   return TL_OK;
 }
 
@@ -134,8 +132,9 @@ static tl_status allocate(given *s, int64_t count, int64_t ends) {
 static uint64_t fingerprint(const given *s) {
   const int64_t bytes = s->samples * s->data.length * (int64_t)sizeof(int32_t);
   const int64_t ends = s->first[s->samples] * (int64_t)sizeof(int32_t);
-  const uint64_t tokens = tl_hash_bytes(s->tokens, bytes), targets = tl_hash_bytes(s->targets, bytes);
-  return tl_mix64(tl_mix64(tokens + tl_mix64(targets)) + tl_hash_bytes(s->ends, ends));
+  uint64_t hash = tl_hash_bytes(s->tokens, bytes);
+  hash = tl_mix64(hash + tl_hash_bytes(s->targets, bytes));
+  return tl_mix64(hash + tl_hash_bytes(s->ends, ends));
 }
 
 tl_status tl_data_open_given(const tl_data_sample *samples, int64_t count,

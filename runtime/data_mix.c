@@ -8,9 +8,9 @@
 typedef struct mix {
   tl_data data;
   int32_t count;
-  int64_t cycle;     /* samples of a cycle: the sum of the shares */
-  tl_data **source;  /* (count) */
-  int64_t *first;    /* (count + 1) places of the cycle before each source's own */
+  int64_t cycle;    /* samples of a cycle: the sum of the shares */
+  tl_data **source; /* (count) */
+  int64_t *first;   /* (count + 1) places of the cycle before each source's own */
 } mix;
 
 /* Which source has running sample g, and which of its own samples that is. */
@@ -81,9 +81,9 @@ tl_status tl_data_open_mix(tl_data *const *sources, const int64_t *shares, int32
   tl_status status;
   TL_TRY_GOTO(status, tl_data_begin(&m->data, &mix_kind, options), done);
   TL_TRY_GOTO(status, check_shares(&m->data, shares, count), done);
-  const int64_t bytes = count * (int64_t)sizeof(int64_t);
+  const int64_t word = (int64_t)sizeof(int64_t), bytes = count * word;
   TL_TRY_GOTO(status, tl_memory_alloc(TL_MEMORY_DATA, bytes, &source), done);
-  TL_TRY_GOTO(status, tl_memory_alloc(TL_MEMORY_DATA, bytes + (int64_t)sizeof(int64_t), &first), done);
+  TL_TRY_GOTO(status, tl_memory_alloc(TL_MEMORY_DATA, bytes + word, &first), done);
   m->count = count;
   m->source = source, source = NULL;
   m->first = first, first = NULL;

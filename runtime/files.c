@@ -32,7 +32,7 @@ static tl_status names_add(tl_names *names, const char *name) {
   if (names->count == names->capacity) {
     const int64_t capacity = names->capacity > 0 ? 2 * names->capacity : 16;
     char **grown = realloc(names->name, (size_t)capacity * sizeof *grown);
-    if (grown == NULL) return tl_fail(TL_MEMORY, "out of memory for %lld names", (long long)capacity);
+    if (grown == NULL) return tl_fail(TL_MEMORY, "out of memory for a list of names");
     names->name = grown;
     names->capacity = capacity;
   }
@@ -47,7 +47,8 @@ static int compare_names(const void *a, const void *b) {
 }
 
 static void names_sort(tl_names *names) {
-  if (names->count > 1) qsort(names->name, (size_t)names->count, sizeof *names->name, compare_names);
+  if (names->count < 2) return;
+  qsort(names->name, (size_t)names->count, sizeof *names->name, compare_names);
 }
 
 /* ---- looking ---- */
@@ -215,7 +216,8 @@ static tl_status sync_folder_of(const char *path) {
   if (slash != NULL) slash[slash == folder ? 1 : 0] = '\0';
   tl_status status = TL_OK;
   const int file = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0 || (fsync(file) != 0 && errno != EINVAL)) status = io_failure(path, "sync its folder");
+  if (file < 0 || (fsync(file) != 0 && errno != EINVAL)) /* EINVAL: it has nothing to sync */
+    status = io_failure(path, "sync its folder");
   if (file >= 0) close(file);
   free(folder);
   return status;

@@ -5,9 +5,9 @@
 **
 **     columns   0 ........ cols_full - 1
 **             +------------------------+
-**   row_first |      +--------+        |    the shard: rows x cols elements at (row_first, col_first);
-**             |      | shard  |        |    element (r, c) of it has the global index
-**             |      +--------+        |    (row_first + r) * cols_full + col_first + c
+**   row_first |      +--------+        |    element (r, c) of the shard has the global
+**             |      | shard  |        |    index (row_first + r) * cols_full
+**             |      +--------+        |          + col_first + c
 **             +------------------------+
 **
 ** A tensor of any number of dims is taken as rows (dim 0) of columns (all other dims). The bits of

@@ -5,8 +5,9 @@
 **   tidelock ...               everything else is lua/tidelock/cli.lua's
 **
 ** The tree lua/ is found beside the folder of the program (build/tidelock -> lua/), or in
-** TIDELOCK_LUA. The exit status is what cli.lua returns: an integer, true or nothing for 0; an error
-** that nobody caught is printed and ends with 1.
+** TIDELOCK_LUA. The exit status is what the file returns: an integer, false for 1, anything else
+** for 0; an error that nobody caught is printed and ends with 1, with a traceback when
+** TIDELOCK_TRACEBACK is set.
 */
 #define _GNU_SOURCE
 #include <stdio.h>

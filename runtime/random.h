@@ -3,7 +3,7 @@
 ** Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
 ** 2011): ten rounds that turn a counter of four words and a key of two words into four words.
 **
-**   key      (policy.seed, stream)      stream: the hash of a weight's name, of a dropout's name ...
+**   key      (policy.seed, stream)      stream: the hash of a name, see below
 **   counter  index low, index high, step low, step high
 **
 **   what      stream                        index                              step   words

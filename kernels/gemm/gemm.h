@@ -25,8 +25,8 @@
 **                     steps of 16 go on across the border of parts, and only the leaf's end is filled
 **                     up. `ranges` has (first, count) for each part: the features that take part;
 **                     runs cut `count`. One rounding to dx's dtype.
-** linear_grad_weight  The rows are `samples` pieces of `length` rows from row `first` on, ascending, one
-**                     chain over all of them. Each piece begins a new step of 16, and its last step is
+** linear_grad_weight  The rows are `samples` pieces of `length` rows, piece i from row first + i * stride
+**                     on (stride >= length), ascending, one chain over all of them. Each piece begins a new step of 16, and its last step is
 **                     filled up. mode 0: dweight = chain from +0. mode 1: the chain resumes from what
 **                     dweight holds, so a chain over pieces in several calls has the bits of one call.
 **                     mode 2: dweight = dweight + (chain from +0), one f32 addition.

@@ -7,8 +7,8 @@
 --     train, held = source:split(0.99)                                         whole documents
 --
 -- sha256, targets and cu_seqlens may be left out. All of these only describe: a recipe that is
--- loaded opens no file. data.open does, once the length of a sample, the vocabulary and the seed are
--- known. What a sample then holds is said in runtime/data.h. Patterns are those of the shell,
+-- loaded opens no file. data.open does, once the length of a sample, the vocabulary and the seed
+-- are known. What a sample then holds is said in runtime/data.h. Patterns are those of the shell,
 -- relative to the current folder.
 local core = require "tidelock.core"
 local where = require "tidelock.where"

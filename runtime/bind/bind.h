@@ -1,8 +1,8 @@
 /* bind.h - what all bindings share: `tidelock.core`, the C half of the Lua module.
 **
 ** Each bind_<name>.c has one function, bind_<name>_open, which adds fields to the table on top of
-** the stack; bind.def lists them. A binding reads all its arguments, pushes an empty handle where it
-** makes something, then acts; bind_check is the only place that turns a status into a Lua error.
+** the stack; bind.def lists them. A binding reads all its arguments, pushes an empty handle where
+** it makes something, then acts; bind_check is the only place that turns a status into a Lua error.
 ** Dims and rows become 0-based here and nowhere else.
 */
 #ifndef TL_BIND_H

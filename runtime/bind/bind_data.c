@@ -1,13 +1,15 @@
 /* bind_data.c - data sources in Lua.
 **
-**   core.data.files(paths, { width, eos, parts }, options)   -> source | nil, message
-**   core.data.mix(sources, shares, options)                  -> source | nil, message
-**   core.data.given(samples, options)                        -> source | nil, message
-**   core.data.order(seed, name, turn, count, i)              -> place of i (from 0) in a shuffled order
+**   core.data.files(paths, { width, eos, parts }, options)     -> source | nil, message
+**   core.data.mix(sources, shares, options)                    -> source | nil, message
+**   core.data.given(samples, options)                          -> source | nil, message
+**   core.data.order(seed, name, turn, count, i)                -> what place i (from 0) points to
 **
 **   options = { length, vocab, seed, site }
-**   source:micro(step, samples_global, first, samples) -> tokens, targets, cu (sequences of integers)
-**   source:targets(step, samples_global, first, samples), source:fingerprint(), source:about()
+**   source:micro(step, samples_global, first, samples)   -> tokens, targets, cu | nil, message
+**   source:targets(step, samples_global, first, samples) -> how many targets are not -1
+**   source:fingerprint()                                 -> 16 hex digits
+**   source:about() -> { files, documents, tokens, bytes, samples_per_epoch }
 **
 ** What is wrong with the data is an answer, not a Lua error: the caller adds nothing to it.
 */
@@ -31,7 +33,9 @@ static handle *check_handle(lua_State *L, int arg) {
   return h;
 }
 
-tl_data *bind_check_data(lua_State *L, int arg) { return check_handle(L, arg)->data; }
+tl_data *bind_check_data(lua_State *L, int arg) {
+  return check_handle(L, arg)->data;
+}
 
 static handle *push_handle(lua_State *L, const tl_data_options *options) {
   handle *h = lua_newuserdatauv(L, sizeof *h, 0);
@@ -134,7 +138,8 @@ static int data_mix(lua_State *L) {
     lua_rawgeti(L, 2, i + 1);
     const handle *h = check_handle(L, -2);
     luaL_argcheck(L, h->length == options.length, 1, "sources of other sample lengths");
-    for (int32_t j = 0; j < i; j++) luaL_argcheck(L, sources[j] != h->data, 1, "a source stands twice");
+    for (int32_t j = 0; j < i; j++)
+      luaL_argcheck(L, sources[j] != h->data, 1, "a source stands twice");
     sources[i] = h->data;
     shares[i] = luaL_checkinteger(L, -1);
     lua_pop(L, 2);
@@ -157,7 +162,8 @@ static int32_t *read_ints(lua_State *L, int anchor, const char *name, int64_t *c
     lua_pop(L, 1);
     return NULL;
   }
-  if (!lua_istable(L, -1)) luaL_error(L, "data.given: %s is a %s, wanted a table", name, luaL_typename(L, -1));
+  if (!lua_istable(L, -1))
+    luaL_error(L, "data.given: %s is a %s, wanted a table", name, luaL_typename(L, -1));
   *count = (int64_t)lua_rawlen(L, -1);
   int32_t *ints = push_block(L, (size_t)*count * sizeof *ints);
   for (int64_t i = 0; i < *count; i++) {
@@ -253,17 +259,18 @@ static int data_fingerprint(lua_State *L) {
   return 1;
 }
 
-/* source:about() -> { files, documents, tokens, bytes, samples_per_epoch } */
 static int data_about(lua_State *L) {
   const tl_data_about about = tl_data_look(bind_check_data(L, 1));
   const struct {
     const char *name;
     int64_t value;
-  } fields[] = {{"files", about.files},
-                {"documents", about.documents},
-                {"tokens", about.tokens},
-                {"bytes", about.bytes},
-                {"samples_per_epoch", about.samples_per_epoch}};
+  } fields[] = {
+      {"files",             about.files            },
+      {"documents",         about.documents        },
+      {"tokens",            about.tokens           },
+      {"bytes",             about.bytes            },
+      {"samples_per_epoch", about.samples_per_epoch}
+  };
   lua_newtable(L);
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     lua_pushinteger(L, fields[i].value);

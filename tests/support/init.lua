@@ -63,10 +63,12 @@ function support.filled(dtype, shape, stream)
   return core.tensor(dtype, shape, values)
 end
 
---- Runs the program with `arguments` (shell text); returns stdout and stderr as one text, and the
---- exit status.
-function support.run(arguments)
-  local pipe = assert(io.popen(support.program .. " " .. arguments .. " 2>&1"))
+--- Runs the program, or another one of tests/support, with `arguments` (shell text); returns stdout
+--- and stderr as one text, and the exit status.
+function support.run(arguments, name)
+  local program = support.program
+  if name then program = program:gsub("[^/]*$", "support/" .. name) end
+  local pipe = assert(io.popen(program .. " " .. arguments .. " 2>&1"))
   local text = pipe:read "a"
   local _, _, status = pipe:close()
   return text, status

@@ -1,0 +1,31 @@
+--- The program's command line: words in, exit status out. runtime/main.c runs this file.
+--
+--   0 good    1 the run or a check failed    2 usage, recipe or layout    75 resume me
+--
+-- A module that knows its status raises { status, message }; any other error is a failed run, 1.
+-- Results go to stdout, messages to stderr.
+
+local commands = require "tidelock.commands"
+
+local function main(words)
+  local request = commands.parse(words)
+  if request.command.name == "help" then
+    print(commands.help(request.topic))
+    return 0
+  end
+  return require(request.command.module).command(request)
+end
+
+--- Turns whatever was raised into a table; a bug also shows where it happened.
+local function describe(problem)
+  if type(problem) == "table" and problem.message then return problem end
+  local text = tostring(problem)
+  if os.getenv "TIDELOCK_TRACEBACK" then text = debug.traceback(text, 2) end
+  return { status = 1, message = text }
+end
+
+local ok, result = xpcall(main, describe, { ... })
+if ok then return result end
+io.stdout:flush()
+io.stderr:write(result.message, "\n")
+return result.status

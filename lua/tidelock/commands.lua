@@ -1,0 +1,246 @@
+--- The command line as a table: what each command is called, takes and does.
+--
+--   tidelock run recipes/quickstart.lua layout.tp=2 --stop-at 20 train.clip=0.5
+--            |   |                      |           |            |
+--            command                    override    option       another override
+--                recipe
+--
+-- `commands.parse` turns the words into { command, recipe, overrides, options }; what is wrong is
+-- raised as { status = 2, message }, which cli.lua prints. Nothing is read or run here.
+
+local suggest = require "tidelock.suggest"
+
+local commands = {}
+
+--- Kinds of option values: what is expected, and how the word becomes a value (nil when it cannot).
+local kinds = {
+  text = { word = "TEXT", expected = "a word", read = function(word) return word end },
+  file = { word = "FILE", expected = "a file name", read = function(word) return word end },
+  folder = { word = "DIR", expected = "a folder", read = function(word) return word end },
+  count = {
+    word = "N", expected = "a positive integer",
+    read = function(word)
+      local n = math.tointeger(tonumber(word))
+      return n and n > 0 and n or nil
+    end,
+  },
+  index = {
+    word = "N", expected = "an integer from 0",
+    read = function(word)
+      local n = math.tointeger(tonumber(word))
+      return n and n >= 0 and n or nil
+    end,
+  },
+}
+
+local point = { name = "point", kind = "count", about = "which point of a sweep, from 1" }
+local threads = {
+  name = "threads", kind = "count", about = "workers of the pool; no bit depends on it",
+}
+
+---@class tidelock.Command
+---@field name string
+---@field recipe boolean # takes a recipe and overrides
+---@field about string
+---@field example string
+---@field options table[]
+---@field module string? # its `command(request)` does the work and returns the exit status
+
+---@type tidelock.Command[]
+commands.list = {
+  {
+    name = "run", recipe = true, module = "tidelock.run", about = "train a model",
+    example = "run recipes/quickstart.lua layout.tp=2 layout.pp=2",
+    options = {
+      { name = "jsonl", kind = "file", about = "write one record a step, and a summary, to FILE" },
+      { name = "stop-at", kind = "count", about = "end after step N; lr keeps its horizon" },
+      { name = "runs", kind = "folder", about = "where run folders are kept; runs/ unless given" },
+      { name = "quiet", about = "no header, no table: the summary only" },
+      { name = "check", about = "look for NaN and Inf after every instruction" },
+      { name = "poison", about = "fill memory with NaN before its first use" },
+      threads, point,
+    },
+  },
+  {
+    name = "plan", recipe = true, module = "tidelock.forecast",
+    about = "memory, schedule and work of a step; no device, nothing runs",
+    example = "plan recipes/quickstart.lua layout.dp=128 policy.leaves.dp=128 batch.samples=1024",
+    options = { point },
+  },
+  {
+    name = "explain", recipe = true, module = "tidelock.explain",
+    about = "any stage of the planner, as text",
+    example = "explain recipes/quickstart.lua --stage shard --rank 3",
+    options = {
+      {
+        name = "stage", kind = "text",
+        about = "check, expand, shard, differentiate, pipeline, place or emit (the default)",
+      },
+      { name = "rank", kind = "index", about = "which rank, from 0" },
+      { name = "weights", about = "the table of weights: shape, values, decay, and why" },
+      point,
+    },
+  },
+  {
+    name = "verify", recipe = true, module = "tidelock.verify",
+    about = "run repeats, micro-batches and layouts; print a matrix of hashes",
+    example = "verify recipes/quickstart.lua",
+    options = {
+      { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
+      threads, point,
+    },
+  },
+  {
+    name = "help", recipe = false, about = "this list, or one command: help run",
+    example = "help run", options = {},
+  },
+}
+
+--- Handled before the Lua side is asked, listed so that `help` and suggestions know them.
+commands.outside = {
+  { name = "test", about = "the whole suite (./tl test)" },
+  { name = "lua", about = "run a Lua file with tidelock loaded" },
+  { name = "repl", about = "read expressions and statements" },
+}
+
+local function fail(format, ...)
+  error({ status = 2, message = "tidelock: " .. format:format(...) }, 0)
+end
+
+local function names_of(list, prefix)
+  local names = {}
+  for _, item in ipairs(list) do names[#names + 1] = prefix .. item.name end
+  table.sort(names)
+  return names
+end
+
+local function find(list, name)
+  for _, item in ipairs(list) do
+    if item.name == name then return item end
+  end
+end
+
+--- The command of that name; raises with the nearest one.
+function commands.find(name)
+  local command = find(commands.list, name)
+  if command then return command end
+  if find(commands.outside, name) then
+    fail("%s is a command of ./tl: ./tl %s", name, name)
+  end
+  local known = names_of(commands.list, "")
+  table.move(names_of(commands.outside, ""), 1, #commands.outside, #known + 1, known)
+  table.sort(known)
+  local near = suggest.nearest(name, known)
+  fail("%s: no such command%s; there are %s", name, near and "; did you mean " .. near .. "?" or "",
+    table.concat(known, ", "))
+end
+
+--- Read option `word` ("--name" or "--name=value") and perhaps the word after it.
+-- Returns the number of words used.
+local function read_option(command, words, at, options)
+  local word = words[at]
+  local name, value = word:match "^%-%-([^=]+)=?(.*)$"
+  local inline = word:find("=", 1, true) ~= nil
+  local option = name and find(command.options, name)
+  if not option then
+    local known = names_of(command.options, "--")
+    local near = suggest.nearest("--" .. (name or word:gsub("^%-+", "")), known)
+    fail("%s: no option %s%s; %s has %s", command.name, word,
+      near and "; did you mean " .. near .. "?" or "", command.name,
+      #known > 0 and table.concat(known, ", ") or "no options")
+  end
+  local key = option.name:gsub("-", "_")
+  if options[key] ~= nil then fail("%s: --%s is given twice", command.name, name) end
+  if not option.kind then
+    if inline then fail("%s: --%s takes no value", command.name, name) end
+    options[key] = true
+    return 1
+  end
+  local kind = kinds[option.kind]
+  value = inline and value or words[at + 1]
+  local read = value ~= nil and value ~= "" and kind.read(value)
+  if not read then
+    fail("%s: --%s: expected %s, got %s", command.name, name, kind.expected,
+      value and '"' .. value .. '"' or "nothing")
+  end
+  options[key] = read
+  return inline and 1 or 2
+end
+
+---@class tidelock.Request
+---@field command tidelock.Command
+---@field recipe string?
+---@field overrides string[] # "layout.tp=2", as written, in order
+---@field options table # by name, "-" as "_"
+---@field topic string? # of help
+
+--- Understand the words after the program's name.
+---@param words string[]
+---@return tidelock.Request
+function commands.parse(words)
+  local name = words[1]
+  if not name or name == "--help" or name == "-h" then name = "help" end
+  local command = commands.find(name)
+  local request = { command = command, overrides = {}, options = {} }
+  local at = 2
+  while at <= #words do
+    local word = words[at]
+    local used = 1
+    if word == "--help" or word == "-h" then
+      return { command = commands.find "help", overrides = {}, options = {}, topic = command.name }
+    elseif word:sub(1, 1) == "-" and #word > 1 then
+      used = read_option(command, words, at, request.options)
+    elseif command.name == "help" and not request.topic then
+      request.topic = commands.find(word).name
+    elseif not command.recipe then
+      fail("%s: %s is one word too many", command.name, word)
+    elseif not request.recipe then
+      if word:find "^[%w_%.]+=" then
+        fail("%s: the recipe comes before %s; e.g. ./tl %s", command.name, word, command.example)
+      end
+      request.recipe = word
+    elseif word:find "^[^=]+=" then
+      table.insert(request.overrides, word)
+    else
+      fail("%s: %s is neither an option nor an override (key=value); the recipe is %s",
+        command.name, word, request.recipe)
+    end
+    at = at + used
+  end
+  if command.recipe and not request.recipe then
+    fail("%s: a recipe is missing; e.g. ./tl %s", command.name, command.example)
+  end
+  return request
+end
+
+local function option_lines(command, lines)
+  for _, option in ipairs(command.options) do
+    local word = "--" .. option.name .. (option.kind and " " .. kinds[option.kind].word or "")
+    lines[#lines + 1] = ("  %-16s %s"):format(word, option.about)
+  end
+end
+
+--- The text of `help` or, with a command's name, of `help NAME`.
+function commands.help(topic)
+  local lines = {}
+  if topic then
+    local command = commands.find(topic)
+    lines[1] = ("./tl %s%s   %s"):format(command.name,
+      command.recipe and " RECIPE [key=value ..] [options]" or "", command.about)
+    option_lines(command, lines)
+    lines[#lines + 1] = "  e.g. ./tl " .. command.example
+  else
+    lines[1] = "./tl COMMAND [RECIPE] [key=value ..] [options]"
+    for _, command in ipairs(commands.list) do
+      lines[#lines + 1] = ("  %-9s %s"):format(command.name, command.about)
+    end
+    for _, command in ipairs(commands.outside) do
+      lines[#lines + 1] = ("  %-9s %s"):format(command.name, command.about)
+    end
+    lines[#lines + 1] = "key=value sets a field of the recipe: layout.tp=2 train.steps=10"
+    lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad recipe, 75 resume me"
+  end
+  return table.concat(lines, "\n")
+end
+
+return commands

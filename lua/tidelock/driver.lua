@@ -1,0 +1,266 @@
+--- driver.lua - runs a planned recipe on ranks of this process.
+---
+---     local run <close> = driver.start(recipe, { keep = { "layers.0.*.out" } })
+---     for _ = 1, 20 do local s = run:step() print(s.step, s.loss, s.loss_bits) end
+---
+--- A rank is a thread that executes its flat program; Lua is entered once a step. Logical tensors
+--- are put together from the shards of the ranks, so their bits do not depend on the layout.
+local core = require "tidelock.core"
+local data = require "tidelock.data"
+local emit = require "tidelock.stages.emit"
+local grid = require "tidelock.layout"
+local planner = require "tidelock.plan"
+local rates = require "tidelock.schedule"
+local stats = require "tidelock.stats"
+local summary = require "tidelock.summary"
+
+---@class tidelock.Run
+---@field plan table # spec, key, recipe_hash, summary, and what the stages found
+---@field spec table
+local Run = {}
+Run.__index = Run
+
+local driver = {}
+
+--- Groups of every rank by axis, and "kv": the ranks of a tp group that share a KV head.
+local function rank_table(plan)
+  local spec, layout = plan.spec, plan.spec.layout
+  local ranks = {}
+  local replicas = 1
+  for _, param in ipairs(plan["local"].params) do replicas = math.max(replicas, param.replicas) end
+  local world = layout.tp * layout.dp * layout.pp
+  local by_axis = {}
+  for _, axis in ipairs { "tp", "dp", "pp" } do by_axis[axis] = grid.groups(layout, { axis }) end
+  for rank = 0, world - 1 do
+    local at = grid.coordinates(layout, rank)
+    local groups = {}
+    for axis, list in pairs(by_axis) do
+      for _, group in ipairs(list) do
+        for _, member in ipairs(group) do
+          if member == rank then groups[axis] = group end
+        end
+      end
+    end
+    local first = at.tp // replicas * replicas
+    groups.kv = { table.unpack(groups.tp, first + 1, first + replicas) }
+    ranks[rank + 1] = {
+      program = at.pp * layout.tp + at.tp + 1, groups = groups, coordinates = at,
+      sample_base = at.dp * (spec.batch.samples // layout.dp),
+    }
+  end
+  return ranks
+end
+
+local function open_data(spec)
+  local sources, counts = {}, {}
+  local function add(source, samples)
+    sources[#sources + 1] = data.open(source, {
+      length = spec.batch.length, samples = samples, vocab = spec.model.vocab, seed = spec.policy.seed,
+    })
+    counts[#counts + 1] = samples
+  end
+  add(spec.data, spec.batch.samples)
+  if spec.eval then add(spec.eval.data, spec.eval.samples) end
+  return sources, counts
+end
+
+--- log.watch = { "PATTERN:mean" } taken apart.
+local function watches_of(spec)
+  local list = {}
+  for i, text in ipairs(spec.log.watch or {}) do
+    local pattern, what = text:match "^(.*):(%w+)$"
+    list[i] = { pattern = pattern, what = what, text = text }
+  end
+  return list
+end
+
+---@param recipe table
+---@param options? { keep?: string[], threads?: integer, poison?: string, timeout?: number }
+---@return tidelock.Run
+function driver.start(recipe, options)
+  options = options or {}
+  local plan = planner(recipe, nil, { keep = options.keep })
+  local spec = plan.spec
+  plan.summary = summary.of(plan)
+  local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
+  self.table = rank_table(plan)
+  local sources, samples = open_data(spec)
+  self.sources = sources
+  local texts = {}
+  for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
+  plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
+  local programs = {}
+  for i, program in ipairs(plan.programs) do programs[i] = core.program(program) end
+  self.ranks = core.ranks {
+    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples = samples[1],
+    eval_samples = samples[2] and { samples[2] }, threads = options.threads, poison = options.poison, timeout_s = options.timeout,
+  }
+  self:begin()
+  return self
+end
+
+--- Initial weights, moments and tables; then what rules take from functions and earlier runs.
+function Run:begin()
+  self.ranks:run("init", { step = 0, scalars = {} })
+  require("tidelock.warm").start(self)
+  local optimizer = self.spec.train.optimizer
+  self.power1, self.power2 = 1, 1
+  self.beta1, self.beta2 = core.f32(optimizer.beta1), core.f32(optimizer.beta2)
+end
+
+local function scalars_of(self, step)
+  local lr = rates.at(self.spec.train.lr, step)
+  self.power1, self.power2 = self.power1 * self.beta1, self.power2 * self.beta2
+  return { lr, core.f32(1 / (1 - self.power1)), core.f32(1 / (1 - self.power2)) }
+end
+
+--- Runs the next step. Raises when a value is not finite, naming its first instruction.
+function Run:step()
+  local step = self.done + 1
+  local scalars = scalars_of(self, step)
+  local clock = core.files.seconds()
+  local result = self.ranks:run("step", { step = step - 1, scalars = scalars })
+  result.ms = (core.files.seconds() - clock) * 1000
+  result.step, result.lr = step, scalars[1]
+  result.tokens = self.spec.batch.samples * self.spec.batch.length
+  if result.control[2] ~= 0 then self:explain_skip(step, scalars, result) end
+  self.done = step
+  if #self.watches > 0 then result.watch = self:watched() end
+  return result
+end
+
+--- Runs the step once more, looking at every output, and raises what it finds.
+function Run:explain_skip(step, scalars, result)
+  if result.count == 0 then
+    result.skipped = "0 target tokens"
+    return
+  end
+  self.ranks:run("step", { step = step - 1, scalars = scalars, check = true })
+  error(string.format("step %d: the loss is %s and the gradient norm %s, but every output is finite alone",
+    step, result.loss, result.grad_norm), 0)
+end
+
+--- Loss of the evaluation set, in the state after the last step.
+function Run:eval()
+  assert(self.spec.eval, "the recipe has no eval")
+  return self.ranks:run("eval", { step = 0, scalars = {} })
+end
+
+-- logical tensors -----------------------------------------------------------------------------------
+
+local function param_of(self, name)
+  for _, param in ipairs(self.plan["local"].params) do
+    if param.name == name then return param end
+  end
+  local list = {}
+  for i, param in ipairs(self.plan["local"].params) do list[i] = param.name end
+  error(string.format("no weight is called %s; nearest: %s", name,
+    tostring(require("tidelock.suggest").nearest(name, list))), 0)
+end
+
+--- The rank (from 0) that a shard is read from: dp 0, the first holder, one of each set of replicas.
+local function shards_of(self, param)
+  local list = {}
+  for index, rank in ipairs(self.table) do
+    local at = rank.coordinates
+    local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
+    local own = at.dp == 0 and v and v.tensor and (param.axis and at.tp % param.replicas == 0 or at.tp == 0)
+    if own and (not list.pp or list.pp == at.pp) then
+      list.pp = at.pp
+      list[#list + 1] = {
+        rank = index - 1, row_first = emit.resolve(param.row_first, at.tp), col_first = emit.resolve(param.col_first, at.tp),
+      }
+    end
+  end
+  return list
+end
+
+--- Shards put together: true rows only. `key` picks the weight, "master ", "m " or "v ".
+local function gather(self, param, key)
+  local shards = shards_of(self, param)
+  local rows, cols = param.weight.rows, param.weight.cols
+  local pieces, dtype = {}, nil
+  for i, shard in ipairs(shards) do
+    local at = self.table[shard.rank + 1].coordinates
+    local v = self.plan.ranks[at.pp + 1].persistent[key .. param.name]
+    local t = self.ranks:read(shard.rank, v.tensor)
+    dtype = t:dtype()
+    pieces[i] = {
+      tensor = t, row_first = shard.row_first, col_first = shard.col_first, rows = param.rows, cols = param.cols,
+    }
+  end
+  return core.assemble(dtype, param.value.vector and { rows } or { rows, cols }, pieces)
+end
+
+--- The whole logical weight, in any layout: (rows, cols), or (rows) for a vector.
+function Run:weight(name) return gather(self, param_of(self, name), "weight ") end
+
+--- The f32 value that the optimizer steps: the master beside bf16, the weight itself in f32.
+function Run:master(name)
+  local param = param_of(self, name)
+  local exact = param.fields.dtype ~= "f32" and not param.fields.frozen
+  return gather(self, param, exact and "master " or "weight ")
+end
+
+--- All weights by name: { name, param }, in bytewise order.
+function Run:weights()
+  local list = {}
+  for i, param in ipairs(self.plan["local"].params) do list[i] = { name = param.name, param = param } end
+  table.sort(list, function(a, b) return a.name < b.name end)
+  return list
+end
+
+--- The hash of all weights: shares of the shards add up, nothing is gathered.
+function Run:weights_hash()
+  local sum = 0
+  for _, param in ipairs(self.plan["local"].params) do
+    for _, shard in ipairs(shards_of(self, param)) do
+      local at = self.table[shard.rank + 1].coordinates
+      local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
+      local rows = math.min(param.rows, param.weight.rows - shard.row_first)
+      if rows > 0 then
+        sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {
+          row_first = shard.row_first, col_first = shard.col_first, cols_full = param.full_cols, rows = rows, cols = param.cols,
+        })
+      end
+    end
+  end
+  return string.format("%016x", sum)
+end
+
+--- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the global
+--- batch, or the shape of a weight for gradients.
+function Run:kept(name)
+  local found = require("tidelock.kept").read(self, name)
+  if not found then
+    error(string.format('%s was not kept; ask for it before planning: start { keep = { "%s" } }', name, name), 0)
+  end
+  return found
+end
+
+function Run:watched()
+  local values = {}
+  for _, watch in ipairs(self.watches) do
+    local list = require("tidelock.kept").names(self, watch.pattern)
+    if #list == 0 then error(string.format("log.watch: %s matches no value and no gradient", watch.text), 0) end
+    for _, name in ipairs(list) do
+      values[name .. ":" .. watch.what] = stats[watch.what](self:kept(name))
+    end
+  end
+  return values
+end
+
+--- Bytes as counted by the allocators beside the bytes that were planned.
+function Run:memory()
+  local counted = self.ranks:memory()
+  counted.planned_bytes = self.plan.summary.planned_bytes + self.data_bytes
+  return counted
+end
+
+function Run:close()
+  if self.ranks then self.ranks:close() end
+  self.ranks = nil
+end
+Run.__close, Run.__gc = Run.close, Run.close
+
+return driver

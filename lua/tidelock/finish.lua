@@ -1,0 +1,226 @@
+--- finish.lua - what surrounds the micro-batches of a step: initial values, the target count, the
+--- finished sums, gradient norm and clip, and the update of every weight.
+local core = require "tidelock.core"
+local lower = require "tidelock.lower"
+
+local finish = {}
+
+local function at(path, phase, site) return { site = site, phase = phase, path = path } end
+
+local function held(self, shared, param) return shared.holders[param.name].on[self.rank] end
+
+local function flat(v)
+  local count = 1
+  for _, size in ipairs(v.shape) do count = count * size end
+  return lower.reshaped(v, { count })
+end
+
+-- weights and their state --------------------------------------------------------------------------
+
+--- m, v and, beside bf16 weights, the f32 master.
+local function state(self, param)
+  local shape = lower.shape_of(param.value)
+  local own = {
+    weight = self:weight(param),
+    m = self:lasting("m " .. param.name, "f32", shape, "optimizer"),
+    v = self:lasting("v " .. param.name, "f32", shape, "optimizer"),
+  }
+  if param.fields.dtype ~= "f32" then
+    own.master = self:lasting("master " .. param.name, "f32", shape, "optimizer")
+  end
+  return own
+end
+
+--- Claims the persistent buffers first, so that they lie at the start of the arena.
+function finish.weights(self, shared)
+  for _, param in ipairs(self.l.params) do
+    if held(self, shared, param) then
+      self:weight(param)
+      if not param.fields.frozen then state(self, param) end
+    end
+  end
+end
+
+local init_kinds = { constant = 0, normal = 1, uniform = 2, ["function"] = 0 }
+
+function finish.init(self, shared)
+  for _, entry in ipairs(self.tables) do
+    self:emit("rope_table", {}, { entry.view }, entry.attrs, at("rope", "init", entry.site))
+  end
+  for _, param in ipairs(self.l.params) do
+    if held(self, shared, param) then
+      local o = at(param.name, "init", param.weight.site)
+      local init = param.fields.init
+      local own = not param.fields.frozen and state(self, param) or { weight = self:weight(param) }
+      local target = own.master or own.weight
+      self:emit("init", {}, { lower.reshaped(target, { param.rows, param.cols }) }, {
+        kind = init_kinds[init.kind], name_hash = core.hash_int(param.name), row_first = param.row_first,
+        col_first = param.col_first, cols_full = param.full_cols, first = init.first, second = init.second,
+      }, o)
+      if own.master then self:emit("cast", { own.master }, { own.weight }, {}, o) end
+      for _, name in ipairs { "m", "v" } do
+        if own[name] then self:emit("fill", {}, { own[name] }, { value = 0 }, o) end
+      end
+    end
+  end
+end
+
+-- the count of targets and the loss ----------------------------------------------------------------
+
+function finish.count(self, samples, source)
+  local count = self:lasting("count", "i64", { 1 }, "state")
+  local o = at("targets", "prologue", self.spec.model.site)
+  self:emit("count_targets", {}, { count }, { samples = samples, length = self.l.length, source = source }, o)
+  if self.dp > 1 then self:emit("all_reduce_count", { count }, { count }, { group = "dp" }, o) end
+end
+
+function finish.loss(self, use)
+  local o = at("loss", "finish", self.spec.model.site)
+  local loss = self:lasting("loss", "f32", { 1 }, "state")
+  if self.chunk_of.head % self.pp == self.rank then
+    local root = self:finish(use)
+    self:emit("loss_finish", { root, self:lasting("count", "i64", { 1 }, "state") }, { loss }, {}, o)
+  else
+    self:emit("fill", {}, { loss }, { value = 0 }, o)
+  end
+  if self.pp > 1 then self:emit("all_reduce", { loss }, { loss }, { group = "pp" }, o) end
+  return loss
+end
+
+-- finished gradients -------------------------------------------------------------------------------
+
+local function add(self, a, b, use)
+  local y = self:make("f32", flat(a).shape, "gradients", "sum of uses")
+  self:emit("binary", { flat(a), flat(b) }, { y }, { kind = 0, broadcast = 0 }, at(use.path, "finish", use.site))
+  return y
+end
+
+--- Sums of all uses of a value, in order of use, on every pipeline rank that holds it.
+local function total(self, shared, value, uses)
+  local ranks = value.param and shared.holders[value.param.name].ranks
+  local sum
+  for _, use in ipairs(uses) do
+    local owner = self.chunk_of[use.layer] % self.pp
+    local part
+    if owner == self.rank then
+      part = use.total and flat(self:at(use.total, self.step_env)) or self:finish(use)
+    end
+    if ranks and #ranks > 1 then
+      for _, peer in ipairs(ranks) do
+        local o = at(use.path, "finish", use.site)
+        if peer ~= owner and owner == self.rank then
+          self:emit("send", { part }, {}, { group = "pp", peer = peer, channel = 2 }, o)
+        elseif peer ~= owner and peer == self.rank then
+          part = self:make("f32", { use.value.rows * use.value.cols }, "gradients", "use of another stage")
+          self:emit("recv", {}, { part }, { group = "pp", peer = owner, channel = 2 }, o)
+        end
+      end
+    end
+    if part then sum = sum and add(self, sum, part, use) or part end
+  end
+  return sum
+end
+
+--- Gradients of values that were made of weights alone, from their finished sums.
+local function epilogue(self, shared)
+  local done = {}
+  for _, node in ipairs(self.b.step) do
+    if self.chunk_of[node.layer] % self.pp == self.rank then
+      for _, input in ipairs(node.inputs) do
+        if input.total_of and not done[input.total_of] then
+          done[input.total_of] = true
+          local uses = self.b.uses[input.total_of]
+          local sum = total(self, shared, uses[1].value, uses)
+          local y = flat(self:at(input, self.step_env))
+          self:emit("cast", { sum }, { y }, {}, at(node.path, "finish", node.site))
+        end
+      end
+      self:node(node, self.step_env, "finish")
+    end
+  end
+end
+
+-- norm, clip, update -------------------------------------------------------------------------------
+
+--- Slots of the squared sums: 16 or leaves.tp floats per tensor, in bytewise order of names.
+local function slot_table(self)
+  local list = {}
+  for _, param in ipairs(self.l.params) do
+    if not param.fields.frozen then list[#list + 1] = param end
+  end
+  table.sort(list, function(a, b) return a.name < b.name end)
+  local width = math.max(16, self.l.n)
+  return list, width
+end
+
+local function square(self, shared, param, gradient, slot)
+  local t, n, ranks = self.l.t, self.l.n, shared.holders[param.name].ranks
+  if ranks[1] ~= self.rank then return end
+  local by_tp = require("tidelock.stages.shard").by_tp
+  local axis = param.axis or 0
+  local whole = axis == 0 and param.full_rows or param.full_cols
+  local extent = param.axis and whole // t or whole
+  local first = axis == 0 and param.row_first or param.col_first
+  local parts = param.axis and n // t or 1
+  local attrs = {
+    axis = axis, extent = extent,
+    begin = by_tp(t, function(r)
+      if not param.axis then return 0 end
+      return r * extent - (type(first) == "table" and first[r + 1] or first)
+    end),
+    parts = param.axis and parts or by_tp(t, function(r) return r == 0 and 1 or 0 end),
+    slot_first = param.axis and by_tp(t, function(r) return r * parts end) or 0,
+  }
+  self:emit("square_sum", { lower.reshaped(gradient, { param.rows, param.cols }) }, { slot }, attrs,
+    at(param.name, "norm", param.weight.site))
+end
+
+local function norm(self, shared, gradients, loss)
+  local list, width = slot_table(self)
+  local o = at("gradient norm", "norm", self.spec.model.site)
+  local slots = self:make("f32", { #list * width }, "state", "squared sums")
+  local counts = {}
+  self:emit("fill", {}, { slots }, { value = 0 }, o)
+  for i, param in ipairs(list) do
+    counts[i] = width
+    if gradients[param.name] then
+      local slot = { buffer = slots.buffer, dtype = "f32", shape = { width }, offset = (i - 1) * width * 4 }
+      square(self, shared, param, gradients[param.name], slot)
+    end
+  end
+  if self.l.t > 1 then self:emit("all_reduce", { slots }, { slots }, { group = "tp" }, o) end
+  if self.pp > 1 then self:emit("all_reduce", { slots }, { slots }, { group = "pp" }, o) end
+  local value = self:lasting("grad norm", "f32", { 1 }, "state")
+  local control = self:lasting("control", "f32", { 2 }, "state")
+  self:emit("grad_norm", { slots, self:lasting("count", "i64", { 1 }, "state"), loss }, { value, control },
+    { counts = counts, clip = self.spec.train.clip or 0 }, o)
+  return control
+end
+
+local function update(self, param, gradient, control)
+  local own, fields = state(self, param), param.fields
+  local optimizer = self.spec.train.optimizer
+  self:emit("adamw", { lower.reshaped(gradient, own.weight.shape), control }, { own.weight, own.m, own.v, own.master }, {
+    scalar_first = 0, beta1 = optimizer.beta1, beta2 = optimizer.beta2, eps = optimizer.eps, decay = fields.decay,
+    lr_scale = fields.lr_scale,
+  }, at(param.name, "update", param.weight.site))
+end
+
+--- Everything after the last micro-batch.
+function finish.step(self, shared)
+  local loss = finish.loss(self, self.b.loss_use)
+  epilogue(self, shared)
+  local gradients = {}
+  for _, param in ipairs(self.l.params) do
+    if held(self, shared, param) and not param.fields.frozen then
+      gradients[param.name] = total(self, shared, param.value, self.b.uses[param.value.id])
+      self:keep(param.name .. ".grad", gradients[param.name], { value = param.value, param = param })
+    end
+  end
+  local control = norm(self, shared, gradients, loss)
+  for _, param in ipairs(self.l.params) do
+    if gradients[param.name] then update(self, param, gradients[param.name], control) end
+  end
+end
+
+return finish

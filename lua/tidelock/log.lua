@@ -1,0 +1,73 @@
+--- Records of a run: one JSON object a line, one line a step, the summary last.
+--
+--   {"step":1,"loss":5.5702,"loss_bits":"40b23f14","grad_norm":2.114,...,"ms":173.1}
+--   {"summary":true,"key":"5e1c09af77d2c340","weights_hash":"9d41c7e2a05b88f3",...}
+--
+-- Keys are sorted, so that equal records are equal text. Bits are eight hexadecimal digits. A
+-- number that is not finite has no JSON form: it is left out, and its bits say what it was.
+
+local core = require "tidelock.core"
+
+local log = {}
+
+local Log = {}
+Log.__index = Log
+
+--- Opens files for writing; every record goes to all of them.
+---@param paths string[]
+function log.open(paths)
+  local self = setmetatable({ files = {} }, Log)
+  for i, path in ipairs(paths) do
+    local file, message = io.open(path, "w")
+    if not file then
+      self:close()
+      error({ status = 2, message = "tidelock: cannot write " .. message }, 0)
+    end
+    self.files[i] = file
+  end
+  return self
+end
+
+--- `value` without the numbers that JSON cannot hold.
+local function finite(value)
+  if type(value) == "number" then
+    return value == value and math.abs(value) ~= math.huge and value or nil
+  elseif type(value) ~= "table" then
+    return value
+  end
+  local copy = {}
+  for key, item in pairs(value) do copy[key] = finite(item) end
+  return copy
+end
+
+--- Write one record.
+function Log:write(record)
+  local text = core.json.encode(finite(record))
+  for _, file in ipairs(self.files) do
+    file:write(text, "\n")
+    file:flush()
+  end
+end
+
+--- Ends writing; twice is fine.
+function Log:close()
+  for _, file in ipairs(self.files) do file:close() end
+  self.files = {}
+end
+
+--- The records of a file, or nil and a message when it cannot be read. A last line that was cut off
+-- (the run was killed) is dropped.
+function log.read(path)
+  local file, message = io.open(path, "r")
+  if not file then return nil, message end
+  local records = {}
+  for line in file:lines() do
+    local ok, record = pcall(core.json.decode, line)
+    if not ok or type(record) ~= "table" then break end
+    records[#records + 1] = record
+  end
+  file:close()
+  return records
+end
+
+return log

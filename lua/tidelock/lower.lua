@@ -1,0 +1,330 @@
+--- lower.lua - writes the instructions of one pipeline rank, in program order.
+---
+--- An instruction names its operands as views of buffers; a buffer knows the first and the last
+--- instruction that touch it, which is all that placement needs. Values of a micro-batch get a
+--- buffer per micro-batch; weights, their state and tables live as long as the program.
+local accumulate = require "tidelock.accumulate"
+local core = require "tidelock.core"
+
+---@class tidelock.Buffer
+---@field bytes integer
+---@field first integer # instruction, from 1
+---@field last integer
+---@field kind string # weights, optimizer, gradients, activations, data, state
+---@field name? string
+---@field persistent? boolean
+
+---@class tidelock.Lower
+local Lower = {}
+Lower.__index = Lower
+
+local lower = {}
+
+local bytes_of = { f32 = 4, bf16 = 2, i32 = 4, i64 = 8, u8 = 1 }
+lower.bytes_of = bytes_of
+
+function lower.new(plan, rank, shared)
+  local l, b, spec = plan["local"], plan.backward, plan.spec
+  local self = setmetatable({
+    plan = plan, l = l, b = b, spec = spec, rank = rank, instructions = {}, buffers = {}, kept = {},
+    persistent = {}, tables = {}, sections = {}, sums = {}, chunk_of = shared.chunk_of, keep_patterns = shared.keep, pp = spec.layout.pp,
+    dp = spec.layout.dp, samples = spec.batch.samples // spec.layout.dp,
+  }, Lower)
+  return self
+end
+
+-- buffers and views ----------------------------------------------------------------------------
+
+function Lower:buffer(bytes, kind, name, persistent)
+  local buffer = { bytes = bytes, kind = kind, name = name, persistent = persistent, id = #self.buffers + 1 }
+  self.buffers[buffer.id] = buffer
+  return buffer
+end
+
+local function view(buffer, dtype, shape) return { buffer = buffer, dtype = dtype, shape = shape } end
+
+function Lower:make(dtype, shape, kind, name, persistent)
+  local count = 1
+  for _, size in ipairs(shape) do count = count * size end
+  return view(self:buffer(count * bytes_of[dtype], kind, name, persistent), dtype, shape)
+end
+
+local function shape_of(value)
+  if value.input == "cu" then return { value.rows + 1 } end
+  if value.vector or value.cols == 1 then return { value.rows } end
+  return { value.rows, value.cols }
+end
+
+--- A tensor that lives as long as the program, made once per key.
+function Lower:lasting(key, dtype, shape, kind, name)
+  local known = self.persistent[key]
+  if not known then
+    known = self:make(dtype, shape, kind, name or key, true)
+    self.persistent[key] = known
+  end
+  return known
+end
+
+function Lower:weight(param)
+  return self:lasting("weight " .. param.name, param.fields.dtype, shape_of(param.value), "weights", param.name)
+end
+
+--- The view of a local value in a micro-batch (0 based); made at its first mention.
+function Lower:at(value, env)
+  if value.count then return self:lasting("count", "i64", { 1 }, "state") end
+  while value.alias do value = value.alias end
+  if value.param then return self:weight(value.param) end
+  if value.region == "step" then env = self.step_env end
+  local known = env[value.id]
+  if not known then
+    known = self:make(value.dtype, shape_of(value), value.input and "data" or "activations", value.name)
+    env[value.id] = known
+    if value.name and not value.gradient_of then self:keep(value.name, known, { value = value, micro = env.micro }) end
+  end
+  return known
+end
+
+--- Keeps a named tensor until the end of the step, where a pattern of the plan asks for it.
+function Lower:keep(name, v, facts)
+  for _, keeps in ipairs(self.keep_patterns) do
+    if keeps(name) then
+      v.buffer.kept = true
+      facts.name, facts.view = name, v
+      self.kept[#self.kept + 1] = facts
+      return
+    end
+  end
+end
+
+local function reshaped(v, shape) return { buffer = v.buffer, dtype = v.dtype, shape = shape } end
+
+-- instructions ---------------------------------------------------------------------------------
+
+local function touch(self, v, index)
+  if not v then return end
+  v.buffer.first = v.buffer.first or index
+  v.buffer.last = index
+end
+
+---@param o { site: string, micro?: integer, phase: string, path?: string }
+function Lower:emit(op, inputs, outputs, attrs, o)
+  local index = #self.instructions + 1
+  self.instructions[index] = {
+    op = op, inputs = inputs, outputs = outputs, attrs = attrs or {}, site = o.site, micro = o.micro or 0,
+    phase = o.phase, path = o.path,
+  }
+  for i = 1, #inputs do touch(self, inputs[i], index) end
+  for i = 1, #outputs do touch(self, outputs[i], index) end
+end
+
+local function section(self, name, body)
+  local first = #self.instructions + 1
+  body()
+  self.sections[name] = { first, #self.instructions - first + 1 }
+end
+
+-- nodes of a micro-batch -------------------------------------------------------------------------
+
+function Lower:rope_table(node)
+  local a, width = node.attrs, node.head_dim
+  local scaling = a.scaling or {}
+  local kind = scaling.type == "llama3" and 1 or 0
+  local rotated = a.rotated or width
+  local key = string.format("rope %d %s %s %s %s %s %s", rotated, a.base, kind, scaling.factor or 1,
+    scaling.low or 1, scaling.high or 4, scaling.original or 8192)
+  local known = self.tables[key]
+  if not known then
+    known = self:lasting(key, "f32", { self.l.length, rotated // 2, 2 }, "state", "rope table")
+    self.tables[key] = known
+    self.tables[#self.tables + 1] = {
+      view = known, site = node.site,
+      attrs = {
+        kind = kind, original = scaling.original or 8192, base = a.base, factor = scaling.factor or 1,
+        low = scaling.low or 1, high = scaling.high or 4,
+      },
+    }
+  end
+  return known
+end
+
+local lowering = {}
+
+function lowering.gather(self, node, env, o)
+  if node.outputs[1].alias then return end
+  local x = node.inputs[1]
+  self:emit("all_gather", { self:at(x, env) }, { self:at(node.outputs[1], env) },
+    { group = "tp", outer = self.l.samples }, o)
+end
+
+function lowering.reduce(self, node, env, o)
+  local x, y = self:at(node.inputs[1], env), self:at(node.outputs[1], env)
+  local bias = node.bias and self:at(node.bias, env)
+  local direct = self.l.sp and not bias and y.dtype == "f32"
+  local sum = x
+  if self.l.sp then
+    sum = direct and y or self:make("f32", y.shape, "activations", "root")
+    self:emit("reduce_scatter", { x }, { sum }, { group = "tp", outer = self.l.samples }, o)
+  else
+    self:emit("all_reduce", { x }, { x }, { group = "tp" }, o)
+  end
+  if direct then return end
+  if bias then self:emit("binary", { sum, bias }, { y }, { kind = 0, broadcast = 1 }, o)
+  else self:emit("cast", { sum }, { y }, {}, o) end
+end
+
+local function all_reduce(op)
+  return function(self, node, env, o)
+    local x = self:at(node.inputs[1], env)
+    self:emit(op, { x }, { x }, { group = node.group_name or "tp" }, o)
+  end
+end
+lowering.all_reduce, lowering.all_reduce_max = all_reduce "all_reduce", all_reduce "all_reduce_max"
+
+function lowering.rope(self, node, env, o)
+  local x, cu = node.inputs[1], node.inputs[2]
+  local shape = { x.rows, x.cols // node.head_dim, node.head_dim }
+  self:emit("rope", { reshaped(self:at(x, env), shape), self:at(cu, env), self:rope_table(node) },
+    { reshaped(self:at(node.outputs[1], env), shape) },
+    { inverse = node.attrs.inverse or 0, interleaved = node.attrs.interleaved and 1 or 0 }, o)
+end
+
+local function heads(self, node, shape, v)
+  local rows = self.l.tokens
+  if shape == "q" then return reshaped(v, { rows, node.heads, node.width }) end
+  if shape == "k" then return reshaped(v, { rows, node.kv_heads, node.width }) end
+  if shape == "v" then return reshaped(v, { rows, node.kv_heads, node.v_width }) end
+  if shape == "o" then return reshaped(v, { rows, node.heads, node.v_width }) end
+  if shape == "l" then return reshaped(v, { rows, node.heads }) end
+  return v
+end
+
+local function with_heads(inputs, outputs)
+  return function(self, node, env, o)
+    local of, ins, outs = node.shape_of or node, {}, {}
+    for i, x in ipairs(node.inputs) do ins[i] = heads(self, of, inputs[i], self:at(x, env)) end
+    for i, y in ipairs(node.outputs) do outs[i] = heads(self, of, outputs[i], self:at(y, env)) end
+    self:emit(node.op, ins, outs, node.attrs, o)
+  end
+end
+lowering.attention = with_heads({ "q", "k", "v", "cu" }, { "o", "l" })
+lowering.attention_grad = with_heads({ "q", "k", "v", "o", "l", "o", "cu" }, { "q", "k", "v" })
+
+function lowering.dropout(self, node, env, o)
+  local a, attrs = node.attrs, {}
+  for key, value in pairs(a) do attrs[key] = value end
+  attrs.key, attrs.key_name = core.hash_int(a.key_name), nil
+  attrs.first = (o.micro or 0) * self.l.samples
+  self:emit("dropout", { self:at(node.inputs[1], env) }, { self:at(node.outputs[1], env) }, attrs, o)
+end
+
+--- One node (forward or backward) of a micro-batch.
+function Lower:node(node, env, phase)
+  local o = { site = node.site, micro = env.micro, phase = phase, path = node.path }
+  if lowering[node.op] then return lowering[node.op](self, node, env, o) end
+  local ins, outs = {}, {}
+  for i, x in ipairs(node.inputs) do ins[i] = self:at(x, env) end
+  for i, y in ipairs(node.outputs) do outs[i] = self:at(y, env) end
+  self:emit(node.op, ins, outs, node.attrs, o)
+end
+
+-- sums of weight gradients -----------------------------------------------------------------------
+
+local function runs_here(self, use) return use.region == "trunk" and self.l.sp and use.runs // self.l.t or use.runs end
+
+--- The stack of accumulators of a use, and what each micro-batch does with it.
+function Lower:sum_of(use)
+  local known = self.sums[use]
+  if known then return known end
+  local runs = runs_here(self, use)
+  local trunk = use.region == "trunk"
+  local length = use.matrix and trunk and self.l.length // use.runs or self.l.length
+  local actions, depth, spare = accumulate.plan {
+    samples = use.samples or self.samples, micro = self.l.samples, leaves = self.spec.policy.leaves.dp // self.dp,
+    length = length, matrix = use.matrix,
+  }
+  local sum = { actions = actions, runs = runs, stack = {} }
+  local shape = use.matrix and { use.rows, use.cols } or { runs, use.rows * use.cols }
+  if use.matrix and runs > 1 then shape = { runs, use.rows, use.cols } end
+  local name = (use.value and use.value.name or use.path) .. ".grad"
+  for depth_index = 0, depth - 1 do
+    sum.stack[depth_index] = self:make("f32", shape, "gradients", name)
+  end
+  if spare then sum.stack[-1] = self:make("f32", shape, "gradients", name) end
+  self.sums[use] = sum
+  return sum
+end
+
+--- Row r of a stack buffer with runs, as its own view.
+local function run_view(v, r)
+  if #v.shape < 3 then return v end
+  local rows, cols = v.shape[2], v.shape[3]
+  return { buffer = v.buffer, dtype = v.dtype, shape = { rows, cols }, offset = r * rows * cols * 4 }
+end
+
+--- One action "sum": the instruction that adds tokens of this micro-batch to an accumulator.
+local function sum_action(self, use, sum, action, env, o)
+  local target = sum.stack[action.buffer]
+  local rows = use.inputs[#use.inputs].rows // self.l.samples
+  if use.op == "sum_tokens" then rows = use.inputs[1].rows // self.l.samples end
+  local start = (action.first - env.micro * self.l.samples) * rows
+  local ins = {}
+  for i, x in ipairs(use.inputs) do ins[i] = self:at(x, env) end
+  local attrs = { mode = action.mode, samples = action.samples, length = rows, first = start }
+  for key, value in pairs(use.attrs) do attrs[key] = value end
+  if use.op == "sum_tokens" then
+    attrs.runs = sum.runs
+    self:emit("sum_tokens", ins, { reshaped(target, { sum.runs, use.rows * use.cols }) }, attrs, o)
+    return
+  end
+  local pieces = rows // (use.op == "linear_grad_weight" and sum.runs or 1)
+  for r = 0, (#target.shape == 3 and sum.runs or 1) - 1 do
+    local part = {}
+    for key, value in pairs(attrs) do part[key] = value end
+    part.first = start + r * pieces + (action.row or 0)
+    part.length = action.rows or pieces
+    if use.op == "linear_grad_weight" then part.stride = rows end
+    self:emit(use.op, ins, { run_view(target, r) }, part, o)
+  end
+end
+
+--- What the use does once the gradients of micro-batch `env.micro` are there.
+function Lower:accumulate(use, env, phase)
+  local sum = self:sum_of(use)
+  local o = { site = use.site, micro = env.micro, phase = phase, path = use.path }
+  for _, action in ipairs(sum.actions[env.micro + 1]) do
+    local target = sum.stack[action.buffer]
+    if action.kind == "sum" then
+      sum_action(self, use, sum, action, env, o)
+    elseif action.kind == "zero" then
+      self:emit("fill", {}, { target }, { value = 0 }, o)
+    else
+      self:emit("binary", { target, sum.stack[action.from] }, { target }, { kind = 0, broadcast = 0 }, o)
+    end
+  end
+end
+
+--- The finished sum of a use: dp leaves, then runs of this rank, then the tp ranks.
+function Lower:finish(use)
+  local sum = self:sum_of(use)
+  local o = { site = use.site, phase = "finish", path = use.path }
+  local root = sum.stack[0]
+  if self.dp > 1 then self:emit("all_reduce", { root }, { root }, { group = "dp" }, o) end
+  local count = use.rows * use.cols
+  if sum.runs > 1 then
+    local folded = self:make("f32", { count }, "gradients", "folded runs")
+    self:emit("fold", { reshaped(root, { sum.runs, count }) }, { folded }, {}, o)
+    root = folded
+  end
+  root = reshaped(root, { count })
+  if use.region == "trunk" and self.l.sp then
+    self:emit("all_reduce", { root }, { root }, { group = "tp" }, o)
+  end
+  return root
+end
+
+lower.section = section
+lower.view = view
+lower.reshaped = reshaped
+lower.shape_of = shape_of
+lower.Lower = Lower
+return lower

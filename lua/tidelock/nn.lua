@@ -1,0 +1,198 @@
+--- nn.lua - modules: descriptions that become nodes when they are called on a value.
+---
+---     nn.residual { nn.rms_norm {}, nn.attention { heads = 8 } }     x + attention(rms_norm(x))
+---
+--- A module is named after its kind, a residual branch after its last module; `name` renames, and a
+--- name that starts with "/" is looked up from the root, so that two modules share weights.
+local graph = require "tidelock.graph"
+local schema = require "tidelock.schema"
+local where = require "tidelock.where"
+
+---@class tidelock.Module
+---@field kind string
+---@field options table
+---@field site string
+---@field children? tidelock.Module[]
+local Module = {}
+Module.__index = Module
+
+local nn = {}
+local build = {}
+
+local function module(kind, options, children)
+  return setmetatable({
+    kind = kind, site = where.here(), children = children, options = options,
+  }, Module)
+end
+
+local function declare(kind)
+  nn[kind] = function(options)
+    return module(kind, schema.check("nn." .. kind, options or {}, where.here()))
+  end
+end
+for _, kind in ipairs { "attention", "rms_norm", "layer_norm", "swiglu", "gelu", "linear", "dropout", "moe" } do
+  declare(kind)
+end
+
+--- A residual branch: x + last(...first(x)). Options beside the list: dropout, name.
+function nn.residual(options)
+  local children, rest = {}, {}
+  for i, child in ipairs(options) do children[i] = child end
+  for key, value in pairs(options) do
+    if math.type(key) ~= "integer" then rest[key] = value end
+  end
+  if #children == 0 then
+    error(string.format("%s: nn.residual has no modules; write nn.residual { norm, mixer }", where.here()), 0)
+  end
+  return module("residual", schema.check("nn.residual", rest, where.here()), children)
+end
+
+--- A graph written by hand: nn.graph(name, function(g, x) ... return y end); the name may be left out.
+function nn.graph(name, fn)
+  if fn == nil then name, fn = nil, name end
+  if type(fn) ~= "function" then
+    error(string.format("%s: nn.graph wants a function of (g, x), got %s", where.here(), type(fn)), 0)
+  end
+  return module("graph", { name = name, fn = fn })
+end
+
+--- The whole model: embedding, layers, final norm, head.
+function nn.decoder(options)
+  return module("decoder", schema.check("nn.decoder", options, where.here()))
+end
+
+--- The name that a module takes in its scope; nil for an anonymous graph or a residual.
+local function name_of(m)
+  if getmetatable(m) ~= Module then return nil end
+  if m.options.name then return m.options.name end
+  if m.kind == "graph" then return nil end
+  if m.kind == "residual" then return name_of(m.children[#m.children]) or "residual" end
+  return m.kind
+end
+
+--- Calls a module (or a plain function of a value) on a value; `inside`: its scope is open already.
+local function apply(m, x, inside, ...)
+  local g = x.graph
+  if getmetatable(m) ~= Module then
+    if type(m) == "function" then return m(x) end
+    error(string.format("%s: expected a module of nn, got %s", g.site or "?", type(m)), 0)
+  end
+  local site = g.site
+  g.site = m.site or site
+  if not inside then g:enter(name_of(m)) end
+  local y = build[m.kind](g, m, x, ...)
+  if graph.is_value(y) and not y.name and not y.weight then g:named("out", y) end
+  if not inside then g:leave() end
+  g.site = site
+  return y
+end
+nn.apply = apply
+
+function Module:__call(x, ...)
+  if not graph.is_value(x) then
+    error(string.format("%s: nn.%s is called on a graph value, got %s", where.here(), self.kind, type(x)), 0)
+  end
+  return apply(self, x, false, ...)
+end
+
+function Module:__tostring() return string.format("nn.%s (%s)", self.kind, self.site or "?") end
+
+local function width(x) return x.dims[#x.dims] end
+
+local function gain(g, name, dim, kind) return g:parameter(name, { dim }, 1, kind) end
+
+function build.residual(g, m, x)
+  local y = x
+  for i, child in ipairs(m.children) do y = apply(child, y, i == #m.children) end
+  if m.options.dropout and m.options.dropout > 0 then
+    y = g:node("dropout", { y }, { { y.dims, y.dtype } }, { rate = m.options.dropout, key = g:path() .. ".dropout" })
+  end
+  return g:named("sum", x + y)
+end
+
+function build.graph(g, m, x, ...)
+  local y = m.options.fn(graph.face(g), x, ...)
+  if not graph.is_value(y) then
+    error(string.format("%s: the function of nn.graph returns %s, not a value", m.site, type(y)), 0)
+  end
+  return y
+end
+
+function build.rms_norm(g, m, x)
+  local y = g:node("rms_norm", { x, gain(g, "gain", width(x), "gain") },
+    { { x.dims, x.dtype }, { { x.dims[1] }, "f32" } }, { eps = m.options.eps })
+  return y
+end
+
+function build.layer_norm(g, m, x)
+  local y = g:node("layer_norm", { x, gain(g, "gain", width(x), "gain"), gain(g, "bias", width(x), "bias") },
+    { { x.dims, x.dtype }, { { x.dims[1] }, "f32" }, { { x.dims[1] }, "f32" } }, { eps = m.options.eps })
+  return y
+end
+
+--- Several linears of one input, as parts of one op. parts: { { name, dims }, ... }
+local function parts(g, x, inner, list, with_bias)
+  local weights, biases, out = {}, with_bias and {} or nil, {}
+  for i, part in ipairs(list) do
+    local dims = { table.unpack(part[2]) }
+    for _, dim in ipairs(inner) do dims[#dims + 1] = dim end
+    weights[i] = g:parameter(part[1], dims, #part[2], "matrix")
+    if with_bias then biases[i] = g:parameter(part[1] .. "_bias", part[2], #part[2], "bias") end
+    out[i] = part[2]
+  end
+  return g:linear(x, weights, biases, out, inner)
+end
+
+function build.attention(g, m, x)
+  local o = m.options
+  local dim = width(x)
+  local head_dim = o.head_dim or dim.size // o.heads
+  if not o.head_dim and dim.size % o.heads ~= 0 then
+    error(string.format("%s: nn.attention: heads %d do not divide dim %d; set head_dim", m.site, o.heads, dim.size), 0)
+  end
+  local heads = g:define("heads", o.heads, "tp")
+  local kv_heads = g:define("kv_heads", o.kv_heads or o.heads, "tp")
+  local channels = g:define("head_dim", head_dim)
+  local q, k, v = parts(g, x, { dim },
+    { { "q", { heads, channels } }, { "k", { kv_heads, channels } }, { "v", { kv_heads, channels } } }, o.bias)
+  local rope = o.rope
+  if rope ~= false then
+    if type(rope) ~= "table" then rope = { base = 10000 } end
+    q = g:node("rope", { q }, { { q.dims, q.dtype } }, rope)
+    k = g:node("rope", { k }, { { k.dims, k.dtype } }, rope)
+  end
+  local y = g:node("attention", { q, k, v }, { { q.dims, q.dtype }, { { q.dims[1], heads }, "f32" } },
+    { window = o.window or 0, scale = o.scale })
+  g:named("mixed", y)
+  return parts(g, y, { heads, channels }, { { "o", { dim } } }, o.bias)
+end
+
+function build.swiglu(g, m, x)
+  local dim, hidden = width(x), g:define("hidden", m.options.hidden, "tp")
+  local gate, up = parts(g, x, { dim }, { { "gate", { hidden } }, { "up", { hidden } } }, m.options.bias)
+  local y = g:node("swiglu", { gate, up }, { { up.dims, up.dtype } })
+  return parts(g, y, { hidden }, { { "down", { dim } } }, m.options.bias)
+end
+
+function build.gelu(g, m, x)
+  local dim, hidden = width(x), g:define("hidden", m.options.hidden, "tp")
+  local up = parts(g, x, { dim }, { { "up", { hidden } } }, m.options.bias)
+  return parts(g, g:gelu(up), { hidden }, { { "down", { dim } } }, m.options.bias)
+end
+
+function build.linear(g, m, x)
+  local out = g:define("out", m.options.out)
+  return parts(g, x, { width(x) }, { { "weight", { out } } }, m.options.bias)
+end
+
+function build.dropout(g, m, x)
+  if m.options.rate == 0 then return x end
+  return g:node("dropout", { x }, { { x.dims, x.dtype } }, { rate = m.options.rate, key = g:path() .. ".dropout" })
+end
+
+function build.moe(_, m)
+  error(string.format("%s: nn.moe: mixtures of experts are not available in this version; "
+    .. "nn.swiglu is the dense form", m.site), 0)
+end
+
+return nn

@@ -1,0 +1,260 @@
+--- pipeline.lua - the instructions of every pipeline rank, in program order.
+---
+---     chunk    a run of layers; chunk c lies on pipeline rank c mod pp
+---     border   a value that a later chunk uses travels chunk by chunk; gradients travel back
+---
+--- The schedule decides the order of (phase, micro-batch, chunk); this stage expands each into its
+--- nodes, with sends and receives at its edges, and ends the step with the sums, norm and update.
+local finish = require "tidelock.finish"
+local lower = require "tidelock.lower"
+local names = require "tidelock.names"
+local problems = require "tidelock.problems"
+local schedules = require "tidelock.schedules"
+
+local pipeline = {}
+
+-- chunks -----------------------------------------------------------------------------------------
+
+--- Layers per chunk that make the costliest chunk cheapest, as even as that allows; earlier chunks
+--- get more. `head_cost`: what the last chunk does besides, in layers.
+---@param layers integer
+---@param chunks integer
+---@param head_cost number
+---@return integer[]
+function pipeline.balance(layers, chunks, head_cost)
+  local limit, rooms, total = (layers + chunks - 1) // chunks - 1, {}, 0
+  while total < layers do
+    limit, total = limit + 1, 0
+    for c = 1, chunks do
+      rooms[c] = c < chunks and limit or math.max(1, math.floor(limit - head_cost + 1e-9))
+      total = total + rooms[c]
+    end
+  end
+  local counts, left, later = {}, layers, total
+  for c = 1, chunks do
+    later = later - rooms[c]
+    local even = (left + chunks - c) // (chunks - c + 1)
+    counts[c] = math.max(left - later, math.min(rooms[c], even))
+    left = left - counts[c]
+  end
+  return counts
+end
+
+local function chunk_table(plan)
+  local layout, model = plan.spec.layout, plan.spec.model
+  local chunks = layout.pp * (layout.schedule == "interleaved" and layout.virtual_stages or 1)
+  local per_layer = 0
+  for _, weight in ipairs(plan.graph.weights) do
+    if weight.name:find "^layers%." then per_layer = per_layer + weight.rows * weight.cols end
+  end
+  per_layer = per_layer / model.layers
+  local counts = layout.stages or pipeline.balance(model.layers, chunks, model.vocab * model.dim / math.max(1, per_layer))
+  local of, layer = { embed = 0, head = chunks - 1 }, 0
+  for c = 1, chunks do
+    for _ = 1, counts[c] do
+      layer = layer + 1
+      of[layer] = c - 1
+    end
+  end
+  return of, chunks, counts
+end
+
+-- borders ----------------------------------------------------------------------------------------
+
+local function real(value)
+  while value.alias do value = value.alias end
+  return value
+end
+
+--- For each value that crosses chunks: the chunk that makes it and the farthest that uses it.
+local function borders(plan, nodes, chunk_of, backward)
+  local made, uses = {}, {}
+  for _, node in ipairs(nodes) do
+    if not node.step then
+      for _, y in ipairs(node.outputs) do
+        if not y.alias then made[y.id] = chunk_of[node.layer] end
+      end
+    end
+  end
+  local list = {}
+  for _, node in ipairs(nodes) do
+    for _, input in ipairs(node.inputs) do
+      local x = real(input)
+      local from, to = made[x.id], chunk_of[node.layer]
+      if from and from ~= to then
+        if not uses[x.id] then
+          uses[x.id] = { value = x, from = from, to = to }
+          list[#list + 1] = uses[x.id]
+        end
+        uses[x.id].to = backward and math.min(uses[x.id].to, to) or math.max(uses[x.id].to, to)
+      end
+    end
+  end
+  table.sort(list, function(a, b) return a.value.id < b.value.id end)
+  return list
+end
+
+local function cross(self, list, chunk, env, backward)
+  local step = backward and -1 or 1
+  local arriving, leaving = {}, {}
+  for _, border in ipairs(list) do
+    local from, to = border.from * step, border.to * step
+    local at = chunk * step
+    if at > from and at <= to then arriving[#arriving + 1] = border.value end
+    if at >= from and at < to then leaving[#leaving + 1] = border.value end
+  end
+  local channel = backward and 1 or 0
+  local o = { site = self.plan.spec.model.site, micro = env.micro, phase = backward and "backward" or "forward", path = "pipeline" }
+  local function move(op, values, peer)
+    for _, value in ipairs(values) do
+      local v = self:at(value, env)
+      if op == "send" then self:emit("send", { v }, {}, { group = "pp", peer = peer, channel = channel }, o)
+      else self:emit("recv", {}, { v }, { group = "pp", peer = peer, channel = channel }, o) end
+    end
+  end
+  local pp = self.pp
+  return function() move("recv", arriving, (chunk - step) % pp) end,
+    function() move("send", leaving, (chunk + step) % pp) end
+end
+
+-- phases -----------------------------------------------------------------------------------------
+
+local function load(self, env, source)
+  if env.loaded then return end
+  env.loaded = true
+  local l = self.l
+  self:emit("load_micro", {}, { self:at(l.ids, env), self:at(l.targets, env), self:at(l.cu, env) },
+    { first = env.micro * l.samples, samples = l.samples, length = l.length, source = source },
+    { site = self.spec.data.site or self.spec.model.site, micro = env.micro, phase = "forward", path = "data" })
+end
+
+local function forward(self, shared, env, chunk, source, loss_use)
+  local receive, send = cross(self, shared.forward_borders, chunk, env, false)
+  load(self, env, source)
+  receive()
+  for _, node in ipairs(self.l.nodes) do
+    if not node.step and self.chunk_of[node.layer] == chunk then self:node(node, env, "forward") end
+  end
+  send()
+  if chunk == shared.chunks - 1 then
+    for _, node in ipairs(self.b.nodes) do
+      if node.phase == "loss" then self:node(node, env, "loss") end
+    end
+    self:accumulate(loss_use, env, "loss")
+  end
+end
+
+local function backward(self, shared, env, chunk, want)
+  local receive, send = cross(self, shared.backward_borders, chunk, env, true)
+  if want ~= "weight" then receive() end
+  for _, node in ipairs(self.b.nodes) do
+    if node.phase ~= "loss" and self.chunk_of[node.layer] == chunk and (want == "backward" or node.phase == want) then
+      if not node.use then
+        self:node(node, env, "backward")
+      elseif not node.use.value.param or not node.use.value.param.fields.frozen then
+        self:accumulate(node.use, env, "backward")
+      end
+    end
+  end
+  if want ~= "weight" then send() end
+end
+
+--- Values made of weights alone, at the start of a step.
+local function prologue(self)
+  self.step_env = { micro = 0 }
+  for _, node in ipairs(self.l.nodes) do
+    if node.step and self.chunk_of[node.layer] % self.pp == self.rank then
+      self:node(node, self.step_env, "prologue")
+    end
+  end
+end
+
+local function train(self, shared)
+  prologue(self)
+  finish.count(self, self.samples, 0)
+  local envs = {}
+  for _, item in ipairs(shared.orders[self.rank + 1]) do
+    local chunk = (item.chunk or 0) * self.pp + self.rank
+    local env = envs[item.micro] or { micro = item.micro }
+    envs[item.micro] = env
+    if item.phase == "forward" then forward(self, shared, env, chunk, 0, self.b.loss_use)
+    else backward(self, shared, env, chunk, item.phase) end
+  end
+  finish.step(self, shared)
+end
+
+local function evaluate(self, shared)
+  local eval = self.spec.eval
+  if not eval then return end
+  local use = {}
+  for key, value in pairs(self.b.loss_use) do use[key] = value end
+  use.samples = eval.samples // self.dp
+  prologue(self)
+  finish.count(self, use.samples, 1)
+  local micros = use.samples // self.l.samples
+  for micro = 0, micros - 1 do
+    local env = { micro = micro }
+    for chunk = self.rank, shared.chunks - 1, self.pp do forward(self, shared, env, chunk, 1, use) end
+  end
+  finish.loss(self, use)
+end
+
+local function run_rank(plan, shared, rank)
+  local self = lower.new(plan, rank, shared)
+  local body = function() train(self, shared) end
+  finish.weights(self, shared) -- gives weights the first places of the arena
+  lower.section(self, "step", body)
+  lower.section(self, "eval", function() evaluate(self, shared) end)
+  lower.section(self, "init", function() finish.init(self, shared) end)
+  return self
+end
+
+--- Patterns of values to keep: the caller's and those of log.watch.
+local function keep_of(plan)
+  local list = {}
+  for _, pattern in ipairs(plan.keep) do list[#list + 1] = names.matcher(pattern) end
+  for _, watch in ipairs(plan.spec.log.watch or {}) do
+    list[#list + 1] = names.matcher(watch:match "^(.*):%w+$" or watch)
+  end
+  return list
+end
+
+--- Which pipeline ranks hold a weight, in order of use.
+local function holders(plan, chunk_of, pp)
+  local held, found = {}, problems.new()
+  for _, param in ipairs(plan["local"].params) do
+    local uses, ranks, seen = plan.backward.uses[param.value.id] or {}, {}, {}
+    for _, use in ipairs(uses) do
+      local rank = chunk_of[use.layer] % pp
+      if not seen[rank] then
+        seen[rank] = true
+        ranks[#ranks + 1] = rank
+      end
+    end
+    if #uses == 0 then
+      found:add(param.weight.site, param.name, "no loss reaches this weight; use it or leave it out")
+    end
+    held[param.name] = { ranks = ranks, on = seen }
+  end
+  found:raise()
+  return held
+end
+
+function pipeline.run(plan)
+  local layout = plan.spec.layout
+  local chunk_of, chunks, counts = chunk_table(plan)
+  local micros = plan.spec.batch.samples // layout.dp // plan.spec.batch.micro
+  local shared = {
+    chunks = chunks, chunk_of = chunk_of, keep = keep_of(plan), holders = holders(plan, chunk_of, layout.pp),
+    forward_borders = borders(plan, plan["local"].nodes, chunk_of, false),
+    backward_borders = borders(plan, plan.backward.nodes, chunk_of, true),
+    orders = schedules.build(layout.schedule, {
+      pp = layout.pp, micros = micros, virtual_stages = layout.schedule == "interleaved" and layout.virtual_stages or 1,
+    }),
+  }
+  local ranks = {}
+  for rank = 0, layout.pp - 1 do ranks[rank + 1] = run_rank(plan, shared, rank) end
+  return { ranks = ranks, stages = counts, micros = micros, orders = shared.orders }
+end
+
+return pipeline

@@ -1,0 +1,123 @@
+--- weights.lua - what every weight is: defaults, then the fields given where it is made, then the
+--- rules of the recipe in written order; the last that names a field wins.
+local names = require "tidelock.names"
+local suggest = require "tidelock.suggest"
+local types = require "tidelock.types"
+
+---@class tidelock.WeightFields
+---@field init table # { kind = "constant" | "normal" | "uniform" | "function", first, second }
+---@field decay number
+---@field lr_scale number
+---@field frozen boolean
+---@field from? string
+---@field dtype string
+---@field optimizer table
+---@field by table<string, string> # field -> where its value comes from
+
+local weights = {}
+
+local fields = { "init", "decay", "lr_scale", "frozen", "from", "dtype", "optimizer" }
+local is_field = {}
+for _, name in ipairs(fields) do is_field[name] = true end
+weights.fields = fields
+
+local default_init = {
+  matrix = { kind = "normal", first = 0, second = 0.02 },
+  gain = { kind = "constant", first = 1, second = 0 },
+  bias = { kind = "constant", first = 0, second = 0 },
+  vector = { kind = "constant", first = 0, second = 0 },
+}
+
+--- init = 0.01 | "zeros" | "ones" | { "normal", std } | { "uniform", a } | { "constant", c } | function
+local function parse_init(value, site, path, problems)
+  if type(value) == "number" then return { kind = "normal", first = 0, second = value } end
+  if type(value) == "function" then return { kind = "function", fn = value, first = 0, second = 0 } end
+  local name = type(value) == "table" and value[1] or value
+  local x = type(value) == "table" and value[2]
+  if name == "zeros" then return { kind = "constant", first = 0, second = 0 } end
+  if name == "ones" then return { kind = "constant", first = 1, second = 0 } end
+  if type(x) == "number" then
+    if name == "normal" then return { kind = "normal", first = 0, second = x } end
+    if name == "uniform" then return { kind = "uniform", first = -x, second = x } end
+    if name == "constant" then return { kind = "constant", first = x, second = 0 } end
+  end
+  problems:add(site, path, 'expected a number (standard deviation), "zeros", "ones", { "normal", 0.02 },'
+    .. ' { "uniform", 0.1 }, { "constant", 1 } or a function of the index; got ' .. types.show(value))
+  return default_init.vector
+end
+
+local checks = {
+  decay = function(v) return type(v) == "number" and v >= 0, "a number >= 0" end,
+  lr_scale = function(v) return type(v) == "number" and v >= 0, "a number >= 0" end,
+  frozen = function(v) return type(v) == "boolean", "true or false" end,
+  from = function(v) return type(v) == "string", "a folder of a run" end,
+  dtype = function(v) return v == "f32" or v == "bf16", '"f32" or "bf16"' end,
+  optimizer = function(v) return v == "adamw" or type(v) == "table" and v[1] == "adamw", '{ "adamw" } (there is no other)' end,
+}
+
+local function set(resolved, field, value, site, path, from, problems)
+  if field == "init" then
+    value = parse_init(value, site, path .. ".init", problems)
+  else
+    local ok, wanted = checks[field](value)
+    if not ok then
+      problems:add(site, path .. "." .. field, "expected " .. wanted .. ", got " .. types.show(value))
+      return
+    end
+  end
+  resolved[field], resolved.by[field] = value, from
+end
+
+local function defaults(weight, spec)
+  local decays = weight.kind == "matrix"
+  return {
+    init = default_init[weight.kind], decay = decays and spec.train.optimizer.decay or 0,
+    lr_scale = 1, frozen = false, dtype = spec.dtype, optimizer = spec.train.optimizer,
+    by = { init = "default", decay = "default", lr_scale = "default", frozen = "default", dtype = "default",
+      optimizer = "default" },
+  }
+end
+
+--- Rule i of the recipe: patterns, then fields.
+local function apply_rule(resolved, list, i, spec, problems)
+  local rule, path = spec.weights[i], "weights[" .. i .. "]"
+  local site = spec.site(path)
+  for _, pattern in ipairs(rule) do
+    local found = names.select(pattern, list)
+    if #found == 0 then
+      problems:add(site, path, string.format("the pattern %q matches no weight; nearest: %s", pattern,
+        suggest.nearest(pattern, list, 3)))
+    end
+    for _, name in ipairs(found) do
+      for _, key in ipairs(fields) do
+        if rule[key] ~= nil then set(resolved[name], key, rule[key], site, path, "rule " .. i, problems) end
+      end
+    end
+  end
+end
+
+--- Resolves all weights of the graph.
+---@param graph tidelock.Graph
+---@param spec table
+---@param problems table # where mistakes are collected
+---@return table<string, tidelock.WeightFields>
+function weights.resolve(graph, spec, problems)
+  local resolved, list = {}, {}
+  for i, weight in ipairs(graph.weights) do
+    list[i] = weight.name
+    local own = defaults(weight, spec)
+    resolved[weight.name] = own
+    for key, value in pairs(weight.given) do
+      if is_field[key] then
+        set(own, key, value, weight.site, weight.name, "given", problems)
+      else
+        problems:add(weight.site, weight.name .. "." .. tostring(key), "no such field of a weight; there are "
+          .. table.concat(fields, ", "))
+      end
+    end
+  end
+  for i in ipairs(spec.weights or {}) do apply_rule(resolved, list, i, spec, problems) end
+  return resolved
+end
+
+return weights

@@ -1,0 +1,192 @@
+/* bind_weights.c - core.weights: safetensors files from Lua.
+**
+**   core.weights.open(path) -> file | nil, message
+**   file:names()        in the order of their data
+**   file:look(name)     -> dtype as in the file, shape; nil when there is no such tensor
+**   file:read(name)     -> tensor; a single number becomes a tensor of shape (1)
+**   file:metadata()     -> { key = text }
+**   core.weights.write(path, { { name =, tensor = } or { name =, parts = { t, .. }, dim = } ... },
+**                      { key = text })
+**
+** `parts` are joined along `dim` (from 1, 1 unless given). write raises; the old file then stays.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "../weights_file.h"
+#include "bind.h"
+
+static const char *const class_name = "tidelock.Weights";
+
+typedef struct handle {
+  tl_weights *weights; /* NULL before opening and after close() */
+} handle;
+
+static tl_weights *check_weights(lua_State *L, int arg) {
+  const handle *h = luaL_checkudata(L, arg, class_name);
+  luaL_argcheck(L, h->weights != NULL, arg, "file is closed");
+  return h->weights;
+}
+
+static int weights_open(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  handle *h = lua_newuserdatauv(L, sizeof *h, 0);
+  h->weights = NULL;
+  luaL_setmetatable(L, class_name);
+  if (tl_weights_open(path, &h->weights) == TL_OK) return 1;
+  lua_pushnil(L);
+  lua_pushstring(L, tl_last_error());
+  return 2;
+}
+
+static int weights_close(lua_State *L) { /* __gc, __close and close() */
+  handle *h = luaL_checkudata(L, 1, class_name);
+  tl_weights_close(h->weights);
+  h->weights = NULL;
+  return 0;
+}
+
+static int weights_names(lua_State *L) {
+  const tl_weights *weights = check_weights(L, 1);
+  lua_newtable(L);
+  for (int64_t i = 0; i < tl_weights_count(weights); i++) {
+    lua_pushstring(L, tl_weights_at(weights, i)->name);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+static int weights_look(lua_State *L) {
+  const tl_weights_entry *entry = tl_weights_find(check_weights(L, 1), luaL_checkstring(L, 2));
+  if (entry == NULL) {
+    lua_pushnil(L);
+    return 1;
+  }
+  lua_pushstring(L, entry->dtype_name);
+  lua_createtable(L, entry->dims, 0);
+  for (int32_t i = 0; i < entry->dims; i++) {
+    lua_pushinteger(L, entry->shape[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 2;
+}
+
+static int weights_read(lua_State *L) {
+  const char *name = luaL_checkstring(L, 2);
+  const tl_weights_entry *entry = tl_weights_find(check_weights(L, 1), name);
+  if (entry == NULL) return luaL_error(L, "there is no tensor %s in this file", name);
+  if (entry->dtype < 0)
+    return luaL_error(L, "tensor %s has dtype %s; F32, BF16, I32, I64 and U8 can be read", name,
+                      entry->dtype_name);
+  if (entry->dims > TL_DIMS_MAX)
+    return luaL_error(L, "tensor %s has %d dims, at most %d can be read", name, entry->dims,
+                      TL_DIMS_MAX);
+  static const int64_t single[1] = {1};
+  tl_tensor **out = bind_push_tensor(L);
+  bind_check(L, tl_tensor_new((tl_dtype)entry->dtype, entry->dims > 0 ? entry->dims : 1,
+                              entry->dims > 0 ? entry->shape : single, out));
+  if (entry->bytes > 0) memcpy(tl_tensor_view(*out)->data, entry->data, (size_t)entry->bytes);
+  return 1;
+}
+
+static int weights_metadata(lua_State *L) {
+  const tl_weights *weights = check_weights(L, 1);
+  const char *key, *value;
+  lua_newtable(L);
+  for (int64_t i = 0; tl_weights_metadata(weights, i, &key, &value); i++) {
+    lua_pushstring(L, value);
+    lua_setfield(L, -2, key);
+  }
+  return 1;
+}
+
+/* Memory that the collector takes back; stays on the stack. */
+static void *push_block(lua_State *L, size_t count, size_t bytes) {
+  void *block = lua_newuserdatauv(L, count > 0 ? count * bytes : 1, 0);
+  memset(block, 0, count * bytes);
+  return block;
+}
+
+/* Reads the entry on top of the stack. Its views are kept in the table at `anchor`. */
+static void read_source(lua_State *L, int anchor, tl_weights_source *out) {
+  const int entry = lua_gettop(L);
+  if (!lua_istable(L, entry) || lua_getfield(L, entry, "name") != LUA_TSTRING)
+    luaL_error(L, "an entry is a table with a name");
+  out->name = lua_tostring(L, -1); /* lives in the entry */
+  lua_getfield(L, entry, "dim");
+  out->dim = (int32_t)luaL_optinteger(L, -1, 1) - 1;
+  const int joined = lua_getfield(L, entry, "parts") == LUA_TTABLE;
+  const int parts = lua_gettop(L);
+  out->part_count = joined ? (int32_t)lua_rawlen(L, parts) : 1;
+  if (out->part_count < 1) luaL_error(L, "tensor %s has no parts", out->name);
+  tl_view *views = push_block(L, (size_t)out->part_count, sizeof *views);
+  for (int32_t p = 0; p < out->part_count; p++) {
+    if (joined)
+      lua_rawgeti(L, parts, p + 1);
+    else
+      lua_getfield(L, entry, "tensor");
+    views[p] = *tl_tensor_view(bind_check_tensor(L, -1)); /* lives in the entry */
+    lua_pop(L, 1);
+  }
+  out->parts = views;
+  lua_rawseti(L, anchor, (lua_Integer)lua_rawlen(L, anchor) + 1);
+  lua_settop(L, entry);
+}
+
+static int compare_texts(const void *a, const void *b) {
+  return strcmp(((const tl_weights_text *)a)->key, ((const tl_weights_text *)b)->key);
+}
+
+/* The table at `arg` as pairs in bytewise order of keys; the block stays on the stack. */
+static tl_weights_text *read_metadata(lua_State *L, int arg, int64_t *count) {
+  *count = 0;
+  if (lua_isnoneornil(L, arg)) return NULL;
+  luaL_checktype(L, arg, LUA_TTABLE);
+  size_t pairs = 0;
+  for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) pairs++;
+  tl_weights_text *texts = push_block(L, pairs, sizeof *texts);
+  for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
+    luaL_argcheck(L, lua_type(L, -2) == LUA_TSTRING && lua_type(L, -1) == LUA_TSTRING, arg,
+                  "keys and values of the metadata are texts");
+    texts[(*count)++] = (tl_weights_text){lua_tostring(L, -2), lua_tostring(L, -1)};
+  }
+  if (*count > 1) qsort(texts, (size_t)*count, sizeof *texts, compare_texts);
+  return texts;
+}
+
+static int weights_write(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 3);
+  int64_t text_count;
+  const tl_weights_text *texts = read_metadata(L, 3, &text_count);
+  const int64_t count = (int64_t)lua_rawlen(L, 2);
+  tl_weights_source *sources = push_block(L, (size_t)count, sizeof *sources);
+  lua_newtable(L);
+  const int anchor = lua_gettop(L);
+  for (int64_t i = 0; i < count; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    read_source(L, anchor, &sources[i]);
+    lua_settop(L, anchor);
+  }
+  bind_check(L, tl_weights_write(path, sources, count, texts, text_count));
+  return 0;
+}
+
+void bind_weights_open(lua_State *L) {
+  static const luaL_Reg methods[] = {
+      {"names",    weights_names   },
+      {"look",     weights_look    },
+      {"read",     weights_read    },
+      {"metadata", weights_metadata},
+      {NULL,       NULL            },
+  };
+  static const luaL_Reg functions[] = {
+      {"open",  weights_open },
+      {"write", weights_write},
+      {NULL,    NULL         },
+  };
+  bind_class(L, class_name, methods, weights_close);
+  luaL_newlib(L, functions);
+  lua_setfield(L, -2, "weights");
+}

@@ -1,0 +1,137 @@
+/* world.c - seats, gates, and the first failure. */
+#include "world.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct seat {                 /* written by its rank, read by all */
+  _Alignas(64) _Atomic int64_t stamp; /* ns, when it began its instruction */
+  _Atomic int32_t instruction;        /* -1: it has ended its section */
+} seat;
+
+struct tl_world {
+  int32_t ranks;
+  tl_describe describe;
+  void *context;
+  seat *seats;
+  tl_gate *gates;
+  int64_t limit_ns;
+  tl_gate failure; /* guards failed_rank and error until aborted is 1; they never change after */
+  _Atomic int32_t aborted;
+  int32_t failed_rank;
+  char error[TL_ERROR_BYTES];
+};
+
+int64_t tl_now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void tl_gate_open(tl_world *world, tl_gate *g) {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_mutex_init(&g->mutex, NULL);
+  pthread_cond_init(&g->open, &attributes);
+  pthread_condattr_destroy(&attributes);
+  g->next = world->gates;
+  world->gates = g;
+}
+
+void tl_gate_close(tl_gate *g) {
+  pthread_cond_destroy(&g->open);
+  pthread_mutex_destroy(&g->mutex);
+}
+
+/* Says who waits for whom and where both are. */
+tl_status tl_world_silent(tl_world *world, int32_t rank, int32_t peer) {
+  char here[256] = "", there[256] = "", text[TL_ERROR_BYTES];
+  const int32_t at = atomic_load(&world->seats[peer].instruction);
+  world->describe(world->context, rank, atomic_load(&world->seats[rank].instruction), here,
+                  sizeof here);
+  if (at >= 0) world->describe(world->context, peer, at, there, sizeof there);
+  snprintf(text, sizeof text, "rank %d waits for rank %d: silent for %.3g s in %s; rank %d %s%s",
+           rank, peer, (double)world->limit_ns / 1e9, here, peer,
+           at < 0 ? "has ended its section" : "is in ", there);
+  tl_world_abort(world, rank, text);
+  return tl_fail(TL_COMM, "%s", text);
+}
+
+tl_status tl_world_stopped(tl_world *world) {
+  int32_t rank;
+  const char *text = tl_world_error(world, &rank);
+  return tl_fail(TL_COMM, "stopped because of rank %d: %s", rank, text);
+}
+
+int32_t tl_gate_wait(tl_world *world, tl_gate *g, int32_t peer) {
+  const int64_t until = atomic_load(&world->seats[peer].stamp) + world->limit_ns;
+  if (tl_now_ns() >= until) return 0;
+  const struct timespec deadline = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+  pthread_cond_timedwait(&g->open, &g->mutex, &deadline);
+  return 1;
+}
+
+tl_status tl_world_open(int32_t ranks, tl_describe describe, void *context, tl_world **out) {
+  tl_world *world = calloc(1, sizeof *world);
+  seat *seats = aligned_alloc(sizeof(seat), (size_t)ranks * sizeof *seats);
+  if (world == NULL || seats == NULL) {
+    free(seats);
+    free(world);
+    return tl_fail(TL_MEMORY, "no room for a world of %d ranks", ranks);
+  }
+  memset(seats, 0, (size_t)ranks * sizeof *seats);
+  world->ranks = ranks, world->seats = seats;
+  world->describe = describe, world->context = context;
+  tl_gate_open(world, &world->failure);
+  *out = world;
+  return TL_OK;
+}
+
+void tl_world_close(tl_world *world) {
+  if (world == NULL) return;
+  tl_gate_close(&world->failure);
+  free(world->seats);
+  free(world);
+}
+
+void tl_world_begin(tl_world *world, double limit_s) {
+  world->limit_ns = (int64_t)(limit_s * 1e9);
+  for (int32_t i = 0; i < world->ranks; i++) tl_world_at(world, i, 0);
+}
+
+void tl_world_at(tl_world *world, int32_t rank, int32_t instruction) {
+  atomic_store_explicit(&world->seats[rank].instruction, instruction, memory_order_relaxed);
+  atomic_store_explicit(&world->seats[rank].stamp, tl_now_ns(), memory_order_relaxed);
+}
+
+void tl_world_abort(tl_world *world, int32_t rank, const char *message) {
+  pthread_mutex_lock(&world->failure.mutex);
+  if (!atomic_load(&world->aborted)) {
+    world->failed_rank = rank;
+    snprintf(world->error, sizeof world->error, "%s", message);
+    atomic_store(&world->aborted, 1);
+  }
+  pthread_mutex_unlock(&world->failure.mutex);
+  for (tl_gate *g = world->gates; g != NULL; g = g->next) {
+    pthread_mutex_lock(&g->mutex);
+    pthread_cond_broadcast(&g->open);
+    pthread_mutex_unlock(&g->mutex);
+  }
+}
+
+int32_t tl_world_aborted(tl_world *world) { return atomic_load(&world->aborted); }
+
+const char *tl_world_error(tl_world *world, int32_t *rank) {
+  *rank = world->failed_rank;
+  return world->error;
+}
+
+void tl_world_stall(tl_world *world) {
+  pthread_mutex_lock(&world->failure.mutex);
+  while (!tl_world_aborted(world)) pthread_cond_wait(&world->failure.open, &world->failure.mutex);
+  pthread_mutex_unlock(&world->failure.mutex);
+}

@@ -1,0 +1,74 @@
+/* world.h - the ranks of a run as one: where each is, how long others wait, and who failed first.
+**
+**   seat   one per rank: the instruction it is in, and since when
+**   gate   a mutex and a condition to wait at; an abort opens all gates of the world
+**
+** A rank that waits names the rank it waits for. If that rank has not begun an instruction for
+** longer than the limit, the run ends on every rank, with a message such as
+**
+**   rank 1 waits for rank 3: silent for 10 s in instruction 214 reduce_scatter over tp
+**   (recipes/x.lua:8); rank 3 is in instruction 210 linear (recipes/x.lua:6)
+**
+** A rank that is slow but goes on from instruction to instruction is waited for without limit.
+*/
+#ifndef TL_WORLD_H
+#define TL_WORLD_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "status.h"
+
+enum { TL_ERROR_BYTES = 1024 };
+
+typedef struct tl_world tl_world;
+
+typedef struct tl_gate {
+  struct tl_gate *next; /* all gates of the world */
+  pthread_mutex_t mutex;
+  pthread_cond_t open;
+} tl_gate;
+
+/* Writes where `rank` is, such as "instruction 214 linear (recipes/x.lua:8)". Called by any rank:
+** it may only read what does not change during a run. */
+typedef void (*tl_describe)(void *context, int32_t rank, int32_t instruction, char *out,
+                            size_t bytes);
+
+tl_status tl_world_open(int32_t ranks, tl_describe describe, void *context, tl_world **out);
+/* After everything that has a gate in it is closed. */
+void tl_world_close(tl_world *world);
+
+/* Begins a run: all ranks are alive now, and one that stays silent is given up after `limit_s`
+** seconds. Call while no rank runs. */
+void tl_world_begin(tl_world *world, double limit_s);
+/* `rank` begins an instruction; -1: it has ended its section. */
+void tl_world_at(tl_world *world, int32_t rank, int32_t instruction);
+
+/* Ends the run on every rank; only the first message is kept. No gate may be locked. */
+void tl_world_abort(tl_world *world, int32_t rank, const char *message);
+/* 1 after an abort. */
+int32_t tl_world_aborted(tl_world *world);
+/* The first failure and its rank. Call only after tl_world_aborted has returned 1. */
+const char *tl_world_error(tl_world *world, int32_t *rank);
+/* Returns when the world is aborted: what a rank does that has got stuck. For tests of limits. */
+void tl_world_stall(tl_world *world);
+
+/* Call while no rank runs. A gate is closed only after its world has no more ranks at work. */
+void tl_gate_open(tl_world *world, tl_gate *gate);
+void tl_gate_close(tl_gate *gate);
+/* Sleeps until the gate is signalled or `peer` has been silent for too long; 0 if it has. The
+*caller
+** holds the mutex, and looks again at what it waits for. */
+int32_t tl_gate_wait(tl_world *world, tl_gate *gate, int32_t peer);
+
+/* The two ways in which a wait of `rank` ends badly; no gate may be locked. Both return TL_COMM;
+*the
+** first aborts the world. */
+tl_status tl_world_silent(tl_world *world, int32_t rank, int32_t peer);
+tl_status tl_world_stopped(tl_world *world);
+
+/* Nanoseconds of a clock that never jumps. */
+int64_t tl_now_ns(void);
+
+#endif
