@@ -271,6 +271,37 @@ describe("a failure", function()
       "in instruction 0 recv", message(others.run, others, "step"))
   end)
 
+  it("is not seen in a rank that waits for one that is slow", function()
+    local a, b, c = programs.new { "pair", "pp" }, programs.new { "pair", "pp" },
+      programs.new { "pp" }
+    local x, y = a:tensor("f32", { 4 }, { persistent = true }), c:tensor("f32", { 4 })
+    b:tensor("f32", { 4 }, { persistent = true })
+    for _ = 1, 40 do a:add("step", "scale", { x }, { x }, { factor = 1 }) end
+    a:add("step", "all_reduce", { x }, { x }, { group = 0 })
+    b:add("step", "all_reduce", { x }, { x }, { group = 0 })
+    b:add("step", "send", { x }, {}, { group = 1, peer = 1, channel = 0 })
+    c:add("step", "recv", {}, { y }, { group = 0, peer = 0, channel = 0 })
+    local list = { a:program(), b:program(), c:program() }
+    local pair, pp = { 0, 1 }, { 1, 2 }
+    local function open(more)
+      local options = {
+        programs = list, timeout_s = 0.15, delay_us = 20000,
+        ranks = {
+          { program = 1, groups = { pair = pair } },
+          { program = 2, groups = { pair = pair, pp = pp } },
+          { program = 3, groups = { pp = pp } },
+        },
+      }
+      for name, value in pairs(more) do options[name] = value end
+      return core.ranks(options)
+    end
+    local slow <close> = open {}
+    assert.is_true(slow:run("step").ms > 200)
+    local stuck <close> = open { faults = { { rank = 0, instruction = 40, kind = "stall" } } }
+    assert.matches("rank 1 waits for rank 0: silent for 0.15 s in instruction 0 all_reduce over " ..
+      "pair .*; rank 0 is in instruction 39 scale", message(stuck.run, stuck, "step"))
+  end)
+
   it("leaves tensors readable", function()
     local p <close> = summing():program()
     local ranks <close> = programs.ranks(p, 2, { faults = { { rank = 1, instruction = 3,
