@@ -159,6 +159,15 @@ void tl_tensorcore_pack_columns(tl_tensorcore_source source, int32_t count, int6
   pack_columns(source, count, k_count, position, out);
 }
 
+void tl_tensorcore_repair(const tl_tensorcore_rows *a, const tl_tensorcore_columns *b, int32_t row,
+                          int32_t column, uint32_t bad, const float *c, float *result) {
+  for (; bad != 0; bad &= bad - 1) {
+    const int32_t lane = __builtin_ctz(bad);
+    result[lane] = tl_tensorcore_step(&a->value[0][row], SLOTS, &b->value[0][column + lane], COLUMNS,
+                                      c[lane]);
+  }
+}
+
 void tl_tensorcore_step_tile(const tl_tensorcore_rows *a, const tl_tensorcore_columns *b,
                              int32_t rows, int32_t columns, float *c, int64_t stride) {
   for (int32_t r = 0; r < rows; r++)
@@ -182,6 +191,9 @@ void tl_tensorcore_tile(const tl_tensorcore_rows *a, const tl_tensorcore_columns
 #if defined(__x86_64__)
     case TL_SIMD_AVX512:
       tl_tensorcore_tile_avx512(a, b, steps, rows, columns, c, stride, resume);
+      break;
+    case TL_SIMD_AVX2:
+      tl_tensorcore_tile_avx2(a, b, steps, rows, columns, c, stride, resume);
       break;
 #endif
     default: tile_portable(a, b, steps, rows, columns, c, stride, resume); break;

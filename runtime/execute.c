@@ -104,8 +104,9 @@ static int64_t first_not_finite(const tl_view *view) {
 static tl_status report_element(const tl_executor *e, int32_t index, int32_t position,
                                 int64_t element) {
   const tl_view *view = e->views + e->program->instructions[index].out.first + position;
-  const float value = view->dtype == TL_F32 ? ((const float *)view->data)[element]
-                                            : tl_f32_from_bf16(((const uint16_t *)view->data)[element]);
+  const float value = view->dtype == TL_F32
+                          ? ((const float *)view->data)[element]
+                          : tl_f32_from_bf16(((const uint16_t *)view->data)[element]);
   char name[160], where[96];
   int64_t at[TL_DIMS_MAX], rest = element;
   int used = 0;
@@ -118,7 +119,9 @@ static tl_status report_element(const tl_executor *e, int32_t index, int32_t pos
                      (long long)at[dim]);
   tl_program_describe_operand(e->program, index, 1, position, name, sizeof name);
   return tl_fail(TL_NUMERIC, "element [%s] of %s is %s", where, name,
-                 value != value ? "NaN" : value > 0 ? "Inf" : "-Inf");
+                 value != value ? "NaN"
+                 : value > 0    ? "Inf"
+                                : "-Inf");
 }
 
 /* Infinities belong to the contract of two outputs: lse of a row that sees no key, and the maximum
@@ -179,7 +182,8 @@ static tl_status run_instruction(const tl_executor *e, int32_t index, const tl_r
 }
 
 /* Puts the place in front of the thread's message. */
-static tl_status locate(const tl_executor *e, int32_t index, const tl_step *step, tl_status status) {
+static tl_status locate(const tl_executor *e, int32_t index, const tl_step *step,
+                        tl_status status) {
   char text[TL_ERROR_BYTES], place[256];
   snprintf(text, sizeof text, "%s", tl_last_error());
   tl_program_describe(e->program, index, place, sizeof place);

@@ -49,7 +49,8 @@ typedef struct tl_executor {
   tl_trace *trace; /* NULL: times are not taken */
   const tl_fault *faults;
   int32_t fault_count;
-  int32_t delay_us; /* waits up to this long before each instruction, to shake the order of events */
+  int32_t
+      delay_us; /* waits up to this long before each instruction, to shake the order of events */
 } tl_executor;
 
 typedef struct tl_run {

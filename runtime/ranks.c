@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "ranks.h"
 
+#include <fenv.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,13 +61,13 @@ static void run_section(rank *r) {
 static void *rank_main(void *argument) {
   rank *r = argument;
   tl_ranks *ranks = r->ranks;
+  fesetenv(FE_DFL_ENV); /* nearest even, subnormals kept: its team was opened by another thread */
   if (ranks->poison >= 0)
     memset(r->executor.arena, ranks->poison, (size_t)r->executor.program->arena_bytes);
   int64_t seen = 0;
   pthread_mutex_lock(&ranks->mutex);
   for (;;) {
-    while (ranks->turn == seen && !ranks->closing)
-      pthread_cond_wait(&ranks->begin, &ranks->mutex);
+    while (ranks->turn == seen && !ranks->closing) pthread_cond_wait(&ranks->begin, &ranks->mutex);
     if (ranks->closing) break;
     seen = ranks->turn;
     pthread_mutex_unlock(&ranks->mutex);

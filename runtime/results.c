@@ -17,7 +17,8 @@ static tl_status differ(const tl_view *a, const tl_view *b, tl_result result, in
   uint64_t x = 0, y = 0;
   memcpy(&x, a->data, (size_t)tl_dtype_bytes(a->dtype));
   memcpy(&y, b->data, (size_t)tl_dtype_bytes(b->dtype));
-  return tl_fail(TL_NUMERIC, "%s differs between ranks: rank %d has bits %08llx, rank %d has %08llx",
+  return tl_fail(TL_NUMERIC,
+                 "%s differs between ranks: rank %d has bits %08llx, rank %d has %08llx",
                  tl_result_name(result), first, (unsigned long long)x, rank, (unsigned long long)y);
 }
 
@@ -42,7 +43,6 @@ static tl_status read_result(const tl_ranks *ranks, tl_section section, tl_resul
 }
 
 tl_status tl_results_read(const tl_ranks *ranks, tl_section section, tl_results *out) {
-  for (int32_t r = 0; r < TL_RESULTS; r++)
-    TL_TRY(read_result(ranks, section, (tl_result)r, out));
+  for (int32_t r = 0; r < TL_RESULTS; r++) TL_TRY(read_result(ranks, section, (tl_result)r, out));
   return TL_OK;
 }

@@ -41,8 +41,8 @@ SMALL lanes lanes_select(lane_mask mask, lanes a, lanes b) {
   return _mm512_mask_blend_ps(mask, b, a);
 }
 
-/* The row rule over 16 products of each of 16 rows. In each step two vectors become one, and each sum
-** is one of neighbours: within quarters first, then across them. */
+/* The row rule over 16 products of each of 16 rows. In each step two vectors become one, and each
+** sum is one of neighbours: within quarters first, then across them. */
 SMALL __m512 delta_sixteen(const float *a, int64_t a_stride, const float *b, int64_t b_stride,
                            __mmask16 channels) {
   __m512 x[16];

@@ -8,10 +8,12 @@
 
 #include "attention_call.h"
 
-enum { BLOCK = 128, /* stream rows at a time, a multiple of 16; no bit depends on it */
-       LEVELS = 7 };
+enum {
+  BLOCK = 128, /* stream rows at a time, a multiple of 16; no bit depends on it */
+  LEVELS = 7
+};
 
-_Static_assert(1 << (LEVELS - 1) == TL_ATTENTION_LEAVES_MAX, "a level for every doubling of leaves");
+_Static_assert(1 << (LEVELS - 1) == TL_ATTENTION_LEAVES_MAX, "a level for each doubling");
 
 typedef struct backward {
   tl_attention_sizes sizes;
@@ -165,8 +167,10 @@ static tl_status check_backward(const tl_call *call, const backward *b) {
   const int64_t leaves = call->ints[3];
   if (leaves < 1 || leaves > TL_ATTENTION_LEAVES_MAX || (leaves & (leaves - 1)) != 0 ||
       group % leaves != 0) {
-    return tl_fail(TL_ARGUMENT, "attention: head_leaves is %lld; it is a power of two that divides"
-                   " the %lld query heads of a KV head", (long long)leaves, (long long)group);
+    return tl_fail(TL_ARGUMENT,
+                   "attention: head_leaves is %lld; it is a power of two that divides"
+                   " the %lld query heads of a KV head",
+                   (long long)leaves, (long long)group);
   }
   return TL_OK;
 }

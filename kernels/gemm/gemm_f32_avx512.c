@@ -112,6 +112,7 @@ TL_TARGET_AVX512 static void pack_turned(const float *data, int64_t stride, int3
     const int64_t length = k_count - k < LANES ? k_count - k : LANES;
     const __mmask16 mask = (__mmask16)((1u << length) - 1);
     block x;
+    for (int32_t i = 0; i < count; i++) __builtin_prefetch(data + (count + i) * stride + k);
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++)
       x[i] = i < count ? _mm512_maskz_loadu_ps(mask, data + i * stride + k) : _mm512_setzero_ps();
@@ -131,6 +132,8 @@ TL_TARGET_AVX512 static void pack_straight(const float *data, int64_t k_stride, 
   const __mmask16 first = (__mmask16)(count >= LANES ? 0xffff : (1u << count) - 1);
   const __mmask16 second = (__mmask16)(count <= LANES ? 0 : (1ull << (count - LANES)) - 1);
   for (int64_t k = 0; k < k_count; k++, data += k_stride, out += width) {
+    __builtin_prefetch(data + width);
+    __builtin_prefetch(data + width + LANES);
     _mm512_storeu_ps(out, _mm512_maskz_loadu_ps(first, data));
     if (width == COLUMNS)
       _mm512_storeu_ps(out + LANES, _mm512_maskz_loadu_ps(second, data + LANES));
@@ -166,8 +169,8 @@ const tl_gemm_engine tl_gemm_f32_avx512 = {.dtype = TL_F32,
                                            .rows = ROWS,
                                            .columns = COLUMNS,
                                            .step = 1,
-                                           .row_bytes = TL_GEMM_DEPTH * ROWS * 4 + 64,
-                                           .column_bytes = TL_GEMM_DEPTH * COLUMNS * 4,
+                                           .row_step_bytes = ROWS * 4,
+                                           .column_step_bytes = COLUMNS * 4,
                                            .pack_rows = pack_rows,
                                            .pack_columns = pack_columns,
                                            .tile = run_tile};

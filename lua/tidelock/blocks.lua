@@ -1,8 +1,8 @@
 --- Block sizes of kernels: what stands in the recipe, and what it means.
 --
 -- The key block of attention is part of the order of sums, so its default hangs on the head alone:
--- 128 keys up to head_dim 128, 64 above. `split` closes a row's sums every so many keys and must be a
--- whole number of key blocks. All other sizes are speed only.
+-- 128 keys up to head_dim 128, 64 above. `split` closes a row's sums every so many keys and must be
+-- a whole number of key blocks. All other sizes are speed only.
 local blocks = {}
 
 --- Keys of an attention block for heads of width `head_dim`, unless `kv` is set.
@@ -16,7 +16,9 @@ local function sixteens(report, path, name, value, most)
     local near = math.min(most, math.max(16, (value + 8) // 16 * 16))
     report(
       path,
-      ("%s %d is not a multiple of 16 from 16 to %d; try %s = %d"):format(name, value, most, name, near)
+      (
+        "%s %d is not a multiple of 16 from 16 to %d; try %s = %d"
+      ):format(name, value, most, name, near)
     )
     return false
   end

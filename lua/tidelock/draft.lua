@@ -1,7 +1,8 @@
 --- A recipe as a value: what tl.recipe, :with and :over make.
 --
--- A recipe is a value. It holds the tables as they were written and where each field stands; nothing
--- is checked for sense and nothing runs before the stage "check". `with` and `over` make other recipes:
+-- A recipe is a value. It holds the tables as they were written and where each field stands;
+-- nothing is checked for sense and nothing runs before the stage "check". `with` and `over` make
+-- other recipes:
 --
 --     base                       one point
 --       :over("layout", {a, b})  a, b                      sections are replaced whole
@@ -33,7 +34,9 @@ local states = setmetatable({}, { __mode = "k" })
 local Recipe = {
   __index = function(self, key) return methods[key] or states[self][key] end,
   __newindex = function(_, key)
-    error(("a recipe does not change: recipe:with { %s = .. } makes another"):format(tostring(key)), 2)
+    error(
+      ("a recipe does not change: recipe:with { %s = .. } makes another"):format(tostring(key)), 2
+    )
   end,
   __tostring = function(self) return "recipe(" .. tostring(states[self].file) .. ")" end,
   __name = "tidelock.Recipe",
@@ -57,7 +60,8 @@ local function derive(self, changes)
   return make(state)
 end
 
---- Plain tables are copied, so that a table changed later changes no recipe; modules and data are kept.
+--- Plain tables are copied, so that a table changed later changes no recipe; modules and data are
+--- kept.
 local function copy(value)
   if type(value) ~= "table" or getmetatable(value) or types.data.check(value) then return value end
   local other = {}
@@ -70,7 +74,9 @@ local function move_sites(sites, key, place, inner)
   local moved = {}
   for path, site in pairs(sites) do
     local next_byte = path:sub(#key + 1, #key + 1)
-    local inside = path:sub(1, #key) == key and (next_byte == "" or next_byte == "." or next_byte == "[")
+    local inside = path:sub(1, #key) == key and (
+      next_byte == "" or next_byte == "." or next_byte == "["
+    )
     if not inside then moved[path] = site end
   end
   moved[key] = place
@@ -136,7 +142,9 @@ end
 function methods.with(self, changes)
   local site = where.here()
   if type(changes) ~= "table" then
-    collector():add(site, "with", "expected a table as { [\"train.steps\"] = 6 }, got " .. types.show(changes))
+    collector():add(
+      site, "with", "expected a table as { [\"train.steps\"] = 6 }, got " .. types.show(changes)
+    )
     return self
   end
   local list, inner = {}, {}
@@ -172,7 +180,9 @@ function methods.over(self, key, values)
     return self
   end
   if type(values) ~= "table" or #values == 0 then
-    state.problems:add(site, ("over(%q)"):format(key), "expected a list of values, got " .. types.show(values))
+    state.problems:add(
+      site, ("over(%q)"):format(key), "expected a list of values, got " .. types.show(values)
+    )
     return self
   end
   local axis = { key = key, values = copy(values), sites = {}, place = site }
@@ -191,12 +201,15 @@ local function change_of(axis, i)
   for path, place in pairs(axis.sites) do
     if path:sub(1, #lead) == lead and #path > #lead then inner[axis.key .. path:sub(#lead + 1)] = place end
   end
-  return { key = axis.key, value = axis.values[i], place = axis.sites[lead] or axis.place, inner = inner }
+  return {
+    key = axis.key, value = axis.values[i], place = axis.sites[lead] or axis.place, inner = inner,
+  }
 end
 
 local axis_rank = { dp = 1, tp = 2, cp = 3, pp = 4, ep = 5 }
 
---- A value as the tables of a sweep show it: { dp = 2, tp = 4 } is "dp 2 tp 4", a name stands alone.
+--- A value as the tables of a sweep show it: { dp = 2, tp = 4 } is "dp 2 tp 4", a name stands
+--- alone.
 local function label_of(value)
   if type(value) ~= "table" then return types.show(value):gsub("\"", "") end
   local keys, words = {}, {}
@@ -233,7 +246,9 @@ local function point_of(self, chosen)
   local base = reload and draft.reload(state.file, given) or self
   for _, change in ipairs(state.set) do changes[#changes + 1] = change end
   local one = apply(base, changes)
-  return derive(one, { axes = {}, set = state.set, point = point, label = table.concat(words, ", ") })
+  return derive(
+    one, { axes = {}, set = state.set, point = point, label = table.concat(words, ", ") }
+  )
 end
 
 --- The points of a sweep, in written order, the last axis fastest; of other recipes themselves.

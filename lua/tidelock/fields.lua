@@ -1,8 +1,8 @@
 --- Every section and field of the recipe language, once.
 --
--- This list drives the checks, the error messages, `./tl explain` and the reference of all fields in
--- the documentation. A section is { doc, fields in order, refused = { key = reason } }; a field is
--- { name, type, default, doc, unit, required, ... }. Types are the words of types.lua, or
+-- This list drives the checks, the error messages, `./tl explain` and the reference of all fields
+-- in the documentation. A section is { doc, fields in order, refused = { key = reason } }; a field
+-- is { name, type, default, doc, unit, required, ... }. Types are the words of types.lua, or
 --
 --     "choice"     one of `values`
 --     "section"    a table with the fields of the section `of`
@@ -45,19 +45,30 @@ local later = "not available in this version"
 -- The recipe itself -----------------------------------------------------------------------------
 
 section("recipe", "What tl.recipe takes.", {
-  field("model", "module", "the model, made by nn.decoder", required { example = "nn.decoder { ... }" }),
-  field("dtype", "choice", "dtype of weights and activations", { values = { "f32", "bf16" }, default = "f32" }),
+  field(
+    "model", "module", "the model, made by nn.decoder", required { example = "nn.decoder { ... }" }
+  ),
+  field(
+    "dtype",
+    "choice",
+    "dtype of weights and activations",
+    { values = { "f32", "bf16" }, default = "f32" }
+  ),
   field("weights", "list", "rules for weights, read like a style sheet: the last that names a field wins", {
     of = "rule",
     default = {},
   }),
-  field("loss", "form", "the loss of one target token; Tidelock sums and divides once", { of = "loss" }),
+  field(
+    "loss", "form", "the loss of one target token; Tidelock sums and divides once", { of = "loss" }
+  ),
   field("data", "data", "where samples come from: tl.data.text, tl.data.tokens, tl.data.mix", required {
     example = "tl.data.text { \"text/*.txt\" }",
   }),
   field("eval", "section", "a held-out set, scored between steps", { of = "eval" }),
   field("batch", "section", "how many tokens a step sees", required { of = "batch" }),
-  field("layout", "section", "how the model is spread over ranks; changes no bit", { of = "layout" }),
+  field(
+    "layout", "section", "how the model is spread over ranks; changes no bit", { of = "layout" }
+  ),
   field("blocks", "section", "block sizes of kernels", { of = "blocks" }),
   field("policy", "form", "what is promised about bits", { of = "policy" }),
   field("train", "section", "steps, learning rate, optimizer", required { of = "train" }),
@@ -86,13 +97,19 @@ section("layout", "Sizes of the parallel axes and how they are used.", {
   field("dp", "count", "data parallel ranks", { default = 1, unit = "ranks" }),
   field("ep", "count", "expert parallel ranks", { default = 1, unit = "ranks" }),
   field("order", "string", "axes from neighbours to far", { default = "tp-cp-dp-pp" }),
-  field("sequence_parallel", "boolean", "norms and residuals cut over tp by tokens", { default = true }),
+  field(
+    "sequence_parallel", "boolean", "norms and residuals cut over tp by tokens", { default = true }
+  ),
   field("schedule", "choice", "order of micro-batches in the pipeline", {
     values = { "1f1b", "gpipe", "interleaved", "zb-h1" },
     default = "1f1b",
   }),
   field("virtual_stages", "count", "pieces of the model on one pipeline rank", { default = 1 }),
-  field("stages", "stages", "layers of each pipeline stage, as { 3, 3, 2 } or \"3 3 2\"; unset: balanced"),
+  field(
+    "stages",
+    "stages",
+    "layers of each pipeline stage, as { 3, 3, 2 } or \"3 3 2\"; unset: balanced"
+  ),
   field("zero", "whole", "ZeRO stage, 0 to 3", { default = 0 }),
   field("cp_map", "choice", "which tokens a cp rank has", { values = { "contiguous", "zigzag" } }),
   field("cp_balance", "choice", "how cp borders are placed", { values = { "tokens", "cost" } }),
@@ -223,13 +240,22 @@ fields.forms.optimizer = {
 }
 
 section("loss.cross_entropy", "Softmax cross entropy of the next token.", {
-  field("smoothing", "fraction", "share of the target spread evenly over the vocabulary", { default = 0 }),
+  field(
+    "smoothing",
+    "fraction",
+    "share of the target spread evenly over the vocabulary",
+    { default = 0 }
+  ),
   field("z", "not_negative", "weight of the squared log of the softmax sum", { default = 0 }),
 })
-fields.forms.loss = { names = { cross_entropy = "loss.cross_entropy" }, default = "cross_entropy", call = true }
+fields.forms.loss = {
+  names = { cross_entropy = "loss.cross_entropy" }, default = "cross_entropy", call = true,
+}
 
 section("log", "What is printed and recorded.", {
-  field("every", "count", "steps between lines away from a terminal", { default = 10, unit = "steps" }),
+  field(
+    "every", "count", "steps between lines away from a terminal", { default = 10, unit = "steps" }
+  ),
   field("watch", "list", "values to record, as \"PATTERN:mean\" or rms, max, norm, hash", {
     of = "watch",
     default = {},
@@ -255,7 +281,9 @@ section("init.normal", "Normal draws.", {
 section("init.uniform", "Uniform draws from -range to range.", {
   field("range", "not_negative", "largest absolute value", required { position = 2 }),
 })
-section("init.constant", "One value.", { field("value", "number", "value", required { position = 2 }) })
+section(
+  "init.constant", "One value.", { field("value", "number", "value", required { position = 2 }) }
+)
 section("init.zeros", "0.", {})
 section("init.ones", "1.", {})
 fields.forms.init = {

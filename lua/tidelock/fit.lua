@@ -22,8 +22,8 @@ function fit.list(numbers)
   return table.concat(numbers, ", ", 1, 8) .. ", .., " .. numbers[#numbers]
 end
 
---- The number of `candidates` nearest to `value` by ratio for which good(candidate) holds; of two as
---- near the larger. Nil when there is none.
+--- The number of `candidates` nearest to `value` by ratio for which good(candidate) holds; of two
+--- as near the larger. Nil when there is none.
 function fit.nearest(value, candidates, good)
   local best
   for _, candidate in ipairs(candidates) do

@@ -16,7 +16,9 @@ function tidelock.matmul(a, b)
   local core = require "tidelock.core"
   local inner = b:shape()
   local y = core.tensor(a:dtype(), { a:shape()[1], inner[2] })
-  core.call("linear_grad_input", { a, b }, { y }, { parts = 1, leaves = 1, ranges = { 0, inner[1] } })
+  core.call(
+    "linear_grad_input", { a, b }, { y }, { parts = 1, leaves = 1, ranges = { 0, inner[1] } }
+  )
   return y
 end
 

@@ -12,8 +12,8 @@ local layout = {}
 
 layout.axes = { "tp", "cp", "dp", "pp" }
 
---- The axes of an order string; nil and what is wrong with it. `ep` is dropped (experts have a grid of
---- their own), a missing axis of size 1 stands at the end.
+--- The axes of an order string; nil and what is wrong with it. `ep` is dropped (experts have a grid
+--- of their own), a missing axis of size 1 stands at the end.
 function layout.parse_order(text, size)
   local order, seen = {}, {}
   for word in (text .. "-"):gmatch "([^-]*)-" do
@@ -26,7 +26,9 @@ function layout.parse_order(text, size)
   end
   for _, axis in ipairs(layout.axes) do
     if not seen[axis] then
-      if size[axis] > 1 then return nil, ("it has no %s, which has %d ranks"):format(axis, size[axis]) end
+      if size[axis] > 1 then return nil, (
+        "it has no %s, which has %d ranks"
+      ):format(axis, size[axis]) end
       order[#order + 1] = axis
     end
   end
@@ -62,8 +64,8 @@ function layout.rank(section, coordinates)
   return rank
 end
 
---- Distances of ranks when the axes of `list` for which varies[axis] == wanted run through all their
---- coordinates, the leftmost fastest.
+--- Distances of ranks when the axes of `list` for which varies[axis] == wanted run through all
+--- their coordinates, the leftmost fastest.
 local function distances(list, varies, wanted)
   local result = { 0 }
   for _, one in ipairs(list) do
@@ -78,8 +80,8 @@ local function distances(list, varies, wanted)
   return result
 end
 
---- All groups in which `axes` ({ "tp" }, { "tp", "dp" }, ..) vary and the others are fixed: a list of
---- lists of ranks, ascending in both.
+--- All groups in which `axes` ({ "tp" }, { "tp", "dp" }, ..) vary and the others are fixed: a list
+--- of lists of ranks, ascending in both.
 function layout.groups(section, axes)
   local varies, groups, list = {}, {}, grid(section)
   for _, axis in ipairs(axes) do varies[axis] = true end

@@ -21,7 +21,9 @@ return function(section, field, required, forms)
     field("heads", "count", "query heads", required()),
     field("kv_heads", "count", "key and value heads; unset: heads"),
     field("head_dim", "count", "width of a head; unset: dim / heads"),
-    field("rope", "rope", "rotary positions: true, false or { base, scaling, ... }", { default = true }),
+    field(
+      "rope", "rope", "rotary positions: true, false or { base, scaling, ... }", { default = true }
+    ),
     field("window", "count", "keys that a query sees, itself included; unset: all before it"),
     field("bias", "boolean", "biases in q, k, v and o", { default = false }),
     name,
@@ -42,7 +44,12 @@ return function(section, field, required, forms)
     field("factor", "positive", "factor of long waves", { default = 8 }),
     field("low", "positive", "low_freq_factor", { default = 1 }),
     field("high", "positive", "high_freq_factor", { default = 4 }),
-    field("original", "count", "length the model was first trained for", { default = 8192, unit = "tokens" }),
+    field(
+      "original",
+      "count",
+      "length the model was first trained for",
+      { default = 8192, unit = "tokens" }
+    ),
   })
   forms.scaling = {
     names = { llama3 = "scaling.llama3" },
@@ -122,7 +129,12 @@ return function(section, field, required, forms)
 
   section("balance.none", "Nothing keeps load even.", {})
   section("balance.bias", "A bias of each expert moves against its load after every step.", {
-    field("speed", "number_or_call", "step of the bias, or a function of the step", required { position = 2 }),
+    field(
+      "speed",
+      "number_or_call",
+      "step of the bias, or a function of the step",
+      required { position = 2 }
+    ),
   })
   section("balance.loss", "An extra loss.", {
     field("weight", "not_negative", "its weight", required { position = 2 }),

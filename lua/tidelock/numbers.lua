@@ -1,8 +1,9 @@
 --- Functions of numbers with the same bits on every machine.
 --
--- exp, log, cos and sin of a C library differ in the last bit between versions and processors, and a
--- recipe's numbers are inside the promise. These are made of IEEE f64 additions, multiplications and
--- divisions alone, one rounding each, in the order that is written here; Lua never contracts them.
+-- exp, log, cos and sin of a C library differ in the last bit between versions and processors, and
+-- a recipe's numbers are inside the promise. These are made of IEEE f64 additions, multiplications
+-- and divisions alone, one rounding each, in the order that is written here; Lua never contracts
+-- them.
 --
 --     exp(x)    x = k ln 2 + r, |r| <= ln 2 / 2; a rational approximation in r^2; times 2^k
 --     log(x)    x = 2^k (1 + f), sqrt(1/2) < 1 + f < sqrt 2; an odd series in f / (2 + f)
@@ -14,7 +15,9 @@ local numbers = {}
 local LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 
 --- 2^k for -1022 <= k <= 1023, exact.
-local function power_of_two(k) return (string.unpack("<d", string.pack("<i8", (k + 1023) << 52))) end
+local function power_of_two(k) return (
+  string.unpack("<d", string.pack("<i8", (k + 1023) << 52))
+) end
 
 --- `x` rounded once to f32 (nearest, ties to even), as a Lua number.
 function numbers.f32(x) return (string.unpack("<f", string.pack("<f", x))) end
@@ -27,7 +30,9 @@ function numbers.exp(x)
   local high, low = x - k * LN2_HIGH, k * LN2_LOW
   local r = high - low
   local t = r * r
-  local p = 6.61375632143793436117e-05 + t * (-1.65339022054652515390e-06 + t * 4.13813679705723846039e-08)
+  local p = 6.61375632143793436117e-05 + t * (
+    -1.65339022054652515390e-06 + t * 4.13813679705723846039e-08
+  )
   local c = r - t * (1.66666666666666019037e-01 + t * (-2.77777777770155933842e-03 + t * p))
   local y = 1.0 - ((low - (r * c) / (2.0 - c)) - high)
   if k == 1024 then return y * 2.0 * power_of_two(1023) end
@@ -53,7 +58,9 @@ function numbers.log(x, base)
   local s = f / (2.0 + f)
   local z = s * s
   local w = z * z
-  local even = w * (3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01))
+  local even = w * (
+    3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01)
+  )
   local odd = 1.818357216161805012e-01 + w * 1.479819860511658591e-01
   odd = z * (6.666666666666735130e-01 + w * (2.857142874366239149e-01 + w * odd))
   local half = 0.5 * f * f
@@ -62,7 +69,9 @@ end
 
 local function sine(x, tail)
   local z = x * x
-  local r = 2.75573137070700676789e-06 + z * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10)
+  local r = 2.75573137070700676789e-06 + z * (
+    -2.50507602534068634195e-08 + z * 1.58969099521155010221e-10
+  )
   r = 8.33333333332248946124e-03 + z * (-1.98412698298579493134e-04 + z * r)
   local v = z * x
   return x - ((z * (0.5 * tail - v * r) - tail) - v * -1.66666666666666324348e-01)
@@ -71,7 +80,11 @@ end
 local function cosine(x, tail)
   local z = x * x
   local r = 2.08757232129817482790e-09 + z * -1.13596475577881948265e-11
-  r = z * (-1.38888888888741095749e-03 + z * (2.48015872894767294178e-05 + z * (-2.75573143513906633035e-07 + z * r)))
+  r = z * (
+    -1.38888888888741095749e-03 + z * (
+      2.48015872894767294178e-05 + z * (-2.75573143513906633035e-07 + z * r)
+    )
+  )
   r = z * (4.16666666666666019037e-02 + r)
   local half = 0.5 * z
   local w = 1.0 - half

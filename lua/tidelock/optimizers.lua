@@ -1,9 +1,9 @@
 --- Optimizers: the numbers of a step that the host makes for the kernels.
 --
 -- Which optimizers there are, and their options, stands in fields.lua. AdamW reads three scalars a
--- step: the learning rate and the two bias corrections 1 / (1 - beta^t), t from 1. beta^t is made by
--- squaring in f64 (numbers.power), so it does not depend on where a run was resumed; each scalar is
--- rounded once to f32.
+-- step: the learning rate and the two bias corrections 1 / (1 - beta^t), t from 1. beta^t is made
+-- by squaring in f64 (numbers.power), so it does not depend on where a run was resumed; each scalar
+-- is rounded once to f32.
 local numbers = require "tidelock.numbers"
 
 local optimizers = {}

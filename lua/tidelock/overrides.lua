@@ -2,8 +2,9 @@
 --
 --     layout.tp=2   policy.leaves.dp=512   train.save=false   layout='{ dp = 8 }'   layout.schedule=zb-h1
 --
--- A value is a Lua literal (number, true, false, nil, "text", a table of these) or a bare word, which
--- is a string. What was set is checked later, together with the recipe; mistakes blame "command line".
+-- A value is a Lua literal (number, true, false, nil, "text", a table of these) or a bare word,
+-- which is a string. What was set is checked later, together with the recipe; mistakes blame
+-- "command line".
 local fields = require "tidelock.fields"
 local suggest = require "tidelock.suggest"
 local types = require "tidelock.types"
@@ -36,7 +37,9 @@ function overrides.parse(words, problems)
     if not key then
       problems:add(overrides.place, word, "expected key=value, as layout.tp=2")
     elseif text == "" then
-      problems:add(overrides.place, key, "nothing stands behind =; to unset a field write " .. key .. "=nil")
+      problems:add(
+        overrides.place, key, "nothing stands behind =; to unset a field write " .. key .. "=nil"
+      )
     else
       local value, message, unset = read_value(text)
       if message then
@@ -55,8 +58,8 @@ local function copy_level(value)
   return other
 end
 
---- The table that a dotted key goes into when `value` stands there: a name becomes a table that starts
---- with it, nothing and false become an empty one. Nil and a reason when that cannot be.
+--- The table that a dotted key goes into when `value` stands there: a name becomes a table that
+--- starts with it, nothing and false become an empty one. Nil and a reason when that cannot be.
 local function open_table(value, field, path)
   if value == nil or value == false or value == true then return {} end
   if types.module.check(value) or types.data.check(value) then
@@ -80,8 +83,8 @@ local function section_of(field, value)
   return field.of and fields.sections[field.of]
 end
 
---- A copy of the recipe's `values` with the field `key` (dotted) set to `value`; nil and a reason when
---- that cannot be. Only the tables on the way are copied.
+--- A copy of the recipe's `values` with the field `key` (dotted) set to `value`; nil and a reason
+--- when that cannot be. Only the tables on the way are copied.
 function overrides.set(values, key, value)
   local root = copy_level(values)
   local at, section, path = root, fields.sections.recipe, nil

@@ -1,8 +1,8 @@
 --- tl.params { depth = 12, width = 768 }: knobs of a recipe.
 --
--- The table names each knob once, with its usual value. The command line (depth=24) and :over("depth",
--- ..) set them; then the file is loaded again, because everything in it may depend on them. A knob has
--- the type of its usual value.
+-- The table names each knob once, with its usual value. The command line (depth=24) and
+-- :over("depth", ..) set them; then the file is loaded again, because everything in it may depend
+-- on them. A knob has the type of its usual value.
 local fields = require "tidelock.fields"
 local types = require "tidelock.types"
 local where = require "tidelock.where"
@@ -33,7 +33,12 @@ end
 local function declare(context, site, name, default)
   local place = where.field(site, "params", name)
   if type(name) ~= "string" or not name:find "^[%a_][%w_]*$" then
-    problem(context, place, "params", ("a knob has a name, as { depth = 12 }; got %s"):format(types.show(name)))
+    problem(
+      context,
+      place,
+      "params",
+      ("a knob has a name, as { depth = 12 }; got %s"):format(types.show(name))
+    )
     return nil
   end
   if fields.sections.recipe.by_name[name] then
@@ -41,14 +46,24 @@ local function declare(context, site, name, default)
   end
   local kind = type(default)
   if kind ~= "number" and kind ~= "string" and kind ~= "boolean" then
-    problem(context, place, "params." .. name, "expected a number, a string or true or false, got " .. types.show(default))
+    problem(
+      context,
+      place,
+      "params." .. name,
+      "expected a number, a string or true or false, got " .. types.show(default)
+    )
   end
   local given = context and context.given[name]
   if context then context.declared[name] = default end
   if not given then return default end
   local value = fit(default, given.value)
   if value == nil then
-    problem(context, given.place, name, ("expected %s, got %s"):format(wanted(default), types.show(given.value)))
+    problem(
+      context,
+      given.place,
+      name,
+      ("expected %s, got %s"):format(wanted(default), types.show(given.value))
+    )
     return default
   end
   return value
@@ -59,7 +74,9 @@ function params.new(defaults)
   local context, site = where.context(), where.here()
   local values = {}
   if type(defaults) ~= "table" then
-    problem(context, site, "params", "expected a table as { depth = 12 }, got " .. types.show(defaults))
+    problem(
+      context, site, "params", "expected a table as { depth = 12 }, got " .. types.show(defaults)
+    )
     return values
   end
   local names = {}

@@ -5,8 +5,8 @@
 --     "batch"    the layout's own      the same for any batch and pp, for one choice of tp and dp
 --     "fast"     the layout's own      none; on the host it runs the same kernels as "batch"
 --
--- Leaves are the inputs of the trees that add across ranks: powers of two, a multiple of the axis, and
--- part of the key. They never grow by themselves.
+-- Leaves are the inputs of the trees that add across ranks: powers of two, a multiple of the axis,
+-- and part of the key. They never grow by themselves.
 local policy = {}
 
 local arithmetic_of = { f32 = "fma", bf16 = "sm_90" }
@@ -43,7 +43,10 @@ local function check_leaves(resolved, given, report)
         )
       )
     elseif axis == "cp" and count > 1 then
-      report("policy.leaves.cp", ("leaves.cp %d is not available in this version; leave it out"):format(count))
+      report(
+        "policy.leaves.cp",
+        ("leaves.cp %d is not available in this version; leave it out"):format(count)
+      )
     end
   end
 end
@@ -59,13 +62,15 @@ local function check_arithmetic(resolved, dtype, report)
   elseif name ~= arithmetic_of[dtype] then
     report(
       "policy.arithmetic",
-      ("%q does not go with dtype %q; try arithmetic = %q"):format(name, dtype, arithmetic_of[dtype])
+      (
+        "%q does not go with dtype %q; try arithmetic = %q"
+      ):format(name, dtype, arithmetic_of[dtype])
     )
   end
 end
 
---- The policy of a recipe: { name, leaves = { tp, dp, cp }, arithmetic, seed }. `given` is the checked
---- form; `layout` has its defaults.
+--- The policy of a recipe: { name, leaves = { tp, dp, cp }, arithmetic, seed }. `given` is the
+--- checked form; `layout` has its defaults.
 function policy.resolve(given, layout, dtype, report)
   local resolved = {
     name = given.name,

@@ -4,9 +4,9 @@
 --     command line: batch.micro: micro 12 does not divide 16, the samples of a rank; try micro = 8
 --     2 errors; nothing was started
 --
--- A problem is a place ("file:line" or "command line"), the path of the field, and a sentence with the
--- numbers, what is allowed and what to try. Problems are sorted by place, the command line first; the
--- same problem found twice (a layer is made many times) is printed once.
+-- A problem is a place ("file:line" or "command line"), the path of the field, and a sentence with
+-- the numbers, what is allowed and what to try. Problems are sorted by place, the command line
+-- first; the same problem found twice (a layer is made many times) is printed once.
 local Problems = {}
 Problems.__index = Problems
 

@@ -1,8 +1,8 @@
 --- Recipe files: runs their text, under limits, and finishes the recipe that it returns.
 --
--- One loading has one context: { path, problems, files, given, declared, modules }. A recipe that loads
--- another (tl.load) shares it, so that all mistakes of both files are printed together and the command
--- line reaches the knobs of both.
+-- One loading has one context: { path, problems, files, given, declared, modules }. A recipe that
+-- loads another (tl.load) shares it, so that all mistakes of both files are printed together and
+-- the command line reaches the knobs of both.
 local draft = require "tidelock.draft"
 local overrides = require "tidelock.overrides"
 local params = require "tidelock.params"
@@ -61,7 +61,9 @@ local function run_file(path, context)
   end
   if not recipe.is(result) then
     local got = result == nil and "nothing" or types.show(result)
-    context.problems:add(path, nil, "a recipe ends with return tl.recipe { ... }; this file gives " .. got)
+    context.problems:add(
+      path, nil, "a recipe ends with return tl.recipe { ... }; this file gives " .. got
+    )
     return nil
   end
   return result
@@ -82,14 +84,17 @@ function recipe.load_given(path, given)
   })
 end
 
---- The recipe of the file `path` with overrides, a list of "key=value" from the command line. Raises
---- when the file does not run; other mistakes are kept for the stage "check", which raises them all.
+--- The recipe of the file `path` with overrides, a list of "key=value" from the command line.
+--- Raises when the file does not run; other mistakes are kept for the stage "check", which raises
+--- them all.
 function recipe.load(path, words)
   local found = problems.new()
   local list = overrides.parse(words or {}, found)
   local given, rest = {}, {}
   for _, entry in ipairs(list) do
-    if not entry.key:find(".", 1, true) then given[entry.key] = { value = entry.value, place = overrides.place } end
+    if not entry.key:find(".", 1, true) then given[entry.key] = {
+      value = entry.value, place = overrides.place,
+    } end
   end
   local result = recipe.load_given(path, given)
   for _, entry in ipairs(list) do
@@ -99,12 +104,17 @@ function recipe.load(path, words)
   return draft.set(result, rest)
 end
 
---- tl.load(path): a recipe beside the file that asks, or, in a script's first line, beside the script.
+--- tl.load(path): a recipe beside the file that asks, or, in a script's first line, beside the
+--- script.
 function recipe.load_from(path)
-  if type(path) ~= "string" then error("tl.load takes the path of a recipe, got " .. types.show(path), 0) end
+  if type(path) ~= "string" then error(
+    "tl.load takes the path of a recipe, got " .. types.show(path), 0
+  ) end
   local context = where.context()
   local full = path
-  if path:sub(1, 1) ~= "/" then full = sandbox.normalize(sandbox.folder(where.file() or "") .. path) end
+  if path:sub(1, 1) ~= "/" then full = sandbox.normalize(
+    sandbox.folder(where.file() or "") .. path
+  ) end
   if not context then return recipe.load(full) end
   local result = run_file(full, context)
   if not result then error(context, 0) end -- noted already; run_file knows this error by its value

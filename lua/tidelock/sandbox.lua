@@ -97,7 +97,9 @@ function sandbox.normalize(path)
   path = path:gsub("/%./", "/"):gsub("^%./", "")
   repeat
     before = path
-    path = path:gsub("([^/]+)/%.%./", function(folder) return folder == ".." and "../../" or "" end, 1)
+    path = path:gsub(
+      "([^/]+)/%.%./", function(folder) return folder == ".." and "../../" or "" end, 1
+    )
   until path == before
   return path
 end
@@ -128,7 +130,12 @@ local function require_beside(path, context, name)
       return context.modules[stem].value
     end
   end
-  error(("module '%s' not found: no file %s.lua and no %s/init.lua beside the recipe"):format(name, stem, stem), 3)
+  error(
+    (
+      "module '%s' not found: no file %s.lua and no %s/init.lua beside the recipe"
+    ):format(name, stem, stem),
+    3
+  )
 end
 
 --- The global table of a recipe file.

@@ -12,7 +12,9 @@
 -- whose value is made elsewhere (`layout = wide`) has a line and no fields of its own.
 local scan = {}
 
-local openers = { ["("] = true, ["["] = true, ["{"] = true, ["function"] = true, ["if"] = true, ["do"] = true }
+local openers = {
+  ["("] = true, ["["] = true, ["{"] = true, ["function"] = true, ["if"] = true, ["do"] = true,
+}
 openers["repeat"] = true
 local closers = { [")"] = true, ["]"] = true, ["}"] = true, ["end"] = true, ["until"] = true }
 
@@ -55,7 +57,9 @@ function scan.tokens(text)
     local kind, last = token_at(text, at)
     local piece = text:sub(at, last)
     if kind == "string" then
-      tokens[#tokens + 1] = { kind = kind, text = piece:match("^[\"'](.*)[\"']$") or piece, line = line }
+      tokens[#tokens + 1] = {
+        kind = kind, text = piece:match("^[\"'](.*)[\"']$") or piece, line = line,
+      }
     elseif kind ~= "space" then
       tokens[#tokens + 1] = { kind = kind, text = piece, line = line }
     end
@@ -75,7 +79,9 @@ local function value_at(tokens, at)
   while tokens[at] do
     local token = tokens[at]
     local plain = token.kind ~= "string"
-    if depth == 0 and plain and (token.text == "," or token.text == ";" or token.text == "}") then break end
+    if depth == 0 and plain and (
+      token.text == "," or token.text == ";" or token.text == "}"
+    ) then break end
     if depth == 0 and is(token, "{") and not node.fields then
       local inner
       inner, at = table_at(tokens, at)

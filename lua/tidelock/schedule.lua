@@ -48,7 +48,9 @@ local function tabulate(call, count, path, context, report)
     for step = 1, count do
       local value = call(step)
       if type(value) ~= "number" or value ~= value or value < 0 or value == math.huge then
-        report(path, ("gave %s for step %d; expected a number, 0 or more"):format(tostring(value), step))
+        report(
+          path, ("gave %s for step %d; expected a number, 0 or more"):format(tostring(value), step)
+        )
         return
       end
       values[step] = numbers.f32(value)
@@ -58,7 +60,8 @@ local function tabulate(call, count, path, context, report)
   return good and #values == count and values or nil
 end
 
---- The learning rate of a checked section "train", ready for schedule.at; nil when something is wrong.
+--- The learning rate of a checked section "train", ready for schedule.at; nil when something is
+--- wrong.
 function schedule.resolve(train, context, report)
   local lr = train.lr
   if not lr or not train.steps then return nil end
@@ -71,7 +74,9 @@ function schedule.resolve(train, context, report)
   end
   if train.warmup then
     if lr.name ~= "constant" then
-      report("train.warmup", ("lr = { %q, .. } has a warmup of its own; write it there"):format(lr.name))
+      report(
+        "train.warmup", ("lr = { %q, .. } has a warmup of its own; write it there"):format(lr.name)
+      )
     else
       resolved.warmup = train.warmup
     end

@@ -54,7 +54,9 @@ local function unknown(name, key)
   local near = type(key) == "string" and suggest.nearest(key, names)
   local has = #names > 0 and "has " .. table.concat(names, ", ") or "takes no options"
   local label = name == "recipe" and "a recipe" or name
-  return ("no such key; %s%s %s"):format(near and ("did you mean %s? "):format(near) or "", label, has)
+  return ("no such key; %s%s %s"):format(
+    near and ("did you mean %s? "):format(near) or "", label, has
+  )
 end
 
 local checkers = {}
@@ -131,7 +133,8 @@ function checkers.list(entry, value, path, report)
   return list
 end
 
---- Entries without a key: modules of a residual, patterns of a weight rule, or values with a position.
+--- Entries without a key: modules of a residual, patterns of a weight rule, or values with a
+--- position.
 local function check_positional(section, key, value, path, report, result)
   local kind = section.positional == "modules" and types.module
     or section.positional == "patterns" and types.string
@@ -147,7 +150,10 @@ local function check_positional(section, key, value, path, report, result)
       return
     end
   end
-  report(path, ("entry %s has no name; %s"):format(key, unknown(section.name, key):gsub("^no such key; ", "")))
+  report(
+    path,
+    ("entry %s has no name; %s"):format(key, unknown(section.name, key):gsub("^no such key; ", ""))
+  )
 end
 
 local function check_keys(section, value, path, report, result, named)
@@ -167,8 +173,8 @@ local function check_keys(section, value, path, report, result, named)
   end
 end
 
---- Checks `value` against the section `name`; returns a new table with defaults filled in. Fields that
---- are wrong are left out. `named` is the name of a form whose section this is.
+--- Checks `value` against the section `name`; returns a new table with defaults filled in. Fields
+--- that are wrong are left out. `named` is the name of a form whose section this is.
 function schema.section(name, value, path, report, named)
   local section = fields.sections[name]
   local result = { name = named }
@@ -181,12 +187,17 @@ function schema.section(name, value, path, report, named)
       local given = value[entry.name] ~= nil or entry.position and value[entry.position] ~= nil
       if entry.required and not given then
         local example = entry.example or ".."
-        report(join(path, entry.name), ("missing: %s; write %s = %s"):format(entry.doc, entry.name, example))
+        report(
+          join(path, entry.name),
+          ("missing: %s; write %s = %s"):format(entry.doc, entry.name, example)
+        )
       end
     end
   end
   if section.positional == "patterns" and #result == 0 then
-    report(path, "a weight rule starts with a pattern of weight names, as { \"*.gain\", decay = 0 }")
+    report(
+      path, "a weight rule starts with a pattern of weight names, as { \"*.gain\", decay = 0 }"
+    )
   end
   for _, entry in ipairs(section.fields) do
     if result[entry.name] == nil and not entry.required and entry.default ~= nil then
@@ -221,7 +232,8 @@ local function unknown_form(form, name, path, report)
 end
 
 --- Checks a name, a table that starts with a name, a number or a function against the form `kind`.
---- Returns { name = .., fields .. }; for a function { name = "function", call = it }; nil when wrong.
+--- Returns { name = .., fields .. }; for a function { name = "function", call = it }; nil when
+--- wrong.
 function schema.form(kind, value, path, report)
   local form = fields.forms[kind]
   if type(value) == "function" and form.call then return { name = "function", call = value } end
@@ -246,8 +258,9 @@ function schema.form(kind, value, path, report)
   return schema.section(form.names[name], value, path, report, name)
 end
 
---- Checks the options of nn.NAME (`name` is "nn.NAME") that were written at `site`; returns them with
---- defaults. While a recipe loads, mistakes are collected and wrong fields left out; else they raise.
+--- Checks the options of nn.NAME (`name` is "nn.NAME") that were written at `site`; returns them
+--- with defaults. While a recipe loads, mistakes are collected and wrong fields left out; else they
+--- raise.
 function schema.check(name, options, site)
   local context = where.context()
   local collected = context and context.problems or problems.new()

@@ -1,20 +1,21 @@
 --- The nearest known word to a mistyped one, for "did you mean".
 local suggest = {}
 
---- The number of letters to add, drop, change or swap with a neighbour to turn `a` into `b`.
+--- How far `a` is from `b`: 2 for each letter to add, drop or change, 1 for two neighbours swapped.
 function suggest.distance(a, b)
-  local before, row, previous = {}, {}, {}
-  for j = 0, #b do row[j] = j end
+  local rows = { [0] = {} }
+  for j = 0, #b do rows[0][j] = 2 * j end
   for i = 1, #a do
-    before, previous, row = previous, row, { [0] = i }
+    rows[i] = { [0] = 2 * i }
     for j = 1, #b do
-      local same = a:byte(i) == b:byte(j)
-      row[j] = math.min(previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (same and 0 or 1))
+      local change = a:byte(i) == b:byte(j) and 0 or 2
+      local best = math.min(rows[i - 1][j] + 2, rows[i][j - 1] + 2, rows[i - 1][j - 1] + change)
       local swapped = i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j)
-      if swapped then row[j] = math.min(row[j], before[j - 2] + 1) end
+      if swapped then best = math.min(best, rows[i - 2][j - 2] + 1) end
+      rows[i][j] = best
     end
   end
-  return row[#b]
+  return rows[#a][#b]
 end
 
 local function by_distance(word, known)
@@ -32,7 +33,7 @@ end
 local function is_near(word, candidate, distance)
   local begins = candidate:find(word, 1, true) == 1 or word:find(candidate, 1, true) == 1
   if #word >= 3 and begins then return true end
-  return distance <= math.max(1, #word // 3) and distance < math.max(#word, #candidate)
+  return distance <= 2 * math.max(1, #word // 3) and distance < 2 * math.max(#word, #candidate)
 end
 
 --- The word of `known` that is nearest to `word`, or nil when none is near: at most a third of the

@@ -29,8 +29,12 @@ types.string = {
   check = function(value) return type(value) == "string" and value ~= "" and value or nil end,
 }
 types.call = { expected = "a function", check = of_type "function" }
-types.count = { expected = "a positive integer", check = function(value) return integer(value, 1) end }
-types.whole = { expected = "an integer, 0 or more", check = function(value) return integer(value, 0) end }
+types.count = {
+  expected = "a positive integer", check = function(value) return integer(value, 1) end,
+}
+types.whole = {
+  expected = "an integer, 0 or more", check = function(value) return integer(value, 0) end,
+}
 types.number = { expected = "a number", check = finite }
 types.positive = {
   expected = "a number above 0",
@@ -93,7 +97,9 @@ types.watch = {
 --- A value as messages show it.
 function types.show(value)
   local kind = type(value)
-  if kind == "string" then return (#value > 40 and ("%q..."):format(value:sub(1, 37)) or ("%q"):format(value)) end
+  if kind == "string" then return (
+    #value > 40 and ("%q..."):format(value:sub(1, 37)) or ("%q"):format(value)
+  ) end
   if kind == "number" then
     return math.type(value) == "integer" and tostring(value) or ("%.7g"):format(value)
   end

@@ -2,11 +2,12 @@
 --
 -- The innermost frame of the stack that belongs to a recipe is the place, with one exception:
 -- `return tl.recipe { ... }` is a tail call, and the recipe's frame is gone before tl.recipe runs.
--- So a line hook notes the last recipe line while a recipe's code runs (where.run), and a frame that
--- was entered by a tail call is blamed on that line. The same hook counts instructions: a recipe that
--- does not end is an error with its line.
+-- So a line hook notes the last recipe line while a recipe's code runs (where.run), and a frame
+-- that was entered by a tail call is blamed on that line. The same hook counts instructions: a
+-- recipe that does not end is an error with its line.
 --
--- Paths are as given on the command line, or, for a file that another one loads, joined to its folder.
+-- Paths are as given on the command line, or, for a file that another one loads, joined to its
+-- folder.
 local scan = require "tidelock.scan"
 
 local where = {}
@@ -76,8 +77,8 @@ function where.join(path, key)
   return path == "" and tostring(key) or path .. "." .. tostring(key)
 end
 
---- Calls found(path, place) for every field of the constructor that `name` is called with at `site`;
---- paths are those of where.join.
+--- Calls found(path, place) for every field of the constructor that `name` is called with at
+--- `site`; paths are those of where.join.
 function where.each(site, name, key, found)
   local path = site and site:match("^(.*):%d+$")
   local function visit(node, prefix)
@@ -91,8 +92,8 @@ function where.each(site, name, key, found)
   if node then visit(node, "") end
 end
 
---- The place of one field of the constructor that `name` is called with at `site`; `site` itself when
---- the text does not tell. Of a dotted name ("nn.linear") the last word counts.
+--- The place of one field of the constructor that `name` is called with at `site`; `site` itself
+--- when the text does not tell. Of a dotted name ("nn.linear") the last word counts.
 function where.field(site, name, field)
   local node = site and node_of(site, name)
   local child = node and node.fields[field]
@@ -105,7 +106,9 @@ local function over_budget()
     if not info then break end
     if is_recipe(info.source) then
       error(
-        ("%s:%d: stopped after %d million instructions: this loop does not end (a recipe only describes)"):format(
+        (
+          "%s:%d: stopped after %d million instructions: this loop does not end (a recipe only describes)"
+        ):format(
           info.source:sub(2),
           info.currentline,
           where.instructions_max // 1000000
@@ -132,8 +135,8 @@ local function hook(event, line)
 end
 
 local function finish(previous, ...)
+  debug.sethook(previous.hook, previous.mask, previous.count) -- first: the hook reads `current`
   current, last_source, last_line = previous.context, previous.source, previous.line
-  debug.sethook(previous.hook, previous.mask, previous.count)
   return ...
 end
 

@@ -9,6 +9,7 @@
 **   source:micro(step, samples_global, first, samples)   -> tokens, targets, cu | nil, message
 **   source:targets(step, samples_global, first, samples) -> how many targets are not -1
 **   source:fingerprint()                                 -> 16 hex digits
+**   source:about() -> { files, documents, tokens, bytes, samples_per_epoch }
 **
 ** What is wrong with the data is an answer, not a Lua error: the caller adds nothing to it.
 */
@@ -258,7 +259,6 @@ static int data_fingerprint(lua_State *L) {
   return 1;
 }
 
-/* source:about() -> { files, documents, tokens, bytes, samples_per_epoch } */
 static int data_about(lua_State *L) {
   const tl_data_about about = tl_data_look(bind_check_data(L, 1));
   const struct {

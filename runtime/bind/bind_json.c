@@ -1,5 +1,7 @@
 /* bind_json.c - JSON to and from Lua values (jansson reads; writing is here, to fix every byte).
 **
+**     json.encode(value) -> text    json.decode(text) -> value    json.array(table) -> the table
+**
 **     object  <->  table with string keys, written in bytewise order of keys
 **     array   <->  table with the keys 1 .. n; an empty one is an object unless made by json.array
 **     null    <->  json.null

@@ -14,23 +14,20 @@ static int64_t to_int(lua_State *L, const char *place, const char *name) {
   int whole;
   const lua_Integer value = lua_tointegerx(L, -1, &whole);
   if (!whole || lua_type(L, -1) != LUA_TNUMBER)
-    luaL_error(L, "%s: %s is %s, must be an integer", place, name,
-               luaL_tolstring(L, -1, NULL));
+    luaL_error(L, "%s: %s is %s, must be an integer", place, name, luaL_tolstring(L, -1, NULL));
   return value;
 }
 
 static float to_float(lua_State *L, const char *place, const char *name) {
   if (lua_type(L, -1) != LUA_TNUMBER)
-    luaL_error(L, "%s: %s is %s, must be a number", place, name,
-               luaL_tolstring(L, -1, NULL));
+    luaL_error(L, "%s: %s is %s, must be a number", place, name, luaL_tolstring(L, -1, NULL));
   return (float)lua_tonumber(L, -1);
 }
 
 /* Numbers that the last name takes: the length of its table, which is left on the stack. */
 static int32_t push_rest(lua_State *L, int attrs, const char *place, const char *name) {
   if (push_attribute(L, attrs, place, name) != LUA_TTABLE)
-    luaL_error(L, "%s: %s is a %s, must be a table of numbers", place, name,
-               luaL_typename(L, -1));
+    luaL_error(L, "%s: %s is a %s, must be a table of numbers", place, name, luaL_typename(L, -1));
   const lua_Unsigned count = lua_rawlen(L, -1);
   if (count > 1 << 20) luaL_error(L, "%s: %s has %I numbers", place, name, count);
   return (int32_t)count;

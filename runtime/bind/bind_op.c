@@ -3,6 +3,8 @@
 **     core.call("rms_norm", { x, gain }, { y, rstd }, { eps = 1e-5 } [, { step =, seed =,
 **               sample_base =, scalars = { .. }, threads = n, scratch = byte }])
 **
+**     core.ops() -> list of { name, inputs, outputs, ints, floats, gradient, traits, host }
+**
 ** Operands stand in the order of the row in ops.def; one that is left out is `false`. All numbers
 ** of the row have to be given, and no others. `scratch` fills the temporary memory of all workers
 ** with a byte beforehand: results may not depend on it.
@@ -179,7 +181,6 @@ static void set_text(lua_State *L, const char *field, const char *text) {
   lua_setfield(L, -2, field);
 }
 
-/* core.ops() -> list of { name, inputs, outputs, ints, floats, gradient, traits, host }. */
 static int core_ops(lua_State *L) {
   lua_createtable(L, TL_OP_COUNT, 0);
   for (int32_t op = 0; op < TL_OP_COUNT; op++) {

@@ -53,8 +53,7 @@ int bind_optional(lua_State *L, int table, const char *place, const char *name, 
 }
 
 static void required(lua_State *L, int table, const char *place, const char *name, int type) {
-  if (!bind_optional(L, table, place, name, type))
-    luaL_error(L, "%s: %s is missing", place, name);
+  if (!bind_optional(L, table, place, name, type)) luaL_error(L, "%s: %s is missing", place, name);
 }
 
 /* Pops the top of the stack as an integer. */
@@ -123,7 +122,8 @@ static void each(lua_State *L, int table, const char *name, tl_program *program,
 }
 
 static void read_group(lua_State *L, tl_program *program, int index) {
-  if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "group %d is a %s", index, luaL_typename(L, -1));
+  if (lua_type(L, -1) != LUA_TSTRING)
+    luaL_error(L, "group %d is a %s", index, luaL_typename(L, -1));
   bind_check(L, tl_program_add_group(program, lua_tostring(L, -1)));
 }
 
@@ -177,8 +177,8 @@ static void read_instruction(lua_State *L, tl_program *program, int32_t sites) {
     luaL_error(L, "%s: site is %d; there are %d", place, parts.site + 1, sites);
   required(L, table, place, "op", LUA_TSTRING);
   if (tl_op_find(lua_tostring(L, -1), &parts.op) != TL_OK)
-    luaL_error(L, "%s (%s): %s", place, parts.site < 0 ? "no recipe line" : program->texts[parts.site],
-               tl_last_error());
+    luaL_error(L, "%s (%s): %s", place,
+               parts.site < 0 ? "no recipe line" : program->texts[parts.site], tl_last_error());
   place_of(program, parts.op, parts.site, place, sizeof place);
   if (!bind_optional(L, table, place, "attrs", LUA_TTABLE)) lua_newtable(L);
   const int attrs = lua_gettop(L);
@@ -218,7 +218,8 @@ static void read_sections(lua_State *L, int table, tl_program *program) {
     if (lua_type(L, -2) != LUA_TSTRING) luaL_error(L, "program: a section without a name");
     bind_check(L, tl_section_find(lua_tostring(L, -2), &section));
     if (!lua_istable(L, -1)) luaL_error(L, "program: a section is { first, count }");
-    program->sections[section].first = narrow(L, "section", "first", bind_element(L, "section", 1)) - 1;
+    program->sections[section].first =
+        narrow(L, "section", "first", bind_element(L, "section", 1)) - 1;
     program->sections[section].count = narrow(L, "section", "count", bind_element(L, "section", 2));
     lua_pop(L, 1);
   }
@@ -237,7 +238,8 @@ static void read_results(lua_State *L, int table, tl_program *program) {
   lua_pop(L, 1);
 }
 
-static int32_t check_index(lua_State *L, const tl_program *program, const char *name, lua_Integer i) {
+static int32_t check_index(lua_State *L, const tl_program *program, const char *name,
+                           lua_Integer i) {
   if (i < 1 || i > program->place_count)
     luaL_error(L, "program: %s has tensor %I; there are %d", name, (LUAI_UACINT)i,
                program->place_count);
@@ -251,7 +253,8 @@ static void read_marks(lua_State *L, int table, tl_program *program) {
       if (!lua_isinteger(L, -2) || lua_type(L, -1) != LUA_TSTRING)
         luaL_error(L, "program: name_of maps tensors to names");
       const int32_t tensor = check_index(L, program, "name_of", lua_tointeger(L, -2));
-      bind_check(L, tl_program_add_text(program, lua_tostring(L, -1), &program->places[tensor].name));
+      bind_check(L,
+                 tl_program_add_text(program, lua_tostring(L, -1), &program->places[tensor].name));
       lua_pop(L, 1);
     }
   }

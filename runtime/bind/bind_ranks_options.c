@@ -56,8 +56,7 @@ static void refuse_unknown_groups(lua_State *L, const tl_program *program, const
     int32_t g = 0;
     lua_pop(L, 1);
     const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "a position";
-    while (g < program->group_count &&
-           strcmp(program->texts[program->group_names[g]], name) != 0)
+    while (g < program->group_count && strcmp(program->texts[program->group_names[g]], name) != 0)
       g++;
     if (g == program->group_count) luaL_error(L, "%s: its program has no group %s", place, name);
   }
@@ -195,8 +194,7 @@ void bind_read_ranks_options(lua_State *L, int arg, tl_ranks_options *out) {
   read_feeds(L, arg, ranks, out);
   read_faults(L, arg, out);
   out->seed = (uint64_t)bind_integer(L, arg, "ranks", "seed", 0);
-  out->cores =
-      (int32_t)bind_integer(L, arg, "ranks", "threads", sysconf(_SC_NPROCESSORS_ONLN));
+  out->cores = (int32_t)bind_integer(L, arg, "ranks", "threads", sysconf(_SC_NPROCESSORS_ONLN));
   out->timeout_s = read_number(L, arg, "timeout_s", 0);
   out->start_s = read_number(L, arg, "start_s", out->timeout_s > 0 ? out->timeout_s : 300);
   if (out->timeout_s == 0) out->timeout_s = 10;

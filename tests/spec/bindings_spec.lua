@@ -49,6 +49,23 @@ describe("json", function()
   end)
 end)
 
+describe("a binding", function()
+  it("says how each of its functions is called, in the file's opening", function()
+    local silent = {}
+    for _, path in ipairs(support.files("runtime/bind", "bind[_%a]*%.c$")) do
+      local file <close> = assert(io.open(path))
+      local text = file:read "a"
+      local opening = text:match "^/%*.-%*/"
+      for name in text:gmatch '{"(%a[%w_]*)",%s+[%a_]+%s*}' do
+        if name ~= "close" and not opening:find("%f[%w_]" .. name .. "%(") then
+          silent[#silent + 1] = path .. ": " .. name
+        end
+      end
+    end
+    assert.equal("", table.concat(silent, "\n"))
+  end)
+end)
+
 describe("the module", function()
   it("can be opened any number of times in one state", function()
     package.loaded["tidelock.core"] = nil

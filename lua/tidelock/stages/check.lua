@@ -1,7 +1,7 @@
 --- check: from the recipe as written to plan.spec, with every default filled in.
 --
--- All mistakes of the recipe, its modules and its layout are raised together. What is left is right:
--- later stages check nothing that a recipe can say. spec = {
+-- All mistakes of the recipe, its modules and its layout are raised together. What is left is
+-- right: later stages check nothing that a recipe can say. spec = {
 --
 --     name, file, dtype, device          strings
 --     model     the options of nn.decoder, site, and layer_modules[i], the list of modules of layer i
@@ -16,6 +16,7 @@
 -- }
 local blocks = require "tidelock.blocks"
 local policy = require "tidelock.policy"
+local problems = require "tidelock.problems"
 local rules = require "tidelock.rules"
 local schedule = require "tidelock.schedule"
 local schema = require "tidelock.schema"
@@ -36,16 +37,19 @@ local function fill(spec)
   spec.batch, spec.train = spec.batch or {}, spec.train or {}
   spec.policy = spec.policy or schema.form("policy", "layout", "policy", nothing)
   spec.loss = spec.loss or schema.form("loss", "cross_entropy", "loss", nothing)
-  spec.train.optimizer = spec.train.optimizer or schema.form("optimizer", "adamw", "train.optimizer", nothing)
+  spec.train.optimizer = spec.train.optimizer or schema.form(
+    "optimizer", "adamw", "train.optimizer", nothing
+  )
 end
 
 local function check_train(spec, context, report)
   local train = spec.train
-  if train.recompute ~= nil and train.recompute ~= false then
-    report("train.recompute", "not available in this version; leave it out, or use tp or pp for memory")
+  if train.recompute then
+    report("train.recompute", "not available in this version; leave it out, or use tp or pp")
   end
-  if train.loss_scale ~= nil and train.loss_scale ~= false then
-    report("train.loss_scale", ("dtype %q has the exponents of f32 and needs no loss scale; leave it out"):format(spec.dtype))
+  if train.loss_scale then
+    report("train.loss_scale", "dtype %q reaches as far as f32 and needs no loss scale; leave it out",
+      spec.dtype)
   end
   train.recompute, train.loss_scale = nil, nil
   train.lr = schedule.resolve(train, context, report)
@@ -58,16 +62,15 @@ local function check_weights(spec, raw, report)
     local fields = 0
     for key in pairs(rule) do fields = fields + (type(key) == "string" and 1 or 0) end
     if fields == 0 and #rule > 0 then
-      report(("weights[%d]"):format(i), "this rule names weights and sets nothing; add decay = 0, init = .. or so")
+      report(("weights[%d]"):format(i), "this rule names weights and sets nothing; try decay = 0")
     end
     spec.weights[i] = raw[i]
   end
 end
 
 local function check_device(spec, report)
-  if spec.device == "cuda" then
-    report("device", "\"cuda\" is not available in this version; use device = \"host\"")
-  end
+  if spec.device ~= "cuda" then return end
+  report("device", "\"cuda\" is not available in this version; use device = \"host\"")
 end
 
 --- Everything but the model: sections, forms, policy. Returns the spec.
@@ -85,49 +88,40 @@ end
 
 local function refuse_sweep(recipe)
   if #recipe.axes == 0 then return end
-  local keys = {}
+  local keys, collected = {}, problems.new()
   for i, axis in ipairs(recipe.axes) do keys[i] = axis.key end
-  local count = #recipe:points()
-  error(setmetatable({
-    status = 2,
-    message = ("%s: a sweep of %d points over %s; choose one with --point N, or use ./tl sweep"):format(
-      recipe.file,
-      count,
-      table.concat(keys, ", ")
-    ),
-  }, {
-    __tostring = function(self) return self.message end,
-  }), 0)
+  collected:add(recipe.file, nil, ("a sweep of %d points over %s; choose one with --point N"):format(
+    #recipe:points(), table.concat(keys, ", ")))
+  collected:raise()
 end
 
 --- plan.recipe (and plan.world, the number of ranks when it is given) -> { spec }.
 function check.run(plan)
-  local recipe = plan.recipe
+  local recipe, notes = plan.recipe, {}
   refuse_sweep(recipe)
   local collected = recipe.problems:copy()
   local context = { problems = collected }
-  local notes = {}
   local function site(path) return recipe:site(path) end
-  local function report(path, text) collected:add(site(path), path ~= "" and path or nil, text) end
-  local function note(text) notes[#notes + 1] = text end
+  local function report(path, format, ...)
+    local text = select("#", ...) > 0 and format:format(...) or format
+    collected:add(site(path), path ~= "" and path or nil, text)
+  end
+  local function note(format, ...) notes[#notes + 1] = format:format(...) end
 
   local spec = sections(recipe, context, report)
   local model, facts = walk.model(spec.model, context, report, site)
   rules.check({
-    layout = spec.layout,
-    batch = spec.batch,
-    policy = spec.policy,
-    train = spec.train,
-    eval = spec.eval,
-    model = facts,
-    world = plan.world,
-    site = site,
+    layout = spec.layout, batch = spec.batch, policy = spec.policy, eval = spec.eval, model = facts,
+    world = plan.world, site = site,
   }, report, note)
   collected:raise()
 
-  spec.name, spec.file, spec.site, spec.notes, spec.model = recipe.name, recipe.file, site, notes, model
+  spec.name, spec.file, spec.site = recipe.name, recipe.file, site
+  spec.model, spec.notes = model, notes
   spec.batch.micro = spec.batch.micro or spec.batch.samples // spec.layout.dp
-  if spec.policy.name == "fast" then note "policy fast promises no bits; the host runs the kernels of batch" end
+  if spec.policy.name == "fast" then
+    note "policy fast promises no bits; the host runs the same kernels as for batch"
+  end
   return { spec = spec }
 end
 
