@@ -263,10 +263,10 @@ function Run:watched()
   return values
 end
 
---- Bytes as counted by the allocators beside the bytes that were planned.
+--- Bytes of the arenas as counted by their allocator, beside the bytes that were planned.
 function Run:memory()
   local counted = self.ranks:memory()
-  counted.planned_bytes = self.plan.summary.planned_bytes + self.data_bytes
+  counted.peak_bytes, counted.planned_bytes = counted.peak.arena, self.plan.summary.planned_bytes
   return counted
 end
 
