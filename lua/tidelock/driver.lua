@@ -17,6 +17,7 @@ local summary = require "tidelock.summary"
 ---@class tidelock.Run
 ---@field plan table # spec, key, recipe_hash, summary, and what the stages found
 ---@field spec table
+---@field notes tidelock.Notes[] # what the sources of data said when they were opened
 local Run = {}
 Run.__index = Run
 
@@ -52,16 +53,17 @@ local function rank_table(plan)
 end
 
 local function open_data(spec)
-  local sources, counts = {}, {}
+  local sources, counts, notes = {}, {}, {}
   local function add(source, samples)
-    sources[#sources + 1] = data.open(source, {
+    local i = #sources + 1
+    sources[i], notes[i] = data.open(source, {
       length = spec.batch.length, samples = samples, vocab = spec.model.vocab, seed = spec.policy.seed,
     })
-    counts[#counts + 1] = samples
+    counts[i] = samples
   end
   add(spec.data, spec.batch.samples)
   if spec.eval then add(spec.eval.data, spec.eval.samples) end
-  return sources, counts
+  return sources, counts, notes
 end
 
 --- log.watch = { "PATTERN:mean" } taken apart.
@@ -75,7 +77,7 @@ local function watches_of(spec)
 end
 
 ---@param recipe table
----@param options? { keep?: string[], threads?: integer, poison?: string, timeout?: number }
+---@param options? { keep?: string[], threads?: integer, poison?: integer, check?: boolean, timeout?: number }
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -84,8 +86,8 @@ function driver.start(recipe, options)
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   self.table = rank_table(plan)
-  local sources, samples = open_data(spec)
-  self.sources = sources
+  local sources, samples, notes = open_data(spec)
+  self.sources, self.notes, self.check = sources, notes, options.check
   local texts = {}
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
   plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
@@ -119,7 +121,7 @@ function Run:step()
   local step = self.done + 1
   local scalars = scalars_of(self, step)
   local clock = core.files.seconds()
-  local result = self.ranks:run("step", { step = step - 1, scalars = scalars })
+  local result = self.ranks:run("step", { step = step - 1, scalars = scalars, check = self.check })
   result.ms = (core.files.seconds() - clock) * 1000
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length
