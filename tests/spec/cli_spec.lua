@@ -335,6 +335,28 @@ describe("plan and explain", function()
       "--rank 8: the layout has ranks 0 to 0")
   end)
 
+  it("take a schedule that is a function, and refuse one that would change bits", function()
+    local file = ("/tmp/tidelock-schedule-%d.lua"):format(core.files.getpid())
+    local function orders(first, last, step)
+      local text = core.files.read_all(recipe):gsub('policy = "layout",', ([[
+        layout = { pp = 2, schedule = function(_, _, micros)
+          local list = {}
+          for m = 0, micros - 1 do list[m + 1] = { phase = "forward", micro = m } end
+          for m = %s, %s, %s do list[#list + 1] = { phase = "backward", micro = m } end
+          return list
+        end },]]):format(first, last, step))
+      core.files.write_atomic(file, text)
+      return requests.plan(requests.of(request_of("plan", file)), "pipeline").orders
+    end
+    local named = requests.of(request_of("plan", recipe, "layout.pp=2", "layout.schedule=gpipe"))
+    assert.same(requests.plan(named, "pipeline").orders, orders("0", "micros - 1", "1"))
+    local problem = raised(orders, "micros - 1", "0", "-1")
+    os.remove(file)
+    assert.equal(2, problem.status)
+    has(problem.message, "layout.schedule: rank 0, operation 6: backward of micro-batch 2: its weight")
+    has(problem.message, "6 errors; nothing was started")
+  end)
+
   it("list the points of a sweep and ask for one", function()
     local request = request_of("plan", "recipes/gpt_ablation.lua")
     local problem = raised(requests.of, request)

@@ -42,7 +42,7 @@ end
 
 local function chunk_table(plan)
   local layout, model = plan.spec.layout, plan.spec.model
-  local chunks = layout.pp * (layout.schedule == "interleaved" and layout.virtual_stages or 1)
+  local chunks = layout.pp * schedules.virtual_stages(layout)
   local per_layer = 0
   for _, weight in ipairs(plan.graph.weights) do
     if weight.name:find "^layers%." then per_layer = per_layer + weight.rows * weight.cols end
@@ -252,7 +252,7 @@ local function orders_of(spec, micros)
   local layout = spec.layout
   local orders, found = schedules.build(layout.schedule, {
     pp = layout.pp, micros = micros,
-    virtual_stages = layout.schedule == "interleaved" and layout.virtual_stages or 1,
+    virtual_stages = schedules.virtual_stages(layout),
   })
   if orders then return orders end
   local collected = problems.new()
