@@ -353,7 +353,7 @@ describe("plan and explain", function()
     local problem = raised(orders, "micros - 1", "0", "-1")
     os.remove(file)
     assert.equal(2, problem.status)
-    has(problem.message, "layout.schedule: rank 0, operation 6: backward of micro-batch 2: its weight")
+    has(problem.message, "layout.schedule: rank 0, operation 6: backward of micro-batch 2: its")
     has(problem.message, "6 errors; nothing was started")
   end)
 

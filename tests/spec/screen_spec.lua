@@ -66,8 +66,8 @@ end)
 
 describe("the live line", function()
   it("shows how far, how well and how long still", function()
-    assert.equal("  [################..................]  96/200  loss 1.981  24.1k tok/s  0:18 left",
-      screen.live(record, 200, 100))
+    assert.equal("  [################..................]  96/200  loss 1.981  24.1k tok/s  "
+      .. "0:18 left", screen.live(record, 200, 100))
   end)
 
   it("never reaches the end of a narrow terminal", function()
