@@ -187,7 +187,8 @@ end
 function run.command(request)
   local options, begin = request.options, core.files.seconds()
   local trained <close> = requests.guarded(driver.start, requests.of(request), {
-    threads = options.threads, check = options.check, poison = options.poison and poison_byte or nil,
+    threads = options.threads, check = options.check,
+    poison = options.poison and poison_byte or nil,
   })
   local session = new_session(trained, request, begin)
   local ok, result = pcall(drive, session, request)
