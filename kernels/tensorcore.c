@@ -61,9 +61,12 @@ static float step_special(const uint32_t *a, const uint32_t *b, uint32_t c) {
   for (int k = 0; k < STEP; k++) {
     if (is_finite(a[k]) && is_finite(b[k])) continue;
     const int is_nan = (a[k] & ~sign_bit) > infinity || (b[k] & ~sign_bit) > infinity;
-    if (is_nan || is_zero(a[k]) || is_zero(b[k])) nan = 1;
-    else if ((a[k] ^ b[k]) & sign_bit) minus = 1;
-    else plus = 1;
+    if (is_nan || is_zero(a[k]) || is_zero(b[k]))
+      nan = 1;
+    else if ((a[k] ^ b[k]) & sign_bit)
+      minus = 1;
+    else
+      plus = 1;
   }
   if (nan || (plus && minus)) return tl_f32_from_bits(quiet_nan);
   return tl_f32_from_bits(plus ? infinity : sign_bit | infinity);
@@ -174,8 +177,8 @@ void tl_tensorcore_repair(const tl_tensorcore_rows *a, const tl_tensorcore_colum
                           int32_t column, uint32_t bad, const float *c, float *result) {
   for (; bad != 0; bad &= bad - 1) {
     const int32_t lane = __builtin_ctz(bad);
-    result[lane] = tl_tensorcore_step(&a->value[0][row], SLOTS, &b->value[0][column + lane], COLUMNS,
-                                      c[lane]);
+    result[lane] =
+        tl_tensorcore_step(&a->value[0][row], SLOTS, &b->value[0][column + lane], COLUMNS, c[lane]);
   }
 }
 

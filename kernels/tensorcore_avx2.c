@@ -112,8 +112,10 @@ TL_TARGET_AVX2 static void step(const tl_tensorcore_rows *a, const tl_tensorcore
   for (int32_t row = 0; row < rows; row += ROWS)
     for (int32_t column = 0; column < HALF; column += LANES) {
       float *corner = c + row * COLUMNS + column;
-      if (rows - row == 1) step_rows(a, b, row, column, corner, 1);
-      else step_rows(a, b, row, column, corner, 2);
+      if (rows - row == 1)
+        step_rows(a, b, row, column, corner, 1);
+      else
+        step_rows(a, b, row, column, corner, 2);
     }
 }
 

@@ -1,7 +1,7 @@
 /* tensorcore_pack_avx512.c - packing for tensor core steps, 16 numbers at a time.
 **
-** A number travels as one 32-bit word, bf16 above and packed exponent below, so that turning a block
-** moves both.
+** A number travels as one 32-bit word, bf16 above and packed exponent below, so that turning a
+** block moves both.
 */
 #include "tensorcore_tile.h"
 
@@ -61,8 +61,7 @@ TL_TARGET_AVX512 TL_INLINE void load_turned(tl_tensorcore_source source, int32_t
 #pragma GCC unroll 16
   for (int i = 0; i < LANES; i++) {
     const uint16_t *data = source.data + i * source.stride + k;
-    const __m256i row =
-        i < count ? _mm256_maskz_loadu_epi16(mask, data) : _mm256_setzero_si256();
+    const __m256i row = i < count ? _mm256_maskz_loadu_epi16(mask, data) : _mm256_setzero_si256();
     y[i] = _mm512_castsi512_ps(encode(row, bias, largest));
   }
   tl_transpose_16(y);
@@ -121,8 +120,7 @@ TL_TARGET_AVX512 void tl_tensorcore_pack_columns_avx512(tl_tensorcore_source sou
     load_turned(source, count, k, mask_of(length), 0, &largest, lower);
     load_turned(second, count - LANES, k, mask_of(length), 0, &largest, upper);
     for (int64_t i = 0; i < length; i++)
-      store_columns(lower[i], upper[i], &out[(position + k + i) / STEP],
-                    (position + k + i) % STEP);
+      store_columns(lower[i], upper[i], &out[(position + k + i) / STEP], (position + k + i) % STEP);
     out[(position + k) / STEP].wide |= is_wide(largest);
     out[(position + k + length - 1) / STEP].wide |= is_wide(largest);
   }

@@ -25,8 +25,8 @@ enum {
   TL_TENSORCORE_NEGLIGIBLE = (127 - 160) * 128
 };
 
-/* Lanes `bad` (a bit each) of one row, columns from `column` on, by the specification: `c` holds what
-** the step started from, `result` gets what it ends with. */
+/* Lanes `bad` (a bit each) of one row, columns from `column` on, by the specification: `c` holds
+** what the step started from, `result` gets what it ends with. */
 void tl_tensorcore_repair(const tl_tensorcore_rows *a, const tl_tensorcore_columns *b, int32_t row,
                           int32_t column, uint32_t bad, const float *c, float *result);
 

@@ -15,16 +15,16 @@ enum { ROWS = 14, COLUMNS = 32, LANES = 16 };
 
 /* `rows` and `vectors` are constants where this is used; `last` masks the last vector of a row. */
 TL_TARGET_AVX512 TL_INLINE void tile_body(const float *a, const float *b, int64_t positions,
-                                          float *c, int64_t stride, __mmask16 last,
-                                          int32_t resume, const int rows, const int vectors) {
+                                          float *c, int64_t stride, __mmask16 last, int32_t resume,
+                                          const int rows, const int vectors) {
   __m512 sum[ROWS][2];
 #pragma GCC unroll 14
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; v++) {
       const __mmask16 mask = v == vectors - 1 ? last : (__mmask16)0xffff;
-      sum[r][v] = resume ? _mm512_maskz_loadu_ps(mask, c + r * stride + LANES * v)
-                         : _mm512_setzero_ps();
+      sum[r][v] =
+          resume ? _mm512_maskz_loadu_ps(mask, c + r * stride + LANES * v) : _mm512_setzero_ps();
     }
   for (int64_t k = 0; k < positions; k++, a += rows, b += COLUMNS) {
     __m512 right[2];
@@ -46,14 +46,14 @@ TL_TARGET_AVX512 TL_INLINE void tile_body(const float *a, const float *b, int64_
     }
 }
 
-#define TILE(rows, vectors)                                                                      \
-  TL_TARGET_AVX512 static void tile_##rows##_##vectors(const float *a, const float *b,           \
-                                                       int64_t positions, float *c,              \
-                                                       int64_t stride, __mmask16 last,           \
-                                                       int32_t resume) {                         \
-    tile_body(a, b, positions, c, stride, last, resume, rows, vectors);                          \
+#define TILE(rows, vectors)                                                                        \
+  TL_TARGET_AVX512 static void tile_##rows##_##vectors(                                            \
+      const float *a, const float *b, int64_t positions, float *c, int64_t stride, __mmask16 last, \
+      int32_t resume) {                                                                            \
+    tile_body(a, b, positions, c, stride, last, resume, rows, vectors);                            \
   }
 #define TILES(rows) TILE(rows, 1) TILE(rows, 2)
+/* clang-format off */
 TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7)
 TILES(8) TILES(9) TILES(10) TILES(11) TILES(12) TILES(13) TILES(14)
 
@@ -63,9 +63,10 @@ typedef void (*tile_version)(const float *, const float *, int64_t, float *, int
 static const tile_version versions[ROWS][2] = {
     ENTRY(1) ENTRY(2) ENTRY(3) ENTRY(4) ENTRY(5) ENTRY(6) ENTRY(7)
     ENTRY(8) ENTRY(9) ENTRY(10) ENTRY(11) ENTRY(12) ENTRY(13) ENTRY(14)};
+/* clang-format on */
 
-static void run_tile(const void *a, const void *b, int64_t positions, int32_t rows,
-                     int32_t columns, float *c, int64_t stride, int32_t resume) {
+static void run_tile(const void *a, const void *b, int64_t positions, int32_t rows, int32_t columns,
+                     float *c, int64_t stride, int32_t resume) {
   const int32_t vectors = columns > LANES ? 2 : 1, rest = columns - LANES * (vectors - 1);
   versions[rows - 1][vectors - 1](a, b, positions, c, stride, (__mmask16)((1u << rest) - 1),
                                   resume);
