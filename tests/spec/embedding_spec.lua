@@ -25,7 +25,8 @@ describe("the gradient of an embedding", function()
   end)
 
   it("adds each id's rows in ascending order", function()
-    local whole, values, list = add(core.tensor("f32", { vocab, width }), 0, rows, 0), {}, ids:flat()
+    local whole = add(core.tensor("f32", { vocab, width }), 0, rows, 0)
+    local values, list = {}, ids:flat()
     for i = 1, vocab * width do values[i] = 0.0 end
     local given = dy:flat()
     for row = 1, rows do

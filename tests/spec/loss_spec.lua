@@ -58,7 +58,8 @@ local function sharded(z, targets, vocab, leaves, shards, fields)
   for rank, p in ipairs(parts) do
     dz[rank] = support.poison(z:dtype(), { rows, part })
     core.call("cross_entropy_grad", { p.z, m, sums[1], targets, dloss }, { dz[rank] },
-      { columns = p.columns, first = p.first, vocab = vocab, smoothing = fields.smoothing, z = fields.z })
+      { columns = p.columns, first = p.first, vocab = vocab, smoothing = fields.smoothing,
+        z = fields.z })
   end
   return y, dz, part
 end
@@ -75,7 +76,9 @@ describe("the loss over a sharded vocabulary", function()
           assert.bits(whole, y)
           for rank, slice in ipairs(dz) do
             for r, values in ipairs(slice:to_table()) do
-              for c, value in ipairs(values) do assert.equal(rows[r][(rank - 1) * part + c], value) end
+              for c, value in ipairs(values) do
+                assert.equal(rows[r][(rank - 1) * part + c], value)
+              end
             end
           end
         end
@@ -113,7 +116,8 @@ describe("targets that are ignored", function()
   end)
 
   it("do not count: case H15, nothing to learn from", function()
-    local none, count = core.tensor("i32", { 3 }, { -1, -1, -100 }), core.tensor("i64", { 1 }, { 0 })
+    local none = core.tensor("i32", { 3 }, { -1, -1, -100 })
+    local count = core.tensor("i64", { 1 }, { 0 })
     local dloss, mean = support.poison("f32", { 3 }), support.poison("f32", { 1 })
     core.call("loss_seed", { none, count }, { dloss }, {})
     core.call("loss_finish", { core.tensor("f32", { 1 }), count }, { mean }, {})

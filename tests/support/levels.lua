@@ -2,7 +2,9 @@
 package.path = "tests/?.lua;tests/?/init.lua;" .. package.path
 local promises = require "support.promises"
 
-for _, family in ipairs { "norm", "elementwise", "rope", "embedding", "loss", "reduce", "optimizer" } do
+local families = { "norm", "elementwise", "rope", "embedding", "loss", "reduce", "optimizer" }
+
+for _, family in ipairs(families) do
   for _, case in ipairs(require("support." .. family .. "_cases").cases) do
     for _, dtype in ipairs(case.dtypes or { "f32", "bf16" }) do
       print(case.op, case.name, dtype, promises.hash(case, dtype))

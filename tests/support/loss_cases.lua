@@ -100,7 +100,9 @@ for _, shape in ipairs(shapes) do
       core.call("row_max", { z }, { m }, { columns = columns })
       return { z, m, loss.targets(rows, 60) }
     end,
-    outputs = function(_, rows) return { { "f32", { rows } }, { "f32", { rows } }, { "f32", { rows } } } end,
+    outputs = function(_, rows)
+      return { { "f32", { rows } }, { "f32", { rows } }, { "f32", { rows } } }
+    end,
     oracle = function(x, _, rows)
       local sums = loss.sums(x[1], x[3], rows, columns, first)
       return { sums[2], sums[3], sums[4] }
@@ -152,7 +154,9 @@ end
 
 add {
   op = "logsumexp", name = "7 rows", rows = 7, by_row = { true, true }, dtypes = { "f32" },
-  inputs = function(_, rows) return { spread("f32", { rows }, 1, 9), spread("f32", { rows }, 2, 3, 4) } end,
+  inputs = function(_, rows)
+    return { spread("f32", { rows }, 1, 9), spread("f32", { rows }, 2, 3, 4) }
+  end,
   outputs = function(_, rows) return { { "f32", { rows } } } end,
   oracle = function(x)
     local y = {}
@@ -164,8 +168,8 @@ add {
   op = "logsumexp_grad", name = "50 of 64 columns", rows = 7, attrs = { columns = 50 },
   by_row = { true, true, true, true },
   inputs = function(dtype, rows)
-    return { logits(dtype, rows, 64), spread("f32", { rows }, 2, 1, 5), spread("f32", { rows }, 3, 3, 9),
-      spread("f32", { rows }, 4) }
+    return { logits(dtype, rows, 64), spread("f32", { rows }, 2, 1, 5),
+      spread("f32", { rows }, 3, 3, 9), spread("f32", { rows }, 4) }
   end,
   outputs = function(dtype, rows) return { { dtype, { rows, 64 } } } end,
   oracle = function(x)
