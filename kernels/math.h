@@ -1,7 +1,7 @@
 /* math.h - the elementary functions, as explicit steps that C and CUDA share.
 **
-** Every step is an IEEE operation in f32 (+ - * / sqrtf, fmaf with one rounding) or integer work, so
-** each function has one result for each input on every machine. libm is not used: its last bits
+** Every step is an IEEE operation in f32 (+ - * / sqrtf, fmaf with one rounding) or integer work,
+** so each function has one result for each input on every machine. libm is not used: its last bits
 ** differ between versions. Contraction must be off (-ffp-contract=off, --fmad=false).
 **
 **   tl_exp2(x)     MUFU.EX2, the exponential unit of NVIDIA GPUs (ex2.approx.ftz.f32), bit for bit:
@@ -40,8 +40,12 @@
 
 #if defined(__CUDACC__)
 #define TL_MATH static __device__ __forceinline__
-TL_MATH uint32_t tl_math_bits(float value) { return __float_as_uint(value); }
-TL_MATH float tl_math_float(uint32_t bits) { return __uint_as_float(bits); }
+TL_MATH uint32_t tl_math_bits(float value) {
+  return __float_as_uint(value);
+}
+TL_MATH float tl_math_float(uint32_t bits) {
+  return __uint_as_float(bits);
+}
 #else
 /* Inlined always: inside a function with a wider target, fmaf becomes that target's instruction. */
 #define TL_MATH static inline __attribute__((always_inline, unused))
@@ -93,9 +97,9 @@ static const uint32_t tl_exp2_slope[64] = {
 
 /* S(l): the columns of l * l from 2^19 up, in units of 2^19. */
 TL_MATH uint32_t tl_exp2_square(uint32_t l) {
-  const uint32_t h = l >> 9, g = l >> 10;  /* bits 9..16 and 10..16 */
-  uint32_t sum = h * h >> 1;               /* among bits 9..16; the shift drops column 18 */
-  sum += g & (0u - (l >> 8 & 1u));         /* bits 8..2 times the bits that reach column 19 */
+  const uint32_t h = l >> 9, g = l >> 10; /* bits 9..16 and 10..16 */
+  uint32_t sum = h * h >> 1;              /* among bits 9..16; the shift drops column 18 */
+  sum += g & (0u - (l >> 8 & 1u));        /* bits 8..2 times the bits that reach column 19 */
   sum += g >> 1 & (0u - (l >> 7 & 1u));
   sum += g >> 2 & (0u - (l >> 6 & 1u));
   sum += g >> 3 & (0u - (l >> 5 & 1u));
@@ -126,11 +130,17 @@ TL_MATH float tl_exp2(float x) {
 }
 #endif
 
-TL_MATH float tl_exp(float x) { return tl_exp2(x * TL_LOG2E); }
+TL_MATH float tl_exp(float x) {
+  return tl_exp2(x * TL_LOG2E);
+}
 
-TL_MATH float tl_sigmoid(float x) { return 1.0f / (1.0f + tl_exp2(-x * TL_LOG2E)); }
+TL_MATH float tl_sigmoid(float x) {
+  return 1.0f / (1.0f + tl_exp2(-x * TL_LOG2E));
+}
 
-TL_MATH float tl_rsqrt(float x) { return 1.0f / sqrtf(x); }
+TL_MATH float tl_rsqrt(float x) {
+  return 1.0f / sqrtf(x);
+}
 
 /* Subnormals count in full; +-0 gives -infinity, negative values and NaN give NaN. */
 TL_MATH float tl_log2(float x) {
@@ -156,7 +166,9 @@ TL_MATH float tl_log2(float x) {
   return x >= 0.0f ? y : tl_math_float(TL_NAN_BITS);
 }
 
-TL_MATH float tl_log(float x) { return tl_log2(x) * TL_LN2; }
+TL_MATH float tl_log(float x) {
+  return tl_log2(x) * TL_LN2;
+}
 
 TL_MATH float tl_tanh(float x) {
   const float size = fabsf(x), square = size * size;
@@ -205,9 +217,13 @@ TL_MATH float tl_sin_turned(float x, uint32_t turn) {
   return tl_math_float(fabsf(x) <= 2097152.0f ? bits : TL_NAN_BITS);
 }
 
-TL_MATH float tl_sin(float x) { return tl_sin_turned(x, 0); }
+TL_MATH float tl_sin(float x) {
+  return tl_sin_turned(x, 0);
+}
 
-TL_MATH float tl_cos(float x) { return tl_sin_turned(x, 1); }
+TL_MATH float tl_cos(float x) {
+  return tl_sin_turned(x, 1);
+}
 
 #if !defined(__CUDACC__)
 /* math_many.c: y[i] = f(x[i]) with the bits of the functions above, in vector form. y may be x. */

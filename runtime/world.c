@@ -123,9 +123,7 @@ void tl_world_abort(tl_world *world, int32_t rank, const char *message) {
   }
 }
 
-int32_t tl_world_aborted(tl_world *world) {
-  return atomic_load(&world->aborted);
-}
+int32_t tl_world_aborted(tl_world *world) { return atomic_load(&world->aborted); }
 
 const char *tl_world_error(tl_world *world, int32_t *rank) {
   *rank = world->failed_rank;

@@ -1,9 +1,9 @@
-/* gemm_host.c - the three products as tables of runs: shapes checked, pointers and strides written. */
+/* gemm_host.c - the three products: shapes checked, then pointers and strides of each run of k. */
 #include "gemm_core.h"
 
 static int64_t leaf_border(int64_t count, int64_t leaves, int64_t i) { return count * i / leaves; }
 
-/* Rows i .. of a (rows, stride) matrix. */
+/* From element `index` on. */
 static const void *at(const tl_view *view, int64_t index) {
   return (const char *)view->data + index * tl_dtype_bytes(view->dtype);
 }
@@ -48,8 +48,7 @@ static tl_status check_output(const char *op, const char *name, const tl_view *v
 static tl_status check_counts(const char *op, const tl_call *call, int64_t in, int64_t out,
                               int64_t ints) {
   if (call->in_count == in && call->out_count == out && call->int_count == ints) return TL_OK;
-  return tl_fail(TL_ARGUMENT,
-                 "%s: %d inputs, %d outputs, %d ints; expected %lld, %lld, %lld", op,
+  return tl_fail(TL_ARGUMENT, "%s: %d inputs, %d outputs, %d ints; expected %lld, %lld, %lld", op,
                  call->in_count, call->out_count, call->int_count, (long long)in, (long long)out,
                  (long long)ints);
 }
@@ -95,7 +94,7 @@ tl_status tl_host_linear(const tl_call *call) {
   return TL_OK;
 }
 
-/* ---- linear_grad_input: A = dy_i, B = weight_i read down its columns; run i of a leaf is part i ---- */
+/* ---- linear_grad_input: A = dy_i, B = weight_i read down its columns; run i is part i ---- */
 
 static void grad_input_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_t run,
                            tl_gemm_run *out) {
@@ -148,7 +147,8 @@ static void grad_weight_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_
                             tl_gemm_run *out) {
   const tl_view *grad = &g->call->in[0], *x = &g->call->in[1];
   const int64_t first = g->call->ints[0], length = g->call->ints[2];
-  const int64_t row = first + run * length, features = tl_view_row(grad), width = tl_view_row(x);
+  const int64_t row = first + run * g->call->ints[3], features = tl_view_row(grad),
+                width = tl_view_row(x);
   (void)part, (void)leaf;
   out->a = (tl_gemm_source){at(grad, row * features), 1, features};
   out->b = (tl_gemm_source){at(x, row * width), 1, width};
@@ -158,18 +158,19 @@ static void grad_weight_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_
 tl_status tl_host_linear_grad_weight(const tl_call *call) {
   const char *op = "linear_grad_weight";
   static const tl_gemm_start starts[] = {TL_GEMM_ZERO, TL_GEMM_RESUME, TL_GEMM_ADD};
-  TL_TRY(check_counts(op, call, 2, 1, 4));
+  TL_TRY(check_counts(op, call, 2, 1, 5));
   const tl_view *grad = &call->in[0], *x = &call->in[1], *out = &call->out[0];
   const int64_t first = call->ints[0], samples = call->ints[1], length = call->ints[2];
-  const int64_t mode = call->ints[3];
+  const int64_t stride = call->ints[3], mode = call->ints[4];
   TL_TRY(check_factor(op, "dy", grad));
   TL_TRY(check_matrix(op, "x", x, grad->shape[0], tl_view_row(x), grad->dtype));
   TL_TRY(check_output(op, "dweight", out, tl_view_row(grad), tl_view_row(x)));
   if (out->dtype != TL_F32)
     return tl_fail(TL_DTYPE, "%s: dweight is %s; expected f32", op, tl_dtype_name(out->dtype));
-  if (first < 0 || samples < 0 || length < 0 || first + samples * length > grad->shape[0])
-    return tl_fail(TL_ARGUMENT, "%s: rows from %lld, %lld samples of %lld, of %lld rows", op,
-                   (long long)first, (long long)samples, (long long)length,
+  if (first < 0 || samples < 0 || length < 0 || stride < length ||
+      (samples > 0 && first + (samples - 1) * stride + length > grad->shape[0]))
+    return tl_fail(TL_ARGUMENT, "%s: rows from %lld, %lld pieces of %lld every %lld, of %lld rows",
+                   op, (long long)first, (long long)samples, (long long)length, (long long)stride,
                    (long long)grad->shape[0]);
   if (mode < 0 || mode > 2)
     return tl_fail(TL_ARGUMENT, "%s: mode %lld; expected 0, 1 or 2", op, (long long)mode);

@@ -9,13 +9,13 @@ local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
 local grid = require "tidelock.layout"
-local names = require "tidelock.names"
 local planner = require "tidelock.plan"
 local rates = require "tidelock.schedule"
 local stats = require "tidelock.stats"
+local summary = require "tidelock.summary"
 
 ---@class tidelock.Run
----@field plan table
+---@field plan table # spec, key, recipe_hash, summary, and what the stages found
 ---@field spec table
 local Run = {}
 Run.__index = Run
@@ -64,16 +64,14 @@ local function open_data(spec)
   return sources, counts
 end
 
---- Patterns that a run must keep: the caller's and those of log.watch.
-local function keep_of(spec, options)
-  local list, watches = {}, {}
-  for _, pattern in ipairs(options.keep or {}) do list[#list + 1] = names.matcher(pattern) end
-  for _, text in ipairs(spec.log and spec.log.watch or {}) do
+--- log.watch = { "PATTERN:mean" } taken apart.
+local function watches_of(spec)
+  local list = {}
+  for i, text in ipairs(spec.log.watch or {}) do
     local pattern, what = text:match "^(.*):(%w+)$"
-    watches[#watches + 1] = { pattern = pattern, what = what, text = text }
-    list[#list + 1] = names.matcher(pattern)
+    list[i] = { pattern = pattern, what = what, text = text }
   end
-  return list, watches
+  return list
 end
 
 ---@param recipe table
@@ -81,24 +79,21 @@ end
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
-  local keep, watches
-  local plan = planner(recipe, nil, {
-    hash = core.hash_int,
-    prepare = function(plan)
-      keep, watches = keep_of(plan.spec, options)
-      plan.keep = keep
-    end,
-  })
+  local plan = planner(recipe, nil, { keep = options.keep })
   local spec = plan.spec
-  local self = setmetatable({ plan = plan, spec = spec, watches = watches, done = 0, options = options }, Run)
+  plan.summary = summary.of(plan)
+  local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   self.table = rank_table(plan)
   local sources, samples = open_data(spec)
   self.sources = sources
+  local texts = {}
+  for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
+  plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = core.program(program) end
   self.ranks = core.ranks {
-    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples = samples,
-    threads = options.threads, poison = options.poison, timeout_s = options.timeout,
+    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples = samples[1],
+    eval_samples = samples[2] and { samples[2] }, threads = options.threads, poison = options.poison, timeout_s = options.timeout,
   }
   self:begin()
   return self
@@ -123,9 +118,9 @@ end
 function Run:step()
   local step = self.done + 1
   local scalars = scalars_of(self, step)
-  local clock = core.files.monotonic()
+  local clock = core.files.seconds()
   local result = self.ranks:run("step", { step = step - 1, scalars = scalars })
-  result.ms = (core.files.monotonic() - clock) * 1000
+  result.ms = (core.files.seconds() - clock) * 1000
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length
   if result.control[2] ~= 0 then self:explain_skip(step, scalars, result) end
@@ -194,9 +189,7 @@ local function gather(self, param, key)
       tensor = t, row_first = shard.row_first, col_first = shard.col_first, rows = param.rows, cols = param.cols,
     }
   end
-  local whole = core.assemble(dtype, rows, cols, pieces)
-  if param.value.vector then return core.reshape(whole, { rows }) end
-  return whole
+  return core.assemble(dtype, param.value.vector and { rows } or { rows, cols }, pieces)
 end
 
 --- The whole logical weight, in any layout: (rows, cols), or (rows) for a vector.
@@ -257,7 +250,12 @@ function Run:watched()
   return values
 end
 
-function Run:memory() return self.ranks:memory() end
+--- Bytes as counted by the allocators beside the bytes that were planned.
+function Run:memory()
+  local counted = self.ranks:memory()
+  counted.planned_bytes = self.plan.summary.planned_bytes + self.data_bytes
+  return counted
+end
 
 function Run:close()
   if self.ranks then self.ranks:close() end

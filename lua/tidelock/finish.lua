@@ -1,5 +1,6 @@
 --- finish.lua - what surrounds the micro-batches of a step: initial values, the target count, the
 --- finished sums, gradient norm and clip, and the update of every weight.
+local core = require "tidelock.core"
 local lower = require "tidelock.lower"
 
 local finish = {}
@@ -53,7 +54,7 @@ function finish.init(self, shared)
       local own = not param.fields.frozen and state(self, param) or { weight = self:weight(param) }
       local target = own.master or own.weight
       self:emit("init", {}, { lower.reshaped(target, { param.rows, param.cols }) }, {
-        kind = init_kinds[init.kind], name_hash = self.plan.hash(param.name), row_first = param.row_first,
+        kind = init_kinds[init.kind], name_hash = core.hash_int(param.name), row_first = param.row_first,
         col_first = param.col_first, cols_full = param.full_cols, first = init.first, second = init.second,
       }, o)
       if own.master then self:emit("cast", { own.master }, { own.weight }, {}, o) end

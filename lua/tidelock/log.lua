@@ -3,8 +3,8 @@
 --   {"step":1,"loss":5.5702,"loss_bits":"40b23f14","grad_norm":2.114,...,"ms":173.1}
 --   {"summary":true,"key":"5e1c09af77d2c340","weights_hash":"9d41c7e2a05b88f3",...}
 --
--- Keys are sorted, so that equal records are equal text. Bits are eight hexadecimal digits. A number
--- that is not finite has no JSON form: it is left out, and its bits say what it was.
+-- Keys are sorted, so that equal records are equal text. Bits are eight hexadecimal digits. A
+-- number that is not finite has no JSON form: it is left out, and its bits say what it was.
 
 local core = require "tidelock.core"
 

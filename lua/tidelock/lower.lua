@@ -4,6 +4,7 @@
 --- instruction that touch it, which is all that placement needs. Values of a micro-batch get a
 --- buffer per micro-batch; weights, their state and tables live as long as the program.
 local accumulate = require "tidelock.accumulate"
+local core = require "tidelock.core"
 
 ---@class tidelock.Buffer
 ---@field bytes integer
@@ -22,11 +23,11 @@ local lower = {}
 local bytes_of = { f32 = 4, bf16 = 2, i32 = 4, i64 = 8, u8 = 1 }
 lower.bytes_of = bytes_of
 
-function lower.new(plan, rank)
+function lower.new(plan, rank, shared)
   local l, b, spec = plan["local"], plan.backward, plan.spec
   local self = setmetatable({
     plan = plan, l = l, b = b, spec = spec, rank = rank, instructions = {}, buffers = {}, kept = {},
-    persistent = {}, tables = {}, sections = {}, sums = {}, chunk_of = plan.chunk_of, pp = spec.layout.pp,
+    persistent = {}, tables = {}, sections = {}, sums = {}, chunk_of = shared.chunk_of, keep_patterns = shared.keep, pp = spec.layout.pp,
     dp = spec.layout.dp, samples = spec.batch.samples // spec.layout.dp,
   }, Lower)
   return self
@@ -85,7 +86,7 @@ end
 
 --- Keeps a named tensor until the end of the step, where a pattern of the plan asks for it.
 function Lower:keep(name, v, facts)
-  for _, keeps in ipairs(self.plan.keep or {}) do
+  for _, keeps in ipairs(self.keep_patterns) do
     if keeps(name) then
       v.buffer.kept = true
       facts.name, facts.view = name, v
@@ -211,7 +212,7 @@ lowering.attention_grad = with_heads({ "q", "k", "v", "o", "l", "o", "cu" }, { "
 function lowering.dropout(self, node, env, o)
   local a, attrs = node.attrs, {}
   for key, value in pairs(a) do attrs[key] = value end
-  attrs.key, attrs.key_name = self.plan.hash(a.key_name), nil
+  attrs.key, attrs.key_name = core.hash_int(a.key_name), nil
   attrs.first = (o.micro or 0) * self.l.samples
   self:emit("dropout", { self:at(node.inputs[1], env) }, { self:at(node.outputs[1], env) }, attrs, o)
 end

@@ -41,9 +41,10 @@ function nn.residual(options)
   for key, value in pairs(options) do
     if math.type(key) ~= "integer" then rest[key] = value end
   end
-  local self = module("residual", schema.check("nn.residual", rest, where.here()), children)
-  if #children == 0 then schema.problem(self.site, "nn.residual", "has no modules; nn.residual { norm, mixer }") end
-  return self
+  if #children == 0 then
+    error(string.format("%s: nn.residual has no modules; write nn.residual { norm, mixer }", where.here()), 0)
+  end
+  return module("residual", schema.check("nn.residual", rest, where.here()), children)
 end
 
 --- A graph written by hand: nn.graph(name, function(g, x) ... return y end); the name may be left out.
@@ -180,7 +181,7 @@ function build.gelu(g, m, x)
 end
 
 function build.linear(g, m, x)
-  local out = g:define("out", m.options.out)
+  local out = m.options.out == width(x).size and width(x) or g:define("out", m.options.out)
   return parts(g, x, { width(x) }, { { "weight", { out } } }, m.options.bias)
 end
 

@@ -33,6 +33,9 @@ function screen.short(n)
   return (unit == "" and "%.0f%s" or "%.1f%s"):format(n, unit)
 end
 
+--- 23.4e9 operations -> "23.4 GFLOP".
+function screen.flop(n) return (screen.short(n):gsub("^([%d.]+)(%a?)$", "%1 %2FLOP")) end
+
 --- Seconds as 0:34, 12:05 or 1:02:03.
 function screen.clock(seconds)
   local s = math.floor(seconds + 0.5)
@@ -113,7 +116,7 @@ end
 
 --- 1 -> "1 layer", 4 -> "4 layers".
 local function plural(n, word)
-  local ending = n == 1 and "" or word:find "ch$" and "es" or "s"
+  local ending = n == 1 and "" or (word:find "ch$" or word:find "ss$") and "es" or "s"
   return screen.grouped(n) .. " " .. word .. ending
 end
 screen.plural = plural
@@ -124,11 +127,13 @@ function screen.model_text(summary)
   if summary.layers then parts[#parts + 1] = plural(summary.layers, "layer") end
   if summary.dim then parts[#parts + 1] = "dim " .. summary.dim end
   if summary.heads then
-    parts[#parts + 1] = plural(summary.heads, "head") .. (summary.kv_heads
-      and summary.kv_heads ~= summary.heads and " over " .. plural(summary.kv_heads, "kv head") or "")
+    local kv = summary.kv_heads and summary.kv_heads ~= summary.heads
+    parts[#parts + 1] = plural(summary.heads, "head")
+      .. (kv and " over " .. plural(summary.kv_heads, "kv head") or "")
   end
   if summary.vocab then parts[#parts + 1] = "vocab " .. screen.grouped(summary.vocab) end
-  local text = plural(summary.weights, "weight") .. " in " .. plural(summary.tensors, "tensor")
+  local text = ("%s in %s"):format(plural(summary.weights, "weight"),
+    plural(summary.tensors, "tensor"))
   return #parts > 0 and text .. ": " .. table.concat(parts, ", ") or text
 end
 

@@ -168,7 +168,8 @@ function rule.attention(d, node, dys)
   }, { shape_of = node })
   if shared then
     for i, x in ipairs { dk, dv } do
-      local sum = d:add("all_reduce", { x }, { d:value(x, { alias = x, dtype = "f32" }) }, { group_name = "kv" })
+      local sum = d:add("all_reduce", { x }, { d:value(x, { alias = x, dtype = "f32" }) }, {},
+        { group_name = "kv" })
       local final = d:value(i == 1 and k or v)
       d:add("scale", { sum }, { final }, { factor = i == 1 and attrs.scale or 1 })
       if i == 1 then dk = final else dv = final end

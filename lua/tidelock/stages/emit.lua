@@ -70,9 +70,9 @@ local function base_program(rank, bytes)
   end
   local sections = {}
   for name, range in pairs(rank.sections) do
-    if range[2] > 0 then sections[name] = { first = range[1], count = range[2] } end
+    if range[2] > 0 then sections[name] = range end
   end
-  for _, kept in ipairs(rank.kept) do kept.tensor = self:tensor(kept.view) end
+  for _, facts in ipairs(rank.kept) do facts.tensor = self:tensor(facts.view) end
   for _, v in pairs(rank.persistent) do v.tensor = self:tensor(v) end
   return {
     arena_bytes = bytes, groups = group_names, tensors = self.tensors, sites = sites, sections = sections,

@@ -7,8 +7,9 @@
 --- nodes, with sends and receives at its edges, and ends the step with the sums, norm and update.
 local finish = require "tidelock.finish"
 local lower = require "tidelock.lower"
+local names = require "tidelock.names"
+local problems = require "tidelock.problems"
 local schedules = require "tidelock.schedules"
-local schema = require "tidelock.schema"
 
 local pipeline = {}
 
@@ -199,7 +200,7 @@ local function evaluate(self, shared)
 end
 
 local function run_rank(plan, shared, rank)
-  local self = lower.new(plan, rank)
+  local self = lower.new(plan, rank, shared)
   local body = function() train(self, shared) end
   finish.weights(self, shared) -- gives weights the first places of the arena
   lower.section(self, "step", body)
@@ -208,9 +209,19 @@ local function run_rank(plan, shared, rank)
   return self
 end
 
+--- Patterns of values to keep: the caller's and those of log.watch.
+local function keep_of(plan)
+  local list = {}
+  for _, pattern in ipairs(plan.keep) do list[#list + 1] = names.matcher(pattern) end
+  for _, watch in ipairs(plan.spec.log.watch or {}) do
+    list[#list + 1] = names.matcher(watch:match "^(.*):%w+$" or watch)
+  end
+  return list
+end
+
 --- Which pipeline ranks hold a weight, in order of use.
 local function holders(plan, chunk_of, pp)
-  local held = {}
+  local held, found = {}, problems.new()
   for _, param in ipairs(plan["local"].params) do
     local uses, ranks, seen = plan.backward.uses[param.value.id] or {}, {}, {}
     for _, use in ipairs(uses) do
@@ -221,27 +232,26 @@ local function holders(plan, chunk_of, pp)
       end
     end
     if #uses == 0 then
-      schema.problem(param.weight.site, param.name, "no loss reaches this weight; use it or leave it out")
+      found:add(param.weight.site, param.name, "no loss reaches this weight; use it or leave it out")
     end
     held[param.name] = { ranks = ranks, on = seen }
   end
+  found:raise()
   return held
 end
 
 function pipeline.run(plan)
   local layout = plan.spec.layout
   local chunk_of, chunks, counts = chunk_table(plan)
-  plan.chunk_of = chunk_of
   local micros = plan.spec.batch.samples // layout.dp // plan.spec.batch.micro
   local shared = {
-    chunks = chunks, holders = holders(plan, chunk_of, layout.pp),
+    chunks = chunks, chunk_of = chunk_of, keep = keep_of(plan), holders = holders(plan, chunk_of, layout.pp),
     forward_borders = borders(plan, plan["local"].nodes, chunk_of, false),
     backward_borders = borders(plan, plan.backward.nodes, chunk_of, true),
     orders = schedules.build(layout.schedule, {
       pp = layout.pp, micros = micros, virtual_stages = layout.schedule == "interleaved" and layout.virtual_stages or 1,
     }),
   }
-  schema.raise_if_any()
   local ranks = {}
   for rank = 0, layout.pp - 1 do ranks[rank + 1] = run_rank(plan, shared, rank) end
   return { ranks = ranks, stages = counts, micros = micros, orders = shared.orders }

@@ -172,8 +172,8 @@ function rule.linear(s, node, inputs)
   for i = 1, parts do list[1 + i] = params[i].value end
   if inner and s.t > 1 then
     local partial = s:value("partial", s.tokens, params[1].rows, "f32")
+    extra.biases = {} -- the bias is added after the fold
     s:add(node, "linear", list, { partial }, { parts = 1, biases = 0, leaves = s.n // s.t }, extra)
-    extra.biases = {}
     return { s:reduce(node, partial, node.outputs[1], biases[1]) }
   end
   for i = 1, #biases do list[#list + 1] = biases[i] end

@@ -1,0 +1,50 @@
+--- Block sizes of kernels: what stands in the recipe, and what it means.
+--
+-- The key block of attention is part of the order of sums, so its default hangs on the head alone:
+-- 128 keys up to head_dim 128, 64 above. `split` closes a row's sums every so many keys and must be
+-- a whole number of key blocks. All other sizes are speed only.
+local blocks = {}
+
+--- Keys of an attention block for heads of width `head_dim`, unless `kv` is set.
+function blocks.attention_kv(kv, head_dim)
+  if kv then return kv end
+  return head_dim <= 128 and 128 or 64
+end
+
+local function sixteens(report, path, name, value, most)
+  if value and (value % 16 ~= 0 or value > most) then
+    local near = math.min(most, math.max(16, (value + 8) // 16 * 16))
+    report(
+      path,
+      (
+        "%s %d is not a multiple of 16 from 16 to %d; try %s = %d"
+      ):format(name, value, most, name, near)
+    )
+    return false
+  end
+  return true
+end
+
+--- Reports sizes that no kernel has (rule R21). `section` is the checked section "blocks" or nil.
+function blocks.check(section, report)
+  local attention = section.attention
+  sixteens(report, "blocks.attention.q", "q", attention.q, 256)
+  if sixteens(report, "blocks.attention.kv", "kv", attention.kv, 512) then
+    local kv = attention.kv or 128
+    if attention.split and attention.split % kv ~= 0 then
+      report(
+        "blocks.attention.split",
+        ("split %d is not a multiple of kv %d; try split = %d"):format(
+          attention.split,
+          kv,
+          math.max(1, attention.split // kv) * kv
+        )
+      )
+    end
+  end
+  for _, name in ipairs { "m", "n", "k" } do
+    sixteens(report, "blocks.gemm." .. name, name, section.gemm and section.gemm[name], 512)
+  end
+end
+
+return blocks

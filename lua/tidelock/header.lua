@@ -1,0 +1,76 @@
+--- What a run says before its first step, and what to type after its last.
+--
+--   quickstart.lua   key 5e1c 09af 77d2 c340   recipe 7d20 41be 0c11 92aa
+--     model    853,120 weights in 39 tensors: 4 layers, dim 128, 8 heads over 4 kv heads, vocab 256
+--     data     12 texts, 231,870 bytes; a step is 16 samples of 256 tokens
+--     ranks    8 thread ranks on 2 cores: tp 2, dp 2, pp 2 (1f1b, 4 micro-batches, bubble 20%); ..
+--     memory   39.7 MiB: weights 3.3, gradients 13.0, optimizer 6.5, activations 16.9
+--     ready    in 0.4 s; an untrained model scores 5.545 (ln 256)
+
+local core = require "tidelock.core"
+local forecast = require "tidelock.forecast"
+local screen = require "tidelock.screen"
+
+local header = {}
+
+local function data_text(plan)
+  local batch = plan.spec.batch
+  local about = plan.summary.data
+  return (about and about .. "; " or "")
+    .. ("a step is %s of %s"):format(screen.plural(batch.samples, "sample"),
+      screen.plural(batch.length, "token"))
+end
+
+--- Ranks, processor, layout, arithmetic and policy.
+local function ranks_text(plan)
+  local spec, summary = plan.spec, plan.summary
+  local layout = screen.layout_text(spec.layout, forecast.pipeline_text(plan))
+  return ("%s on %s%s; %s, %s (%s), %s"):format(screen.plural(summary.ranks, "thread rank"),
+    screen.plural(core.files.cpu_count(), "core"), layout ~= "" and ": " .. layout or "",
+    spec.device or "host", spec.dtype, spec.policy.arithmetic, screen.policy_text(spec.policy))
+end
+
+local function ready_text(plan, seconds)
+  local vocab = plan.summary.vocab
+  return ("in %.1f s; an untrained model scores %.3f (ln %d)"):format(seconds,
+    core.math.log(vocab), vocab)
+end
+
+--- The header of a run.
+---@param plan table # spec, summary, key, recipe_hash
+---@param file string # the recipe's path
+---@param seconds number # from the command to the first step
+function header.text(plan, file, seconds)
+  local title = ("%s   key %s   recipe %s"):format(file:match "[^/]+$", screen.spaced(plan.key),
+    screen.spaced(plan.recipe_hash))
+  local summary = plan.summary
+  return screen.header(title, {
+    { "model", screen.model_text(summary) },
+    { "data", data_text(plan) },
+    { "ranks", ranks_text(plan) },
+    { "memory", screen.memory_text(summary.planned_bytes, summary.memory_kinds) },
+    { "ready", ready_text(plan, seconds) },
+  })
+end
+
+--- A layout of eight ranks that this recipe surely takes, or nil.
+local function eight_ranks(plan)
+  local spec, summary = plan.spec, plan.summary
+  local function even(n) return n and n % 2 == 0 end
+  local leaves = spec.policy.leaves
+  local fits = summary.ranks == 1 and even(leaves.tp) and even(leaves.dp) and even(summary.heads)
+    and even(summary.kv_heads) and even(spec.batch.length) and summary.layers >= 2
+    and spec.batch.samples % (2 * spec.batch.micro) == 0
+  return fits and "layout.tp=2 layout.pp=2 layout.dp=2" or nil
+end
+
+--- What to type next.
+---@return string[]
+function header.next_commands(plan, file)
+  local layout = eight_ranks(plan)
+  local commands = { ("./tl verify %s"):format(file) }
+  if layout then table.insert(commands, 1, ("./tl run %s %s"):format(file, layout)) end
+  return commands
+end
+
+return header

@@ -1,0 +1,37 @@
+--- `require "tidelock"`: what a recipe, a script or the REPL sees.
+--
+--     tl.recipe { .. }  tl.params { .. }  tl.load(path)     recipes
+--     tl.nn  tl.data                                        modules and data
+--     tl.tensor  tl.equal  tl.call  tl.matmul ...           the C half, when a script wants to run things
+--
+-- Parts are opened when first used, so that a recipe loads and plans without the C half.
+local recipe = require "tidelock.recipe"
+
+local tidelock = { recipe = recipe.new, params = recipe.params, load = recipe.load_from }
+
+local parts = { nn = "tidelock.nn", data = "tidelock.data" }
+
+--- a (rows, n) times b (n, columns): for each element one chain over n, ascending, rounded once.
+function tidelock.matmul(a, b)
+  local core = require "tidelock.core"
+  local inner = b:shape()
+  local y = core.tensor(a:dtype(), { a:shape()[1], inner[2] })
+  core.call(
+    "linear_grad_input", { a, b }, { y }, { parts = 1, leaves = 1, ranges = { 0, inner[1] } }
+  )
+  return y
+end
+
+return setmetatable(tidelock, {
+  __index = function(self, key)
+    local value
+    if parts[key] then
+      value = require(parts[key])
+    else
+      value = require("tidelock.core")[key]
+      if value == nil then error(("tidelock has no %s"):format(tostring(key)), 2) end
+    end
+    rawset(self, key, value)
+    return value
+  end,
+})

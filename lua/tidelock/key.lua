@@ -1,0 +1,114 @@
+--- The key: a hash of everything that can change bits, and of nothing else.
+--
+--     moves the key                               leaves it alone
+--     model, dtype, weight rules, loss            layout, micro, device, log, save, eval
+--     optimizer, learning rates, clip             where the run ends (with a constant rate)
+--     data and its order, samples, length, seed   tile sizes, waves, file names, comments
+--     leaves, arithmetic, attention kv and split  the policy's name
+--     the versions of the contracts
+--
+-- The text under the hash has one field a line, keys sorted, numbers rounded to f32 first (integers
+-- are exact), functions as the numbers that they gave. `recipe_hash` covers the whole recipe: two
+-- runs that differ in anything that a recipe says have different ones.
+local numbers = require "tidelock.numbers"
+
+local key = {}
+
+--- Goes up whenever the specified result of an existing operator changes.
+key.contracts = 1
+
+local function scalar(value)
+  if math.type(value) == "float" then
+    local rounded = numbers.f32(value)
+    local whole = math.tointeger(rounded)
+    return whole and tostring(whole) or ("%.9g"):format(rounded)
+  end
+  if type(value) == "string" then return ("%q"):format(value) end
+  if type(value) == "function" then return "function" end
+  return tostring(value)
+end
+
+local function by_type_and_value(a, b)
+  if type(a) ~= type(b) then return type(a) < type(b) end
+  return a < b
+end
+
+--- One line of text that is the same for equal values: { [1]="adamw", beta1=0.899999976 }. Keys in
+--- `skip` are left out at every level.
+function key.canonical(value, skip)
+  if type(value) ~= "table" then return scalar(value) end
+  local keys, words = {}, {}
+  for name in pairs(value) do
+    if not (skip and skip[name]) then keys[#keys + 1] = name end
+  end
+  table.sort(keys, by_type_and_value)
+  for i, name in ipairs(keys) do
+    local lead = type(name) == "string" and name or "[" .. name .. "]"
+    words[i] = lead .. "=" .. key.canonical(value[name], skip)
+  end
+  return "{" .. table.concat(words, ",") .. "}"
+end
+
+--- The rates of a function of the step as runs of equal values, so that a run that ends later with
+--- the same rate has the same key.
+local function runs_of(values)
+  local words = {}
+  for step, value in ipairs(values) do
+    if value ~= values[step - 1] then words[#words + 1] = step .. ":" .. scalar(value) end
+  end
+  return table.concat(words, ",")
+end
+
+local function rate_text(lr)
+  if lr.values then return "function " .. runs_of(lr.values) end
+  return key.canonical(lr)
+end
+
+--- The text under the key. `model_text` describes the model's graph and weights, `data_text` the
+--- content of the data (its fingerprint); without it the description of the data stands there.
+function key.text(spec, model_text, data_text)
+  local leaves, attention = spec.policy.leaves, spec.blocks.attention
+  local lines = {}
+  local function add(name, text) lines[#lines + 1] = name .. " " .. text end
+  add("contracts", scalar(key.contracts))
+  add("dtype", spec.dtype)
+  add("model", model_text)
+  add("weights", key.canonical(spec.weights))
+  add("loss", key.canonical(spec.loss))
+  add("data", data_text or key.canonical(spec.data, { site = true }))
+  add("samples", scalar(spec.batch.samples))
+  add("length", scalar(spec.batch.length))
+  add("leaves", key.canonical(leaves))
+  add("arithmetic", spec.policy.arithmetic)
+  add("seed", scalar(spec.policy.seed))
+  add("attention.kv", scalar(attention.kv or "by head_dim"))
+  add("attention.split", scalar(attention.split))
+  add("lr", rate_text(spec.train.lr))
+  add("clip", scalar(spec.train.clip or 0))
+  add("optimizer", key.canonical(spec.train.optimizer))
+  return table.concat(lines, "\n")
+end
+
+--- The key as 16 hexadecimal digits.
+function key.of(spec, model_text, data_text)
+  return require("tidelock.core").hash(key.text(spec, model_text, data_text))
+end
+
+--- The hash of the whole recipe as 16 hexadecimal digits.
+function key.recipe_hash(spec, model_text, data_text)
+  local rest = {}
+  for _, name in ipairs { "batch", "layout", "blocks", "policy", "device", "log" } do
+    rest[name] = spec[name]
+  end
+  rest.steps, rest.save = spec.train.steps, spec.train.save
+  if spec.eval then
+    rest.eval = { every = spec.eval.every, samples = spec.eval.samples, data = spec.eval.data }
+  end
+  local text = key.text(spec, model_text, data_text)
+  return require("tidelock.core").hash(text .. "\n" .. key.canonical(rest, { site = true }))
+end
+
+--- "5e1c09af77d2c340" as people read it: "5e1c 09af 77d2 c340".
+function key.spaced(hash) return (hash:gsub("(%x%x%x%x)(%x)", "%1 %2")) end
+
+return key

@@ -1,0 +1,147 @@
+--- The options of every nn module: the second half of the list in fields.lua.
+--
+-- Each nn.NAME { ... } is checked against the section "nn.NAME". `positional` says what the entries
+-- without a key are; `refused` names options that other programs have and no operator here has.
+return function(section, field, required, forms)
+  local name = field("name", "string", "renames; \"/ffn\" shares the weights of that root name")
+
+  section("nn.decoder", "A causal language model: embedding, layers, final norm, head.", {
+    field("vocab", "count", "size of the vocabulary; padded to 16 x leaves.tp inside", required()),
+    field("dim", "count", "width of the residual stream", required()),
+    field("layers", "count", "number of layers", required()),
+    field("layer", "call", "layer(i, n): the modules of layer i of n, from 1", required()),
+    field("positions", "count", "longest sample of a learned position table; unset: no table"),
+    field("tied", "boolean", "the head uses the embedding's weight", { default = false }),
+    field("norm", "module", "norm before the head; unset: nn.rms_norm {}"),
+    field("dropout", "fraction", "dropout of the embedding", { default = 0 }),
+    name,
+  })
+
+  section("nn.attention", "Causal attention inside each segment, with grouped key and value heads.", {
+    field("heads", "count", "query heads", required()),
+    field("kv_heads", "count", "key and value heads; unset: heads"),
+    field("head_dim", "count", "width of a head; unset: dim / heads"),
+    field(
+      "rope", "rope", "rotary positions: true, false or { base, scaling, ... }", { default = true }
+    ),
+    field("window", "count", "keys that a query sees, itself included; unset: all before it"),
+    field("bias", "boolean", "biases in q, k, v and o", { default = false }),
+    name,
+  }, {
+    refused = {
+      dropout = "the op attention has no dropout on probabilities; put nn.dropout { rate = .. } behind it",
+      alibi = "the op attention has no ALiBi; use rope = true, or positions = N of nn.decoder",
+    },
+  })
+
+  section("nn.attention.rope", "Rotary positions.", {
+    field("base", "positive", "base of the wave lengths", { default = 10000 }),
+    field("interleaved", "boolean", "pairs are neighbours, not halves", { default = false }),
+    field("dim", "count", "channels of a head that turn, an even number; unset: all"),
+    field("scaling", "form", "stretched wave lengths", { of = "scaling" }),
+  })
+  section("scaling.llama3", "Long waves are stretched, short ones kept.", {
+    field("factor", "positive", "factor of long waves", { default = 8 }),
+    field("low", "positive", "low_freq_factor", { default = 1 }),
+    field("high", "positive", "high_freq_factor", { default = 4 }),
+    field(
+      "original",
+      "count",
+      "length the model was first trained for",
+      { default = 8192, unit = "tokens" }
+    ),
+  })
+  forms.scaling = {
+    names = { llama3 = "scaling.llama3" },
+    refused = { yarn = "not available in this version", linear = "not available in this version" },
+  }
+
+  section("nn.rms_norm", "x / sqrt(mean(x^2) + eps) * gain.", {
+    field("eps", "positive", "added to the mean square", { default = 1e-6 }),
+    name,
+  })
+  section("nn.layer_norm", "(x - mean) / sqrt(var + eps) * gain + bias.", {
+    field("eps", "positive", "added to the variance", { default = 1e-5 }),
+    field("bias", "boolean", "with a bias", { default = true }),
+    name,
+  })
+
+  local hidden = field("hidden", "count", "width inside", required())
+  section("nn.swiglu", "down(silu(gate(x)) * up(x)).", {
+    hidden,
+    field("bias", "boolean", "biases in gate, up and down", { default = false }),
+    name,
+  })
+  section("nn.gelu", "down(gelu(up(x))).", {
+    hidden,
+    field("bias", "boolean", "biases in up and down", { default = false }),
+    name,
+  })
+  section("nn.linear", "x W^T + bias.", {
+    field("out", "count", "width of the result", required()),
+    field("bias", "boolean", "with a bias", { default = false }),
+    name,
+  })
+  section("nn.dropout", "Each value is 0 with probability `rate`; keyed by logical position.", {
+    field("rate", "fraction", "share of zeros", required()),
+    name,
+  })
+  section("nn.residual", "x + the entries, one after the other, of x.", {
+    field("dropout", "fraction", "dropout of the branch", { default = 0 }),
+    name,
+  }, { positional = "modules" })
+
+  section("nn.moe", "A mixture of experts.", {
+    field("experts", "count", "routed experts", required()),
+    field("top_k", "count", "experts of a token", required()),
+    field("hidden", "count", "width inside an expert", required()),
+    field("shared", "whole", "experts that see every token", { default = 0 }),
+    field("router", "form", "how experts are chosen", { of = "router" }),
+    field("balance", "form", "how load is kept even", { of = "balance" }),
+    field("bias", "boolean", "biases inside experts", { default = false }),
+    name,
+  }, {
+    refused = {
+      capacity_factor = "no token is ever dropped, so there is no capacity; leave it out",
+      capacity = "no token is ever dropped, so there is no capacity; leave it out",
+      drop_tokens = "no token is ever dropped; leave it out",
+    },
+  })
+
+  local router = {
+    field("groups", "count", "groups of experts", { default = 1 }),
+    field("top_groups", "count", "groups that a token may use"),
+    field("scale", "positive", "factor on the weights", { default = 1 }),
+    field("normalize", "boolean", "weights of the chosen experts sum to scale", { default = true }),
+  }
+  section("router.softmax", "Scores by softmax.", router)
+  section("router.sigmoid", "Scores by sigmoid.", router)
+  section("router.sqrt_softplus", "Scores by the root of softplus.", router)
+  forms.router = {
+    names = {
+      softmax = "router.softmax",
+      sigmoid = "router.sigmoid",
+      sqrt_softplus = "router.sqrt_softplus",
+    },
+    default = "softmax",
+    call = true,
+  }
+
+  section("balance.none", "Nothing keeps load even.", {})
+  section("balance.bias", "A bias of each expert moves against its load after every step.", {
+    field(
+      "speed",
+      "number_or_call",
+      "step of the bias, or a function of the step",
+      required { position = 2 }
+    ),
+  })
+  section("balance.loss", "An extra loss.", {
+    field("weight", "not_negative", "its weight", required { position = 2 }),
+  })
+  forms.balance = {
+    names = { none = "balance.none", bias = "balance.bias", loss = "balance.loss" },
+    default = "none",
+    call = true,
+  }
+end

@@ -1,0 +1,174 @@
+--- Run folders: what a run leaves behind, and the comparison with the run that had its key.
+--
+--   runs/quickstart-5e1c/          <name>-<first four digits of the key>
+--     recipe.lua                   the recipe as it was, and the overrides in the summary
+--     resolved.txt                 every field as it was understood (explain --stage check)
+--     log.jsonl                    a record a step, the summary last
+--     summary.json                 written last: a folder without it is not a finished run
+--     weights.safetensors          the weights after the last step
+--
+-- The key is a hash of everything that can change bits, so two runs with one key must agree. The
+-- first finished run of a key is the reference. A later one, in whatever layout, writes into a
+-- folder with a number (quickstart-5e1c-2) while it runs, and at its end
+--
+--   agrees, not longer       the numbered folder goes away; the reference stays as it is
+--   agrees, more steps       its files take the place of the reference's
+--   differs in a bit         the numbered folder stays, for a comparison; the run fails
+--
+-- Folders of other keys that happen to share name and four digits are passed over.
+
+local core = require "tidelock.core"
+local log = require "tidelock.log"
+local screen = require "tidelock.screen"
+
+local runs = {}
+
+local files = { "recipe.lua", "resolved.txt", "log.jsonl", "weights.safetensors", "summary.json" }
+
+local function join(folder, name) return folder .. "/" .. name end
+
+--- The summary of a finished run, or nil.
+function runs.summary(folder)
+  local text = core.files.exists(join(folder, "summary.json"))
+    and core.files.read_all(join(folder, "summary.json"))
+  return text and core.json.decode(text) or nil
+end
+
+--- Remove the files of a run, then the folder, as far as nothing else lies in it.
+local function remove(folder)
+  for _, name in ipairs(files) do os.remove(join(folder, name)) end
+  os.remove(folder)
+end
+
+--- The folders of a name and key: the reference's, which may not exist yet, and whether it is done.
+local function find_reference(base, key)
+  for n = 1, math.huge do
+    local folder = n == 1 and base or base .. "-" .. n
+    local summary = runs.summary(folder)
+    if not summary or summary.key == key then return folder, summary end
+  end
+end
+
+local function first_free(base)
+  for n = 2, math.huge do
+    local folder = base .. "-" .. n
+    if not core.files.exists(folder) then return folder end
+  end
+end
+
+--- The records of steps, by step.
+local function steps_of(records)
+  local by_step = {}
+  for _, record in ipairs(records or {}) do
+    if record.step then by_step[record.step] = record end
+  end
+  return by_step
+end
+
+local Run = {}
+Run.__index = Run
+
+---@class tidelock.RunFolder
+---@field folder string # where this run writes
+---@field reference string? # the finished run with the same key
+---@field first_difference string? # what differs, in words
+
+--- Choose and make the folder of a run.
+---@param root string # "runs" unless --runs says otherwise
+---@param name string # of the recipe, without folder and ending
+---@param key string # sixteen hexadecimal digits
+function runs.open(root, name, key)
+  local base = join(root, ("%s-%s"):format(name, key:sub(1, 4)))
+  local folder, summary = find_reference(base, key)
+  local self = setmetatable({ folder = folder, compared = 0 }, Run)
+  if summary then
+    self.reference, self.reference_summary = folder, summary
+    self.reference_steps = steps_of(log.read(join(folder, "log.jsonl")))
+    self.folder = first_free(base)
+  end
+  core.files.mkdirs(self.folder)
+  return self
+end
+
+--- Path of one of the run's files.
+function Run:path(name) return join(self.folder, name) end
+
+--- Keep the recipe (its own file first, then those that it loaded) and what it was understood as.
+---@param loaded { path: string, text: string }[]
+---@param resolved string
+function Run:describe(loaded, resolved)
+  local texts = { loaded[1].text }
+  for i = 2, #loaded do
+    texts[#texts + 1] = ("\n--[==[ %s, loaded by this recipe:\n%s]==]\n"):format(loaded[i].path,
+      loaded[i].text)
+  end
+  core.files.write_atomic(self:path "recipe.lua", table.unpack(texts))
+  core.files.write_atomic(self:path "resolved.txt", resolved)
+end
+
+local function show(value, bits, places)
+  return ("%s (%s)"):format(places(value or 0 / 0), screen.bits(bits))
+end
+
+--- Compare a step with the reference's. Remembers the first difference; returns it when it is new.
+function Run:compare(record)
+  local known = self.reference and self.reference_steps[record.step]
+  if not known or self.first_difference then return nil end
+  for _, field in ipairs { "loss", "grad_norm" } do
+    local ours, theirs = screen.bits(record[field .. "_bits"]), screen.bits(known[field .. "_bits"])
+    if ours ~= theirs then
+      self.first_difference = ("step %d: %s %s | %s"):format(record.step,
+        field == "loss" and "loss" or "gradient norm", show(known[field], theirs, screen.loss),
+        show(record[field], ours, screen.loss))
+      return self.first_difference
+    end
+  end
+  self.compared = self.compared + 1
+end
+
+--- Take the place of a shorter reference.
+local function replace_reference(self)
+  os.remove(join(self.reference, "summary.json")) -- unfinished until the last rename
+  for _, name in ipairs(files) do
+    os.remove(join(self.reference, name))
+    os.rename(self:path(name), join(self.reference, name))
+  end
+  os.remove(self.folder)
+  self.folder = self.reference
+end
+
+--- Close the run: write the summary, compare the weights, keep or remove the folder.
+---@param summary table # key, steps, weights_hash, ...
+---@return table verdict # { saved = folder?, equal = bool?, text = what to print after "bits" }
+function Run:finish(summary)
+  core.files.write_atomic(self:path "summary.json", core.json.encode(summary), "\n")
+  if not self.reference then return { saved = self.folder } end
+  local other, same_length = self.reference_summary, self.reference_summary.steps == summary.steps
+  if not self.first_difference and same_length and other.weights_hash ~= summary.weights_hash then
+    self.first_difference = ("the weights after step %d: %s | %s"):format(summary.steps,
+      other.weights_hash, summary.weights_hash)
+  end
+  if self.first_difference then
+    return {
+      saved = self.folder, equal = false,
+      text = ("differ from %s at %s"):format(self.reference, self.first_difference),
+    }
+  end
+  local text = ("equal to %s: %s, %s, "):format(self.reference,
+    screen.plural(self.compared, "loss"), screen.plural(self.compared, "gradient norm"))
+  text = text .. (same_length and "weights " .. summary.weights_hash
+    or ("weights not compared: it has %s"):format(screen.plural(other.steps, "step")))
+  if summary.steps > other.steps then
+    replace_reference(self)
+    return { saved = self.folder, equal = true, text = text }
+  end
+  remove(self.folder)
+  return { equal = true, text = text }
+end
+
+--- End without a result (the run failed): what was written stays only if there is no reference.
+function Run:abandon()
+  if self.reference then remove(self.folder) end
+end
+
+return runs

@@ -1,0 +1,93 @@
+--- Learning rates: one f32 for each step, from 1.
+--
+--     constant              warm-up, then value
+--     cosine                warm-up, then floor + (peak - floor) (1 + cos(pi p)) / 2, p = 0 .. 1
+--     warmup_stable_decay   warm-up, peak, then a line down to floor over the last `decay` steps
+--     function(step)        called once for each step when the recipe is planned
+--
+--     warm-up: peak * step / warmup while step <= warmup. It is not clipped to the run: a run of 10
+--     steps with warmup 100 ends at a tenth of the peak.
+--
+-- Steps are IEEE f64 with one rounding to f32 at the end; cos is the one of numbers.lua.
+local numbers = require "tidelock.numbers"
+local where = require "tidelock.where"
+
+local schedule = {}
+
+local at = {}
+
+function at.constant(lr, step)
+  if step <= lr.warmup then return lr.value * step / lr.warmup end
+  return lr.value
+end
+
+function at.cosine(lr, step)
+  if step <= lr.warmup then return lr.peak * step / lr.warmup end
+  if step >= lr.steps then return lr.floor end
+  local part = (step - lr.warmup) / (lr.steps - lr.warmup)
+  return lr.floor + (lr.peak - lr.floor) * (0.5 * (1.0 + numbers.cos(math.pi * part)))
+end
+
+function at.warmup_stable_decay(lr, step)
+  if step <= lr.warmup then return lr.peak * step / lr.warmup end
+  local start = lr.steps - lr.decay
+  if step <= start then return lr.peak end
+  if step >= lr.steps then return lr.floor end
+  return lr.peak + (lr.floor - lr.peak) * ((step - start) / lr.decay)
+end
+
+at["function"] = function(lr, step) return lr.values[math.min(step, #lr.values)] end
+
+--- The learning rate of step `step` (from 1), in f32.
+function schedule.at(lr, step) return numbers.f32(at[lr.name](lr, step)) end
+
+--- Calls a function of the step for steps 1 .. count under the recipe's limits; nil when it fails.
+local function tabulate(call, count, path, context, report)
+  local values = {}
+  local good, message = where.run(context, function()
+    for step = 1, count do
+      local value = call(step)
+      if type(value) ~= "number" or value ~= value or value < 0 or value == math.huge then
+        report(
+          path, ("gave %s for step %d; expected a number, 0 or more"):format(tostring(value), step)
+        )
+        return
+      end
+      values[step] = numbers.f32(value)
+    end
+  end)
+  if not good then report(path, tostring(message)) end
+  return good and #values == count and values or nil
+end
+
+--- The learning rate of a checked section "train", ready for schedule.at; nil when something is
+--- wrong.
+function schedule.resolve(train, context, report)
+  local lr = train.lr
+  if not lr or not train.steps then return nil end
+  local resolved = {}
+  for key, value in pairs(lr) do resolved[key] = value end
+  if lr.name == "function" then
+    resolved.call = nil
+    resolved.values = tabulate(lr.call, train.steps, "train.lr", context, report)
+    return resolved.values and resolved
+  end
+  if train.warmup then
+    if lr.name ~= "constant" then
+      report(
+        "train.warmup", ("lr = { %q, .. } has a warmup of its own; write it there"):format(lr.name)
+      )
+    else
+      resolved.warmup = train.warmup
+    end
+  end
+  if lr.name ~= "constant" then resolved.steps = lr.steps or train.steps end
+  if lr.peak and lr.floor > lr.peak then
+    report("train.lr.floor", ("floor %.7g is above peak %.7g"):format(lr.floor, lr.peak))
+  end
+  local complete = lr.name == "constant" and lr.value or lr.peak
+  if lr.name == "warmup_stable_decay" and not lr.decay then complete = nil end
+  return complete and resolved or nil
+end
+
+return schedule

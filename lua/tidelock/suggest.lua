@@ -1,0 +1,55 @@
+--- The nearest known word to a mistyped one, for "did you mean".
+local suggest = {}
+
+--- How far `a` is from `b`: 2 for each letter to add, drop or change, 1 for two neighbours swapped.
+function suggest.distance(a, b)
+  local rows = { [0] = {} }
+  for j = 0, #b do rows[0][j] = 2 * j end
+  for i = 1, #a do
+    rows[i] = { [0] = 2 * i }
+    for j = 1, #b do
+      local change = a:byte(i) == b:byte(j) and 0 or 2
+      local best = math.min(rows[i - 1][j] + 2, rows[i][j - 1] + 2, rows[i - 1][j - 1] + change)
+      local swapped = i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j)
+      if swapped then best = math.min(best, rows[i - 2][j - 2] + 1) end
+      rows[i][j] = best
+    end
+  end
+  return rows[#a][#b]
+end
+
+local function by_distance(word, known)
+  local ranked = {}
+  for i, candidate in ipairs(known) do
+    ranked[i] = { candidate, suggest.distance(word:lower(), candidate:lower()) }
+  end
+  table.sort(ranked, function(a, b)
+    if a[2] ~= b[2] then return a[2] < b[2] end
+    return a[1] < b[1]
+  end)
+  return ranked
+end
+
+local function is_near(word, candidate, distance)
+  local begins = candidate:find(word, 1, true) == 1 or word:find(candidate, 1, true) == 1
+  if #word >= 3 and begins then return true end
+  return distance <= 2 * math.max(1, #word // 3) and distance < 2 * math.max(#word, #candidate)
+end
+
+--- The word of `known` that is nearest to `word`, or nil when none is near: at most a third of the
+--- letters differ (at least one may), or one word begins with the other. Ties go to the first in
+--- bytewise order. With `count`, the nearest so many words, however far, as a text "a, b, c".
+function suggest.nearest(word, known, count)
+  local ranked = by_distance(word, known)
+  if count then
+    local words = {}
+    for i = 1, math.min(count, #ranked) do words[i] = ranked[i][1] end
+    return table.concat(words, ", ")
+  end
+  for _, entry in ipairs(ranked) do
+    if is_near(word, entry[1], entry[2]) then return entry[1] end
+  end
+  return nil
+end
+
+return suggest

@@ -1,0 +1,112 @@
+--- The simple types of recipe fields: what is expected, and whether a value is that.
+--
+-- types[name] = { expected = words for the message, check = function(value) -> value or nil }.
+-- Whole floats (3.0) are accepted for integers, because YAML and arithmetic make them.
+local types = {}
+
+local function integer(value, least)
+  local whole = math.type(value) and math.tointeger(value)
+  if whole and whole >= least then return whole end
+  return nil
+end
+
+local function finite(value)
+  if type(value) ~= "number" or value ~= value or math.abs(value) == math.huge then return nil end
+  return value
+end
+
+local function of_type(name)
+  return function(value)
+    if type(value) == name then return value end
+    return nil
+  end
+end
+
+types.any = { expected = "a value", check = function(value) return value end }
+types.boolean = { expected = "true or false", check = of_type "boolean" }
+types.string = {
+  expected = "a string",
+  check = function(value) return type(value) == "string" and value ~= "" and value or nil end,
+}
+types.call = { expected = "a function", check = of_type "function" }
+types.count = {
+  expected = "a positive integer", check = function(value) return integer(value, 1) end,
+}
+types.whole = {
+  expected = "an integer, 0 or more", check = function(value) return integer(value, 0) end,
+}
+types.number = { expected = "a number", check = finite }
+types.positive = {
+  expected = "a number above 0",
+  check = function(value) return finite(value) and value > 0 and value or nil end,
+}
+types.not_negative = {
+  expected = "a number, 0 or more",
+  check = function(value) return finite(value) and value >= 0 and value or nil end,
+}
+types.fraction = {
+  expected = "a number from 0 up to, but not, 1",
+  check = function(value) return finite(value) and value >= 0 and value < 1 and value or nil end,
+}
+types.number_or_call = {
+  expected = "a number or a function of the step",
+  check = function(value) return type(value) == "function" and value or finite(value) end,
+}
+
+--- A module has a kind and is made by nn.*; data has a kind and is made by tl.data.*.
+local function kind_of(value)
+  if type(value) ~= "table" then return nil end
+  return type(value.kind) == "string" and value.kind or nil
+end
+types.module = {
+  expected = "a module",
+  check = function(value) return (type(value) == "function" or kind_of(value)) and value or nil end,
+}
+types.data = {
+  expected = "data, made by tl.data.text, tl.data.tokens or tl.data.mix",
+  check = function(value) return kind_of(value) and value or nil end,
+}
+
+types.stages = {
+  expected = "a list of positive integers, as { 3, 3, 2 } or \"3 3 2\"",
+  check = function(value)
+    local list = {}
+    if type(value) == "string" then
+      for word in value:gmatch "[^%s,]+" do list[#list + 1] = tonumber(word) or 0 end
+    elseif type(value) == "table" then
+      for i = 1, #value do list[i] = value[i] end
+    end
+    for i = 1, #list do
+      list[i] = integer(list[i], 1)
+      if not list[i] then return nil end
+    end
+    return #list > 0 and list or nil
+  end,
+}
+
+types.watch = {
+  expected = "\"PATTERN:mean\", or rms, max, norm, hash in the place of mean",
+  check = function(value)
+    if type(value) ~= "string" then return nil end
+    local statistic = value:match "^.+:(%a+)$"
+    local known = { mean = true, rms = true, max = true, norm = true, hash = true }
+    return statistic and known[statistic] and value or nil
+  end,
+}
+
+--- A value as messages show it.
+function types.show(value)
+  local kind = type(value)
+  if kind == "string" then return (
+    #value > 40 and ("%q..."):format(value:sub(1, 37)) or ("%q"):format(value)
+  ) end
+  if kind == "number" then
+    return math.type(value) == "integer" and tostring(value) or ("%.7g"):format(value)
+  end
+  if kind == "table" and kind_of(value) then return "a module or data (" .. value.kind .. ")" end
+  if kind == "table" then return "a table" end
+  if kind == "boolean" or kind == "nil" then return tostring(value) end
+  return "a " .. kind
+end
+
+return types

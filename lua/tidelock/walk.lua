@@ -1,0 +1,143 @@
+--- Walks the modules of a model: makes the layers, checks what needs the width, and gathers the
+--- facts that the rules of a layout read.
+local fit = require "tidelock.fit"
+local types = require "tidelock.types"
+local where = require "tidelock.where"
+
+local walk = {}
+
+--- The modules that layer(i, n) gives, as a list; nil when it fails (the problem is noted).
+local function make_layer(options, i, context, report)
+  local call = ("layer(%d, %d)"):format(i, options.layers)
+  local good, result = where.run(context, options.layer, i, options.layers)
+  if not good then
+    report("model.layer", "%s: %s", call, type(result) == "table" and result.message or result)
+    return nil
+  end
+  local list = types.module.check(result) and { result } or result
+  if type(list) ~= "table" or #list == 0 then
+    report("model.layer", "%s gives %s; it returns a list of modules, as { nn.residual { .. } }", call,
+      types.show(result))
+    return nil
+  end
+  for position, module in ipairs(list) do
+    if not types.module.check(module) then
+      report("model.layer", "entry %d of %s is %s, not a module", position, call, types.show(module))
+      return nil
+    end
+  end
+  return list
+end
+
+local visitors = {}
+
+--- Notes a problem of one option of a module, at the option's line.
+local function problem(walker, module, key, format, ...)
+  local name = "nn." .. module.kind
+  local place = where.field(module.site, name, key)
+  walker.problems:add(place, name .. "." .. key, format:format(...))
+end
+
+--- Width of a head, and what is wrong with it.
+local function check_head(module, walker)
+  local o, dim = module.options, walker.dim
+  local width = o.head_dim
+  if not width and dim and dim % o.heads ~= 0 then
+    local near = fit.nearest(o.heads, fit.divisors(dim), function() return true end)
+    problem(walker, module, "heads", "heads %d does not divide dim %d (%s); set head_dim, or try "
+      .. "heads = %d", o.heads, dim, walker.site "model.dim", near)
+    return
+  end
+  width = width or dim and dim // o.heads
+  if not width then return end
+  if width > 256 then
+    problem(walker, module, o.head_dim and "head_dim" or "heads",
+      "head_dim %d is above 256, the widest that the op attention has", width)
+  end
+  local turned = o.rope and (o.rope.dim or width)
+  if turned and turned > width then
+    problem(walker, module, "rope", "rope.dim %d is above head_dim %d", turned, width)
+  elseif turned and turned % 2 ~= 0 then
+    problem(walker, module, "rope", "it turns pairs of channels, but there are %d; "
+      .. "try rope = { dim = %d } or rope = false", turned, turned - 1)
+  end
+end
+
+function visitors.attention(module, walker)
+  local o = module.options
+  if not o.heads then return end
+  check_head(module, walker)
+  local kv = o.kv_heads or o.heads
+  if o.heads % kv ~= 0 then
+    problem(walker, module, "kv_heads", "kv_heads %d does not divide heads %d; allowed: %s", kv,
+      o.heads, fit.list(fit.divisors(o.heads)))
+    return
+  end
+  local facts = walker.facts.attentions
+  facts[#facts + 1] = { heads = o.heads, kv_heads = kv, site = module.site }
+end
+
+local function with_hidden(module, walker)
+  local facts, width = walker.facts.hiddens, module.options.hidden
+  if width then facts[#facts + 1] = { hidden = width, site = module.site } end
+end
+
+visitors.swiglu, visitors.gelu = with_hidden, with_hidden
+
+function visitors.moe(module, walker)
+  local o = module.options
+  if o.experts and o.top_k and o.top_k > o.experts then
+    problem(walker, module, "top_k", "top_k %d is above experts %d; try top_k = %d", o.top_k,
+      o.experts, o.experts)
+  end
+  walker.problems:add(module.site, "nn.moe", "mixtures of experts are not available in this version; "
+    .. "nn.swiglu { hidden = .. } is the dense form")
+end
+
+--- Visits a module and what is inside it. Functions and graphs written by hand are not looked into.
+local function visit(module, walker)
+  if type(module) ~= "table" then return end
+  local visitor = visitors[module.kind]
+  if visitor then visitor(module, walker) end
+  for _, child in ipairs(module.children or {}) do visit(child, walker) end
+end
+
+--- Same numbers from the same line (a layer that is made many times) are one fact.
+local function unique(list)
+  local seen, result = {}, {}
+  for _, fact in ipairs(list) do
+    local id = ("%s %s %s %s"):format(fact.site, fact.heads, fact.kv_heads, fact.hidden)
+    if not seen[id] then
+      seen[id] = true
+      result[#result + 1] = fact
+    end
+  end
+  return result
+end
+
+--- Makes all layers of the decoder `module`. Returns the model of the spec (options, site,
+--- layer_modules) and the facts { layers, vocab, positions, attentions, hiddens }.
+function walk.model(module, context, report, site)
+  local facts = { attentions = {}, hiddens = {} }
+  if type(module) ~= "table" or module.kind ~= "decoder" then
+    if module then report("model", "expected nn.decoder { .. }, got %s", types.show(module)) end
+    return nil, facts
+  end
+  local options = module.options
+  local model = { site = module.site, layer_modules = {} }
+  for key, value in pairs(options) do model[key] = value end
+  facts.layers, facts.vocab, facts.positions = options.layers, options.vocab, options.positions
+  local walker = { dim = options.dim, problems = context.problems, facts = facts, site = site }
+  if options.layer and options.layers then
+    for i = 1, options.layers do
+      local list = make_layer(options, i, context, report)
+      if not list then break end
+      model.layer_modules[i] = list
+      for _, one in ipairs(list) do visit(one, walker) end
+    end
+  end
+  facts.attentions, facts.hiddens = unique(facts.attentions), unique(facts.hiddens)
+  return model, facts
+end
+
+return walk

@@ -1,0 +1,103 @@
+--- warm.lua - weights that do not start from random numbers: functions of the index, earlier runs.
+local core = require "tidelock.core"
+
+local warm = {}
+
+warm.function_elements_max = 1 << 24
+
+--- The part of a whole (rows, cols) tensor that a rank holds, padded rows as zeros.
+local function shard(param, whole, row_first, col_first)
+  local rows, cols = param.rows, param.cols
+  local true_rows = math.max(0, math.min(rows, param.weight.rows - row_first))
+  local pieces = {}
+  if col_first == 0 and cols == param.weight.cols then
+    pieces[1] = { tensor = whole, rows = true_rows, cols = cols, source_row = row_first }
+  else
+    local flat = core.assemble("f32", { param.weight.rows * param.weight.cols },
+      { { tensor = whole, rows = param.weight.rows * param.weight.cols, cols = 1 } })
+    for r = 0, true_rows - 1 do
+      for c = 0, cols - 1 do
+        pieces[#pieces + 1] = {
+          tensor = flat, rows = 1, cols = 1, source_row = (row_first + r) * param.weight.cols + col_first + c,
+          row_first = r, col_first = c,
+        }
+      end
+    end
+  end
+  return core.assemble("f32", { rows, cols }, pieces)
+end
+
+--- Writes a whole f32 tensor (rows, cols) into the shards of all ranks that hold the weight.
+function warm.set(run, param, whole)
+  local emit = require "tidelock.stages.emit"
+  for index, entry in ipairs(run.table) do
+    local at = entry.coordinates
+    local persistent = run.plan.ranks[at.pp + 1].persistent
+    local weight, master = persistent["weight " .. param.name], persistent["master " .. param.name]
+    if weight and weight.tensor then
+      local part = shard(param, whole, emit.resolve(param.row_first, at.tp), emit.resolve(param.col_first, at.tp))
+      if master and master.tensor then run.ranks:write(index - 1, master.tensor, part) end
+      if param.fields.dtype ~= "f32" then
+        local rounded = core.tensor(param.fields.dtype, part:shape())
+        core.call("cast", { part }, { rounded }, {})
+        part = rounded
+      end
+      run.ranks:write(index - 1, weight.tensor, part)
+    end
+  end
+end
+
+local function from_function(param)
+  local rows, cols = param.weight.rows, param.weight.cols
+  if rows * cols > warm.function_elements_max then
+    error(string.format("%s: init: a function is called for each of %d elements; at most %d", param.name, rows * cols,
+      warm.function_elements_max), 0)
+  end
+  local numbers = {}
+  for i = 0, rows * cols - 1 do
+    local value = param.fields.init.fn(i)
+    if type(value) ~= "number" then
+      error(string.format("%s: init(%d) gave %s; a number is wanted", param.name, i, type(value)), 0)
+    end
+    numbers[i + 1] = value
+  end
+  return core.tensor("f32", { rows, cols }, numbers)
+end
+
+--- The file of an earlier run's weights.
+local function open(folder, site)
+  local path = folder .. "/weights.safetensors"
+  if not core.files.exists(path) then
+    error(string.format("%s: from: there is no %s; run the recipe that makes it first", site, path), 0)
+  end
+  local file, message = core.weights.open(path)
+  if not file then error(string.format("%s: from: %s", site, message), 0) end
+  return file
+end
+
+local function from_run(param, files)
+  local folder = param.fields.from
+  files[folder] = files[folder] or open(folder, param.weight.site)
+  local t = files[folder]:read(param.name)
+  local shape, count = t:shape(), 1
+  for _, size in ipairs(shape) do count = count * size end
+  if count ~= param.weight.rows * param.weight.cols or shape[1] ~= param.weight.rows then
+    error(string.format("%s: from %s: %s is (%s) there and (%d, %d) here", param.weight.site, folder, param.name,
+      table.concat(shape, ", "), param.weight.rows, param.weight.cols), 0)
+  end
+  if t:dtype() == "f32" then return t end
+  local wide = core.tensor("f32", shape)
+  core.call("cast", { t }, { wide }, {})
+  return wide
+end
+
+--- Called once, after random initial values are there.
+function warm.start(run)
+  local files = {}
+  for _, param in ipairs(run.plan["local"].params) do
+    if param.fields.from then warm.set(run, param, from_run(param, files))
+    elseif param.fields.init.kind == "function" then warm.set(run, param, from_function(param)) end
+  end
+end
+
+return warm
