@@ -55,7 +55,8 @@ local function open_data(spec)
   local sources, counts = {}, {}
   local function add(source, samples)
     sources[#sources + 1] = data.open(source, {
-      length = spec.batch.length, samples = samples, vocab = spec.model.vocab, seed = spec.policy.seed,
+      length = spec.batch.length, samples = samples, vocab = spec.model.vocab,
+        seed = spec.policy.seed,
     })
     counts[#counts + 1] = samples
   end
@@ -92,8 +93,10 @@ function driver.start(recipe, options)
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = core.program(program) end
   self.ranks = core.ranks {
-    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples = samples[1],
-    eval_samples = samples[2] and { samples[2] }, threads = options.threads, poison = options.poison, timeout_s = options.timeout,
+    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples =
+      samples[1],
+    eval_samples = samples[2] and { samples[2] }, threads = options.threads, poison =
+      options.poison, timeout_s = options.timeout,
   }
   self:begin()
   return self
@@ -146,7 +149,8 @@ function Run:eval()
   return self.ranks:run("eval", { step = 0, scalars = {} })
 end
 
--- logical tensors -----------------------------------------------------------------------------------
+-- logical tensors
+-- -----------------------------------------------------------------------------------
 
 local function param_of(self, name)
   for _, param in ipairs(self.plan["local"].params) do
@@ -158,17 +162,20 @@ local function param_of(self, name)
     tostring(require("tidelock.suggest").nearest(name, list))), 0)
 end
 
---- The rank (from 0) that a shard is read from: dp 0, the first holder, one of each set of replicas.
+--- The rank (from 0) that a shard is read from: dp 0, the first holder, one of each set of
+--- replicas.
 local function shards_of(self, param)
   local list = {}
   for index, rank in ipairs(self.table) do
     local at = rank.coordinates
     local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
-    local own = at.dp == 0 and v and v.tensor and (param.axis and at.tp % param.replicas == 0 or at.tp == 0)
+    local own = at.dp == 0 and v and v.tensor and (param.axis and at.tp % param.replicas == 0
+      or at.tp == 0)
     if own and (not list.pp or list.pp == at.pp) then
       list.pp = at.pp
       list[#list + 1] = {
-        rank = index - 1, row_first = emit.resolve(param.row_first, at.tp), col_first = emit.resolve(param.col_first, at.tp),
+        rank = index - 1, row_first = emit.resolve(param.row_first, at.tp), col_first =
+          emit.resolve(param.col_first, at.tp),
       }
     end
   end
@@ -186,7 +193,8 @@ local function gather(self, param, key)
     local t = self.ranks:read(shard.rank, v.tensor)
     dtype = t:dtype()
     pieces[i] = {
-      tensor = t, row_first = shard.row_first, col_first = shard.col_first, rows = param.rows, cols = param.cols,
+      tensor = t, row_first = shard.row_first, col_first = shard.col_first, rows = param.rows,
+        cols = param.cols,
     }
   end
   return core.assemble(dtype, param.value.vector and { rows } or { rows, cols }, pieces)
@@ -205,7 +213,8 @@ end
 --- All weights by name: { name, param }, in bytewise order.
 function Run:weights()
   local list = {}
-  for i, param in ipairs(self.plan["local"].params) do list[i] = { name = param.name, param = param } end
+  for i, param in ipairs(self.plan["local"].params) do list[i] = { name = param.name, param =
+    param } end
   table.sort(list, function(a, b) return a.name < b.name end)
   return list
 end
@@ -220,7 +229,8 @@ function Run:weights_hash()
       local rows = math.min(param.rows, param.weight.rows - shard.row_first)
       if rows > 0 then
         sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {
-          row_first = shard.row_first, col_first = shard.col_first, cols_full = param.full_cols, rows = rows, cols = param.cols,
+          row_first = shard.row_first, col_first = shard.col_first, cols_full = param.full_cols,
+            rows = rows, cols = param.cols,
         })
       end
     end
@@ -228,12 +238,14 @@ function Run:weights_hash()
   return string.format("%016x", sum)
 end
 
---- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the global
+--- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the
+--- global
 --- batch, or the shape of a weight for gradients.
 function Run:kept(name)
   local found = require("tidelock.kept").read(self, name)
   if not found then
-    error(string.format('%s was not kept; ask for it before planning: start { keep = { "%s" } }', name, name), 0)
+    error(string.format('%s was not kept; ask for it before planning: start { keep = { "%s" } }',
+      name, name), 0)
   end
   return found
 end
@@ -242,7 +254,8 @@ function Run:watched()
   local values = {}
   for _, watch in ipairs(self.watches) do
     local list = require("tidelock.kept").names(self, watch.pattern)
-    if #list == 0 then error(string.format("log.watch: %s matches no value and no gradient", watch.text), 0) end
+    if #list == 0 then error(string.format("log.watch: %s matches no value and no gradient",
+      watch.text), 0) end
     for _, name in ipairs(list) do
       values[name .. ":" .. watch.what] = stats[watch.what](self:kept(name))
     end
@@ -250,10 +263,10 @@ function Run:watched()
   return values
 end
 
---- Bytes as counted by the allocators beside the bytes that were planned.
+--- Bytes of the arenas as counted by their allocator, beside the bytes that were planned.
 function Run:memory()
   local counted = self.ranks:memory()
-  counted.planned_bytes = self.plan.summary.planned_bytes + self.data_bytes
+  counted.peak_bytes, counted.planned_bytes = counted.peak.arena, self.plan.summary.planned_bytes
   return counted
 end
 

@@ -162,7 +162,7 @@ end
 
 --- The session of a started run: folder, log, screen, and what the machine can do.
 local function new_session(trained, request, begin)
-  local options, plan = request.options, trained:plan()
+  local options, plan = request.options, trained.plan
   local folder = runs.open(options.runs or "runs", plan.spec.name, plan.key)
   folder:describe(plan.recipe.files, explain.text(plan, "check"))
   return {

@@ -83,7 +83,6 @@ local function pretend_driver(world)
   local Run = {}
   Run.__index = Run
   Run.__close = function() world.closed = (world.closed or 0) + 1 end
-  function Run:plan() return self.planned end
   function Run:step()
     self.done = self.done + 1
     local step = self.done
@@ -107,7 +106,7 @@ local function pretend_driver(world)
       plan.key, plan.recipe_hash = "5e1c09af77d2c340", "7d2041be0c1192aa"
       plan.spec.eval = world.eval
       world.options = options
-      return setmetatable({ planned = plan, done = 0 }, Run)
+      return setmetatable({ plan = plan, done = 0 }, Run)
     end,
   }
 end
