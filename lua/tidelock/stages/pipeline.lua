@@ -42,7 +42,7 @@ end
 
 local function chunk_table(plan)
   local layout, model = plan.spec.layout, plan.spec.model
-  local chunks = layout.pp * (layout.schedule == "interleaved" and layout.virtual_stages or 1)
+  local chunks = layout.pp * schedules.virtual_stages(layout)
   local per_layer = 0
   for _, weight in ipairs(plan.graph.weights) do
     if weight.name:find "^layers%." then per_layer = per_layer + weight.rows * weight.cols end
@@ -247,6 +247,21 @@ local function holders(plan, chunk_of, pp)
   return held
 end
 
+--- The order of operations of every pipeline rank; what is wrong with a schedule is raised at once.
+local function orders_of(spec, micros)
+  local layout = spec.layout
+  local orders, found = schedules.build(layout.schedule, {
+    pp = layout.pp, micros = micros,
+    virtual_stages = schedules.virtual_stages(layout),
+  })
+  if orders then return orders end
+  local collected = problems.new()
+  for _, text in ipairs(found) do
+    collected:add(spec.site "layout.schedule", "layout.schedule", text)
+  end
+  collected:raise()
+end
+
 function pipeline.run(plan)
   local layout = plan.spec.layout
   local chunk_of, chunks, counts = chunk_table(plan)
@@ -256,10 +271,7 @@ function pipeline.run(plan)
       layout.pp),
     forward_borders = borders(plan, plan["local"].nodes, chunk_of, false),
     backward_borders = borders(plan, plan.backward.nodes, chunk_of, true),
-    orders = schedules.build(layout.schedule, {
-      pp = layout.pp, micros = micros, virtual_stages = layout.schedule == "interleaved"
-        and layout.virtual_stages or 1,
-    }),
+    orders = orders_of(plan.spec, micros),
   }
   local ranks = {}
   for rank = 0, layout.pp - 1 do ranks[rank + 1] = run_rank(plan, shared, rank) end
