@@ -135,8 +135,8 @@ local function hook(event, line)
 end
 
 local function finish(previous, ...)
+  debug.sethook(previous.hook, previous.mask, previous.count) -- first: the hook reads `current`
   current, last_source, last_line = previous.context, previous.source, previous.line
-  debug.sethook(previous.hook, previous.mask, previous.count)
   return ...
 end
 

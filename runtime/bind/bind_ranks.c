@@ -172,8 +172,8 @@ static int ranks_hash(lua_State *L) {
     const int64_t rows = bind_integer(L, 5, "hash", "rows", view.shape[0]);
     const int64_t cols = bind_integer(L, 5, "hash", "cols", tl_view_row(&view));
     place.cols_full = bind_integer(L, 5, "hash", "cols_full", cols);
-    luaL_argcheck(L, rows > 0 && cols > 0 && rows * cols == tl_view_count(&view), 5,
-                  "rows times cols is not the size of the tensor");
+    luaL_argcheck(L, rows > 0 && cols > 0 && rows * cols <= tl_view_count(&view), 5,
+                  "rows times cols is more than the tensor has");
     luaL_argcheck(L, place.col_first >= 0 && place.col_first <= place.cols_full - cols, 5,
                   "columns past cols_full");
     view.dims = 2, view.shape[0] = rows, view.shape[1] = cols;
