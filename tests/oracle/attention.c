@@ -4,7 +4,7 @@
 
 #include "oracle.h"
 
-enum { SPLIT = 8192 };
+enum { BLOCK_MAX = 1024 };
 
 static const float log2e = 0x1.715476p+0f;
 
@@ -33,7 +33,7 @@ static void add_block(const attention *a, part *p, int64_t row, int64_t head, in
                       int64_t last) {
   const int64_t start = a->b->start[row], stride = a->c->kv_heads * a->width;
   const float c = scale_of(a) * log2e;
-  float s[128], weight[128];
+  float s[BLOCK_MAX], weight[BLOCK_MAX];
   for (int64_t j = first; j <= last; j++) {
     s[j - first] = score(a, row, start + j, head);
     if (s[j - first] > p->m) p->m = s[j - first];
@@ -62,11 +62,11 @@ static void merge(const attention *a, part *state, const part *p) {
 }
 
 static part row_state(const attention *a, int64_t row, int64_t head) {
-  const int64_t query = row - a->b->start[row], block = a->width > 128 ? 64 : 128;
+  const int64_t query = row - a->b->start[row], block = a->c->kv_block;
   part state = {0};
-  for (int64_t begin = 0; begin <= query; begin += SPLIT) {
+  for (int64_t begin = 0; begin <= query; begin += a->c->split) {
     part p = {.m = -INFINITY, .t = -INFINITY};
-    for (int64_t first = begin; first <= query && first < begin + SPLIT; first += block)
+    for (int64_t first = begin; first <= query && first < begin + a->c->split; first += block)
       add_block(a, &p, row, head, first, first + block - 1 < query ? first + block - 1 : query);
     p.l[0] = (p.l[0] + p.l[1]) + (p.l[2] + p.l[3]);
     if (begin == 0) state = p;

@@ -113,8 +113,9 @@ int main(int argc, char **argv) {
   config c = {.bf16 = (int)option(argc, argv, "bf16"), .gpt = (int)option(argc, argv, "gpt"),
               WHOLE(vocab), WHOLE(dim), WHOLE(layers), WHOLE(heads), WHOLE(kv_heads),
               WHOLE(hidden), WHOLE(samples), WHOLE(length), WHOLE(leaves_tp), WHOLE(leaves_dp),
-              WHOLE(seed), WHOLE(steps), WHOLE(warmup), WHOLE(total), NUMBER(peak),
-              NUMBER(floor), NUMBER(clip), NUMBER(dropout), NUMBER(smoothing), NUMBER(z)};
+              WHOLE(kv_block), WHOLE(split), WHOLE(seed), WHOLE(steps), WHOLE(warmup),
+              WHOLE(total), NUMBER(peak), NUMBER(floor), NUMBER(clip), NUMBER(dropout),
+              NUMBER(smoothing), NUMBER(z)};
   const int64_t aligned = 16 * c.leaves_tp;
   c.vocab_padded = (c.vocab + aligned - 1) / aligned * aligned;
   c.tokens = c.samples * c.length;

@@ -44,7 +44,7 @@ typedef struct config {
   int bf16, gpt; /* gpt: layer_norm, gelu, biases, positions, a tied head, dropout, no rope */
   int64_t vocab, vocab_padded, dim, layers, heads, kv_heads, hidden, samples, length;
   int64_t tokens; /* samples * length */
-  int64_t leaves_tp, leaves_dp, seed, steps, warmup, total;
+  int64_t leaves_tp, leaves_dp, kv_block, split, seed, steps, warmup, total;
   double peak, floor, clip, dropout, smoothing, z;
 } config;
 
