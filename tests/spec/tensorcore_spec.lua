@@ -1,0 +1,145 @@
+--- The bit model of a tensor core step, reached through linear_grad_weight in mode 1: dweight holds
+--- C, the rows of dy and x are the factors.
+local core = require "tidelock.core"
+local model = require "support.tensorcore_model"
+local support = require "support"
+
+local one = 0x3F80 -- bf16
+local f32_one = 0x3F800000
+
+--- Column j of D = the chain over k of a[j][k] * b[k], from c[j]. All arguments and results are bits.
+local function chains(a, b, c)
+  local columns, length = #a, #b
+  local left = {}
+  for k = 1, length do
+    for j = 1, columns do left[#left + 1] = a[j][k] end
+  end
+  local out = core.tensor_from_bits("f32", { 1, columns }, c)
+  core.call("linear_grad_weight", { core.tensor_from_bits("bf16", { length, 1 }, b),
+    core.tensor_from_bits("bf16", { length, columns }, left) }, { out },
+    { first = 0, samples = 1, length = length, stride = length, mode = 1 })
+  return out:bits()
+end
+
+--- The chain of sum over k of products[k] * 1, from c; k counts from 0, absent ones are 0.
+local function probe(c, products, length)
+  local a, b = {}, {}
+  for k = 1, length or 16 do
+    local bits = core.tensor("f32", { 1 }, { products[k - 1] or 0 }):bits()[1]
+    assert(bits & 0xFFFF == 0)
+    a[k], b[k] = bits >> 16, one
+  end
+  return chains({ a }, b, { c })[1]
+end
+
+local function all(count, value)
+  local list = {}
+  for k = 0, count - 1 do list[k] = value end
+  return list
+end
+
+describe("a step probe of sm_90", function()
+  for _, case in ipairs {
+    { "has 25 bits, not 24", f32_one, all(16, 2.0 ^ -25), 0x3F800004 },
+    { "has no more than 25 bits", f32_one, all(16, 2.0 ^ -26), f32_one },
+    { "is one step of 16, not two of 8", f32_one, { [0] = 2.0 ^ -24, [8] = 2.0 ^ -24 },
+      0x3F800001 },
+    { "cuts, it does not round", f32_one, { [0] = 1.5 * 2.0 ^ -23 }, 0x3F800001 },
+    { "cuts toward zero", f32_one, { [0] = -2.0 ^ -25 }, 0x3F7FFFFF },
+    { "adds exactly inside a step", 0, { [0] = 2.0 ^ 24, 1, -2.0 ^ 24 }, f32_one },
+    { "adds exactly up to its 25 bits", 0, { [0] = 2.0 ^ 25, 1, -2.0 ^ 25 }, f32_one },
+    { "is one link of a chain", 0, { [0] = 2.0 ^ 24, [16] = 1, [32] = -2.0 ^ 24 }, 0, 48 },
+    { "turns -0 into +0", 0x80000000, {}, 0 },
+  } do
+    local name, c, products, expected, length = table.unpack(case)
+    it(name, function() assert.equal(expected, probe(c, products, length)) end)
+  end
+
+  it("does not see a product with a zero factor, however large the other", function()
+    local huge, c = 0x7F00, 0x0DA24260 -- 2^127; 1e-30
+    assert.equal(c, chains({ { huge } }, { 0 }, { c })[1])
+  end)
+end)
+
+describe("special values", function()
+  local nan, plus, minus = 0x7FFFFFFF, 0x7F800000, 0xFF800000
+  for _, case in ipairs {
+    { "infinity stands", { 0x7F80 }, { one }, 0, plus },
+    { "infinity has the sign of its product", { 0x7F80 }, { 0xBF80 }, 0, minus },
+    { "0 * infinity is NaN", { 0x7F80 }, { 0 }, 0, nan },
+    { "infinities of both signs are NaN", { 0x7F80, 0xFF80 }, { one, one }, 0, nan },
+    { "infinity in C against one in a product is NaN", { 0x7F80 }, { one }, minus, nan },
+    { "NaN of any kind is the one NaN", { 0xFFC1 }, { one }, 0, nan },
+    { "NaN in C is the one NaN", { one }, { one }, 0xFFC00001, nan },
+    { "a sum past the largest number is infinity", { 0x7F7F, 0x7F7F }, { one, one }, 0, plus },
+    { "a subnormal result is kept", { 0x0001 }, { one }, 0, 0x00010000 },
+    { "a negative underflow is +0", { 0x8001 }, { 0x0001 }, 0, 0 },
+  } do
+    local name, a, b, c, expected = table.unpack(case)
+    it(name, function() assert.equal(expected, chains({ a }, b, { c })[1]) end)
+  end
+end)
+
+--- Kinds of bf16 numbers: exponent fields, and how often something else.
+local random = 1
+local function draw(n)
+  random = random * 6364136223846793005 + 1442695040888963407
+  return (random >> 33) % n
+end
+
+local function sign() return draw(2) << 15 end
+
+local kinds = {
+  narrow = function() return sign() | 120 + draw(8) << 7 | draw(128) end,
+  wide = function() return sign() | 90 + draw(70) << 7 | draw(128) end,
+  full = function() return sign() | draw(255) << 7 | draw(128) end,
+  subnormal = function() return sign() | (draw(3) == 0 and draw(60) << 7 or 0) | draw(128) end,
+  sparse = function() return draw(4) > 0 and sign() or 100 + draw(40) << 7 | draw(128) end,
+  ones = function() return draw(8) == 0 and 0xBFFF or 0x3FFF end,
+  special = function()
+    return sign() | (draw(40) == 0 and 255 or 120 + draw(20)) << 7 | draw(2)
+  end,
+}
+local names = { "narrow", "wide", "full", "subnormal", "sparse", "ones", "special" }
+
+local function draw_c()
+  local way = draw(6)
+  if way == 0 then return draw(2) << 31 end
+  if way == 1 then return draw(2) << 31 | draw(1 << 23) end
+  return draw(2) << 31 | (way == 2 and draw(255) or 100 + draw(50)) << 23 | draw(1 << 23)
+end
+
+describe("the model in whole numbers", function()
+  for _, left in ipairs(names) do
+    it("is what the kernel computes, factors " .. left .. " and any", function()
+      for _, right in ipairs(names) do
+        local columns, length = 33, 40
+        local a, b, c, expected = {}, {}, {}, {}
+        for k = 1, length do b[k] = kinds[right]() end
+        for j = 1, columns do
+          a[j], c[j] = {}, draw_c()
+          for k = 1, length do a[j][k] = kinds[left]() end
+          expected[j] = model.chain(a[j], b, c[j])
+        end
+        assert.same(expected, chains(a, b, c), left .. " and " .. right)
+      end
+    end)
+  end
+end)
+
+describe("a chain", function()
+  it("may be stored and resumed at any step", function()
+    local x, grad = support.filled("bf16", { 96, 5 }, 1), support.filled("bf16", { 96, 7 }, 2)
+    local whole = support.poison("f32", { 7, 5 })
+    core.call("linear_grad_weight", { grad, x }, { whole },
+      { first = 0, samples = 1, length = 96, stride = 96, mode = 0 })
+    for cut = 16, 80, 16 do
+      local pieces = support.poison("f32", { 7, 5 })
+      for _, range in ipairs { { 0, cut, 0 }, { cut, 96 - cut, 1 } } do
+        core.call("linear_grad_weight", { grad, x }, { pieces },
+          { first = range[1], samples = 1, length = range[2], stride = range[2], mode = range[3] })
+      end
+      assert.bits(whole, pieces)
+    end
+  end)
+end)
