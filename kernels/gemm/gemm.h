@@ -28,9 +28,9 @@
 **   count) for each part: the features that take part; runs cut `count`. One rounding to dx's
 **   dtype.
 ** linear_grad_weight
-**   The rows are `samples` pieces of `length` rows, one chain over all of them: piece i begins at row
-**   first + i * stride, and stride >= length. Each piece begins a new step of 16, and its last step
-**   is filled up.
+**   The rows are `samples` pieces of `length` rows, one chain over all of them. Piece i begins at
+**   row first + i * stride, stride >= length. Each piece begins a new step of 16, and its last
+**   step is filled up.
 **     mode 0   dweight = the chain from +0
 **     mode 1   the chain resumes from what dweight holds: a chain over pieces in several calls has
 **              the bits of one call

@@ -7,7 +7,7 @@ local support = require "support"
 local one = 0x3F80 -- bf16
 local f32_one = 0x3F800000
 
---- Column j of D = the chain over k of a[j][k] * b[k], from c[j]. All arguments and results are bits.
+--- Column j of D = the chain over k of a[j][k] * b[k], from c[j]. Everything is bits.
 local function chains(a, b, c)
   local columns, length = #a, #b
   local left = {}
@@ -58,6 +58,23 @@ describe("a step probe of sm_90", function()
   it("does not see a product with a zero factor, however large the other", function()
     local huge, c = 0x7F00, 0x0DA24260 -- 2^127; 1e-30
     assert.equal(c, chains({ { huge } }, { 0 }, { c })[1])
+  end)
+end)
+
+describe("the largest exponent", function()
+  --- 15 products of `many` and one of `last`, in units of 2^-159, where an f32 ends at 2^-149.
+  local function sum(many, last)
+    local a, b = {}, {}
+    for k = 1, 16 do
+      local value = core.tensor("bf16", { 2 }, { (k < 16 and many or last) * 2.0 ^ -100, 2.0 ^ -59 })
+      a[k], b[k] = table.unpack(value:bits())
+    end
+    return chains({ a }, b, { 0 })[1]
+  end
+
+  it("is never below -133", function()
+    assert.equal(1, sum(66, 34)) -- 1024 units, if multiples of 2 count
+    assert.equal(0, sum(67, 33)) -- 1038 units, if single ones counted
   end)
 end)
 
@@ -125,6 +142,57 @@ describe("the model in whole numbers", function()
       end
     end)
   end
+end)
+
+--- Hashes of products of 23 x 70 numbers of every kind with 70 x 45 of every kind.
+local script = [[
+  local core = require "tidelock.core"
+  local random = 7
+  local function draw(n)
+    random = random * 6364136223846793005 + 1442695040888963407
+    return (random >> 33) % n
+  end
+  local function matrix(rows, columns, low, count, special)
+    local bits = {}
+    for i = 1, rows * columns do
+      local field = draw(50) < special and 255 or draw(9) == 0 and 0 or low + draw(count)
+      local fraction = draw(3) == 0 and 127 or draw(3) == 0 and 0 or draw(128)
+      bits[i] = draw(2) << 15 | field << 7 | fraction
+    end
+    return core.tensor_from_bits("bf16", { rows, columns }, bits)
+  end
+  local ranges = { { 127, 1 }, { 110, 30 }, { 60, 80 }, { 1, 254 }, { 1, 40 }, { 185, 60 } }
+  for special = 0, 1 do
+    for _, left in ipairs(ranges) do
+      for _, right in ipairs(ranges) do
+        local x = matrix(23, 70, left[1], left[2], special)
+        local weight = matrix(45, 70, right[1], right[2], special)
+        local y = core.tensor("f32", { 23, 45 })
+        core.call("linear", { x, weight }, { y }, { parts = 1, biases = 0, leaves = 1 })
+        print(y:hash())
+      end
+    end
+  end]]
+
+describe("the levels of the processor", function()
+  it("agree on numbers of every kind", function()
+    local path = os.tmpname()
+    local file = assert(io.open(path, "w"))
+    file:write(script)
+    file:close()
+    local hashes = {}
+    for i, level in ipairs { "avx512", "avx2", "portable" } do
+      local pipe = assert(io.popen(("TL_SIMD=%s %s lua %s 2>/dev/null"):format(level,
+        support.program, path)))
+      hashes[i] = pipe:read "a"
+      pipe:close()
+    end
+    os.remove(path)
+    local _, lines = hashes[1]:gsub("\n", "\n")
+    assert.equal(72, lines)
+    assert.equal(hashes[1], hashes[2])
+    assert.equal(hashes[1], hashes[3])
+  end)
 end)
 
 describe("a chain", function()
