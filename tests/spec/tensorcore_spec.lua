@@ -66,8 +66,8 @@ describe("the largest exponent", function()
   local function sum(many, last)
     local a, b = {}, {}
     for k = 1, 16 do
-      local value = core.tensor("bf16", { 2 }, { (k < 16 and many or last) * 2.0 ^ -100, 2.0 ^ -59 })
-      a[k], b[k] = table.unpack(value:bits())
+      local left = (k < 16 and many or last) * 2.0 ^ -100
+      a[k], b[k] = table.unpack(core.tensor("bf16", { 2 }, { left, 2.0 ^ -59 }):bits())
     end
     return chains({ a }, b, { 0 })[1]
   end
@@ -75,6 +75,23 @@ describe("the largest exponent", function()
   it("is never below -133", function()
     assert.equal(1, sum(66, 34)) -- 1024 units, if multiples of 2 count
     assert.equal(0, sum(67, 33)) -- 1038 units, if single ones counted
+  end)
+end)
+
+describe("the edges of vector code", function()
+  it("a subnormal factor counts with exponent -126", function()
+    -- 2^-127 * 2^63 has exponent -63: four products of 2^-89 lie below its 25 bits
+    local tiny, large, small = 0x0040, 0x5F00, 0x1300
+    local a, b = { tiny, small, small, small, small }, { large, one, one, one, one }
+    assert.equal(0x1F800000, chains({ a }, b, { 0 })[1])
+    assert.equal(0x1F800000, chains({ b }, a, { 0 })[1])
+  end)
+
+  it("sums that leave 32 bits are exact", function()
+    local ones, minus, expected, c = {}, {}, {}, { 0x3FFFFFFF, 0xBFFFFFFF, 0x3F800000 }
+    for k = 1, 16 do ones[k], minus[k] = 0x3FFF, 0xBFFF end
+    for j, left in ipairs { ones, minus, ones } do expected[j] = model.chain(left, ones, c[j]) end
+    assert.same(expected, chains({ ones, minus, ones }, ones, c))
   end)
 end)
 
