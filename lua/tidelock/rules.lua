@@ -106,6 +106,7 @@ local function kv_heads(facts, report, note)
   local tp = facts.layout.tp
   for _, one in ipairs(facts.model.attentions) do
     local kv = one.kv_heads
+    if kv == one.heads then goto continue end -- the rule of the heads says it all
     if kv % tp ~= 0 and tp % kv ~= 0 then
       local list = fit.divisors(kv)
       report("layout.tp", "tp %d does not divide kv_heads %d (%s); allowed: %s (or a multiple of %d)%s",
@@ -113,6 +114,7 @@ local function kv_heads(facts, report, note)
     elseif tp > kv and one.heads % tp == 0 then
       note("kv heads: each of the %d is held by %d tp ranks (%s)", kv, tp // kv, one.site)
     end
+    ::continue::
   end
 end
 

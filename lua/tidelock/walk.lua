@@ -11,7 +11,9 @@ local function make_layer(options, i, context, report)
   local call = ("layer(%d, %d)"):format(i, options.layers)
   local good, result = where.run(context, options.layer, i, options.layers)
   if not good then
-    report("model.layer", "%s: %s", call, type(result) == "table" and result.message or result)
+    local message = type(result) == "table" and result.message or tostring(result)
+    local place, text = message:match "^([^\n:]+:%d+): (.*)$"
+    context.problems:add(place or options.site, call, text or message)
     return nil
   end
   local list = types.module.check(result) and { result } or result
@@ -99,7 +101,13 @@ local function visit(module, walker)
   if type(module) ~= "table" then return end
   local visitor = visitors[module.kind]
   if visitor then visitor(module, walker) end
-  for _, child in ipairs(module.children or {}) do visit(child, walker) end
+  for i, child in ipairs(module.children or {}) do
+    if not types.module.check(child) then
+      local text = ("entry %d is %s, not a module"):format(i, types.show(child))
+      walker.problems:add(module.site, "nn." .. module.kind, text)
+    end
+    visit(child, walker)
+  end
 end
 
 --- Same numbers from the same line (a layer that is made many times) are one fact.

@@ -1,0 +1,2 @@
+-- A recipe file ends with a recipe.
+return { model = 1 } -- this is a plain table
