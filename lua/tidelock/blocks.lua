@@ -15,7 +15,8 @@ end
 local function sixteens(report, path, name, value, most)
   if not value or value % 16 == 0 and value <= most then return true end
   local near = math.min(most, math.max(16, (value + 8) // 16 * 16))
-  report(path, "%s %d is not a multiple of 16 from 16 to %d; try %s = %d", name, value, most, name, near)
+  report(path, "%s %d is not a multiple of 16 from 16 to %d; try %s = %d", name, value, most, name,
+    near)
   return false
 end
 
@@ -26,8 +27,8 @@ function blocks.check(section, report)
   if sixteens(report, "blocks.attention.kv", "kv", attention.kv, 512) then
     local kv, split = attention.kv or 128, attention.split
     if split % kv ~= 0 then
-      report("blocks.attention.split", "split %d is not a multiple of kv %d; try split = %d", split, kv,
-        math.max(1, split // kv) * kv)
+      report("blocks.attention.split", "split %d is not a multiple of kv %d; try split = %d", split,
+        kv, math.max(1, split // kv) * kv)
     end
   end
   for _, name in ipairs { "m", "n", "k" } do

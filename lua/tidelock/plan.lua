@@ -8,7 +8,7 @@ local stages = { "check", "expand", "shard", "differentiate", "pipeline", "place
 ---@class tidelock.PlanOptions
 ---@field hash? fun(name: string): integer # of names of weights; core.hash_int
 ---@field world? integer # ranks that are there; nil: as many threads as the layout has
----@field prepare? fun(plan: table) # called after the stage check; may add fields that later stages read
+---@field prepare? fun(plan: table) # called after check; may add fields
 
 ---@param recipe tidelock.Recipe
 ---@param last? string # stop after this stage

@@ -34,7 +34,8 @@ local function check_leaves(resolved, given, report)
         "%s %d is not a power of two, and trees add pairs%s; try %s = %d or %d", axis, count,
         set and "" or " (its leaves are the layout's own)", axis, below, below * 2)
     elseif axis == "cp" and count > 1 then
-      report("policy.leaves.cp", "leaves.cp %d is not available in this version; leave it out", count)
+      report("policy.leaves.cp", "leaves.cp %d is not available in this version; leave it out",
+        count)
     end
   end
 end
@@ -42,10 +43,12 @@ end
 local function check_arithmetic(resolved, dtype, report)
   local name, own = resolved.arithmetic, arithmetic_of[dtype]
   if name == "sm_80" then
-    report("policy.arithmetic", "\"sm_80\" adds in other steps than \"sm_90\", and no device has them "
+    report("policy.arithmetic",
+      "\"sm_80\" adds in other steps than \"sm_90\", and no device has them "
       .. "in this version; try arithmetic = %q", own)
   elseif name ~= own then
-    report("policy.arithmetic", "%q does not go with dtype %q; try arithmetic = %q", name, dtype, own)
+    report("policy.arithmetic", "%q does not go with dtype %q; try arithmetic = %q", name, dtype,
+      own)
   end
 end
 

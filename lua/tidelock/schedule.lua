@@ -49,7 +49,8 @@ local function tabulate(call, count, context, report)
       context.lines = 0 -- the limit is for one step
       local value = call(step)
       if type(value) ~= "number" or value ~= value or value < 0 or value == math.huge then
-        report("train.lr", "gave %s for step %d; expected a number, 0 or more", tostring(value), step)
+        report("train.lr", "gave %s for step %d; expected a number, 0 or more", tostring(value),
+          step)
         return
       end
       values[step] = numbers.f32(value)
@@ -65,7 +66,8 @@ local function is_complete(lr)
   return lr.peak ~= nil and (lr.name == "cosine" or lr.decay ~= nil)
 end
 
---- The learning rate of a checked section "train", ready for schedule.at; nil when something is wrong.
+--- The learning rate of a checked section "train", ready for schedule.at; nil when something is
+--- wrong.
 function schedule.resolve(train, context, report)
   local lr = train.lr
   if not lr or not train.steps then return nil end

@@ -18,13 +18,15 @@ local function make_layer(options, i, context, report)
   end
   local list = types.module.check(result) and { result } or result
   if type(list) ~= "table" or #list == 0 then
-    report("model.layer", "%s gives %s; it returns a list of modules, as { nn.residual { .. } }", call,
+    report("model.layer", "%s gives %s; it returns a list of modules, as { nn.residual { .. } }",
+      call,
       types.show(result))
     return nil
   end
   for position, module in ipairs(list) do
     if not types.module.check(module) then
-      report("model.layer", "entry %d of %s is %s, not a module", position, call, types.show(module))
+      report("model.layer", "entry %d of %s is %s, not a module", position, call,
+        types.show(module))
       return nil
     end
   end
@@ -92,7 +94,8 @@ function visitors.moe(module, walker)
     problem(walker, module, "top_k", "top_k %d is above experts %d; try top_k = %d", o.top_k,
       o.experts, o.experts)
   end
-  walker.problems:add(module.site, "nn.moe", "mixtures of experts are not available in this version; "
+  walker.problems:add(module.site, "nn.moe",
+    "mixtures of experts are not available in this version; "
     .. "nn.swiglu { hidden = .. } is the dense form")
 end
 

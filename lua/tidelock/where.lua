@@ -43,7 +43,9 @@ function where.here()
     local info = debug.getinfo(level, "Slt")
     if not info then break end
     if is_recipe(info.source) then return info.source:sub(2) .. ":" .. info.currentline end
-    if info.istailcall and last_line and current then return last_source:sub(2) .. ":" .. last_line end
+    if info.istailcall and last_line and current then
+      return last_source:sub(2) .. ":" .. last_line
+    end
     if not script and info.what ~= "C" and is_script(info.source) then
       script = info.short_src .. ":" .. info.currentline
     end
@@ -103,7 +105,8 @@ end
 local function check_budget(source, line)
   current.lines = current.lines + 1
   if current.lines > where.lines_max then
-    error(("%s:%d: stopped after %d million lines: this does not end, and a recipe only describes"):format(
+    error(("%s:%d: stopped after %d million lines: this does not end, and a recipe only "
+      .. "describes"):format(
       source:sub(2), line, where.lines_max // 1000000), 0)
   end
 end

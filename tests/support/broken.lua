@@ -3,8 +3,9 @@
 ---     layout = { tp = 3 }, -- error: layout.tp: tp 3 does not divide heads 8
 ---                          --   (tests/errors/heads.lua:8); allowed: 1, 2, 4, 8; try tp = 4
 ---
---- A comment "error:" says what is wrong with its line, or, on a line of its own, with the code line
---- above; "--" and three blanks continue it. "-- ranks: 16" in the first lines is the world's size.
+--- A comment "error:" says what is wrong with its line, or, on a line of its own, with the code
+--- line above; "--" and three blanks continue it. "-- ranks: 16" in the first lines is the world's
+--- size.
 local broken = {}
 
 --- The text of a comment that opens a message, and of one that continues it.
@@ -37,7 +38,8 @@ function broken.run(path, ranks)
   local recipe = require "tidelock.recipe"
   local plan = require "tidelock.plan"
   local good, message = pcall(function()
-    for _, point in ipairs(recipe.load(path):points()) do plan(point, "check", { world = ranks }) end
+    local options = { world = ranks }
+    for _, point in ipairs(recipe.load(path):points()) do plan(point, "check", options) end
   end)
   local lines = {}
   for line in (good and "" or tostring(message)):gmatch "[^\n]+" do lines[#lines + 1] = line end
