@@ -1,7 +1,7 @@
 /* math.h - the elementary functions, as explicit steps that C and CUDA share.
 **
-** Every step is an IEEE operation in f32 (+ - * / sqrtf, fmaf with one rounding) or integer work, so
-** each function has one result for each input on every machine. libm is not used: its last bits
+** Every step is an IEEE operation in f32 (+ - * / sqrtf, fmaf with one rounding) or integer work,
+** so each function has one result for each input on every machine. libm is not used: its last bits
 ** differ between versions. Contraction must be off (-ffp-contract=off, --fmad=false).
 **
 **   tl_exp2(x)     MUFU.EX2, the exponential unit of NVIDIA GPUs (ex2.approx.ftz.f32), bit for bit:
@@ -93,9 +93,9 @@ static const uint32_t tl_exp2_slope[64] = {
 
 /* S(l): the columns of l * l from 2^19 up, in units of 2^19. */
 TL_MATH uint32_t tl_exp2_square(uint32_t l) {
-  const uint32_t h = l >> 9, g = l >> 10;  /* bits 9..16 and 10..16 */
-  uint32_t sum = h * h >> 1;               /* among bits 9..16; the shift drops column 18 */
-  sum += g & (0u - (l >> 8 & 1u));         /* bits 8..2 times the bits that reach column 19 */
+  const uint32_t h = l >> 9, g = l >> 10; /* bits 9..16 and 10..16 */
+  uint32_t sum = h * h >> 1;              /* among bits 9..16; the shift drops column 18 */
+  sum += g & (0u - (l >> 8 & 1u));        /* bits 8..2 times the bits that reach column 19 */
   sum += g >> 1 & (0u - (l >> 7 & 1u));
   sum += g >> 2 & (0u - (l >> 6 & 1u));
   sum += g >> 3 & (0u - (l >> 5 & 1u));
@@ -158,7 +158,11 @@ TL_MATH float tl_log2(float x) {
 
 TL_MATH float tl_log(float x) { return tl_log2(x) * TL_LN2; }
 
-TL_MATH float tl_tanh(float x) {
+/* tanh in two halves, so that vector code can put its own exp2 between them: the argument of exp2, and
+** the result from e = exp2 of it. */
+TL_MATH float tl_tanh_argument(float x) { return (fabsf(x) + fabsf(x)) * TL_LOG2E; }
+
+TL_MATH float tl_tanh_result(float x, float e) {
   const float size = fabsf(x), square = size * size;
   float p = -0x1.76ac2p-8f; /* (tanh(x) / x - 1) / x^2 in x^2 */
   p = fmaf(p, square, 0x1.5256d8p-6f);
@@ -166,12 +170,14 @@ TL_MATH float tl_tanh(float x) {
   p = fmaf(p, square, 0x1.110768p-3f);
   p = fmaf(p, square, -0x1.555534p-2f);
   const float near_zero = fmaf(size * square, p, size);
-  const float outside = 1.0f - 2.0f / (tl_exp2((size + size) * TL_LOG2E) + 1.0f);
+  const float outside = 1.0f - 2.0f / (e + 1.0f);
   /* Chosen by masks: a branch here would keep loops from becoming vector code. */
   const uint32_t mask = size < 0.625f ? 0xffffffffu : 0u, nan = x != x ? TL_NAN_BITS : 0u;
   const uint32_t y = (tl_math_bits(near_zero) & mask) | (tl_math_bits(outside) & ~mask);
   return tl_math_float(y | (tl_math_bits(x) & 0x80000000u & ~nan) | nan);
 }
+
+TL_MATH float tl_tanh(float x) { return tl_tanh_result(x, tl_exp2(tl_tanh_argument(x))); }
 
 /* r in [-pi/4, pi/4] and the quadrant k of x. Adding 1.5 * 2^23 rounds to a whole number. The
 ** first step of r is exact, the second exact where r is tiny: near a multiple of pi/2 nothing is

@@ -38,8 +38,8 @@ static void find(void) {
     }
     return;
   }
-  fprintf(stderr, "TL_SIMD: no level \"%s\"; there are avx512, avx2, portable; using %s (same bits)\n",
-          wanted, names[level]);
+  fprintf(stderr, "TL_SIMD: \"%s\" is not avx512, avx2 or portable; using %s (same bits)\n", wanted,
+          names[level]);
 }
 
 tl_simd tl_simd_level(void) {
@@ -47,4 +47,6 @@ tl_simd tl_simd_level(void) {
   return level;
 }
 
-const char *tl_simd_name(tl_simd simd) { return names[simd]; }
+const char *tl_simd_name(tl_simd simd) {
+  return names[simd];
+}

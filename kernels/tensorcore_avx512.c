@@ -7,36 +7,18 @@
 
 #include "simd.h"
 
-/* Exponents below are f32 exponent fields, in place (shifted by 23). */
-enum {
-  COLUMNS = TL_TENSORCORE_COLUMNS,
-  FIELD_LOW = 27,               /* the least largest exponent that lanes can do: -100 */
-  FIELD_COUNT = 254 - 27 + 1,   /* up to 127 */
-  NEGLIGIBLE = (127 - 160) * 128 /* in units of packed exponents: a product below 2^-160 */
-};
+enum { COLUMNS = TL_TENSORCORE_COLUMNS, ROWS = TL_TENSORCORE_ROWS };
 
 typedef struct lanes {
-  __m512i largest[2]; /* exponent field of the step for columns 0..15 and 16..31 */
+  __m512i largest[2]; /* exponent fields of the step, in place: columns 0..15 and 16..31 */
   __m512 scale[2];    /* 2^(25 - largest) */
   __m512i sum[2];     /* of the aligned products */
 } lanes;
 
-/* Lanes of `bad` by the specification. `c` holds what the step started from. */
-static __attribute__((noinline)) void repair(const tl_tensorcore_rows *a,
-                                             const tl_tensorcore_columns *b, int32_t row,
-                                             int32_t column, uint32_t bad, const float *c,
-                                             float *result) {
-  for (; bad != 0; bad &= bad - 1) {
-    const int32_t lane = __builtin_ctz(bad);
-    result[lane] = tl_tensorcore_step(&a->value[0][row], TL_TENSORCORE_SLOTS,
-                                      &b->value[0][column + lane], COLUMNS, c[lane]);
-  }
-}
-
 /* The largest exponents of one row, from those of its products (16 bits) and of C. */
 TL_TARGET_AVX512 TL_INLINE void align(__m512i products, const float *c, lanes *out) {
   const __m512i field_mask = _mm512_set1_epi32(0x7f800000);
-  const __m512i low = _mm512_set1_epi32((FIELD_LOW - 1) << 23);
+  const __m512i low = _mm512_set1_epi32((TL_TENSORCORE_FIELD_LOW - 1) << 23);
   const __m512i half[2] = {_mm512_slli_epi32(products, 16),
                            _mm512_and_si512(products, _mm512_set1_epi32(-65536))};
   for (int v = 0; v < 2; v++) {
@@ -59,20 +41,21 @@ TL_TARGET_AVX512 TL_INLINE void finish(const tl_tensorcore_rows *a, const tl_ten
   const __m512 cut = _mm512_cvt_roundepi32_ps(sum, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
   const __m512 result = _mm512_mul_ps(cut, _mm512_castsi512_ps(unit));
   /* Signs: the sum differs from both of its terms, so it left 32 bits. */
-  const __mmask16 overflow = _mm512_movepi32_mask(
-      _mm512_ternarylogic_epi32(l->sum[v], aligned, sum, 0x42));
-  const __mmask16 outside = _mm512_cmpge_epu32_mask(
-      _mm512_sub_epi32(l->largest[v], _mm512_set1_epi32(FIELD_LOW << 23)),
-      _mm512_set1_epi32((int32_t)((uint32_t)FIELD_COUNT << 23)));
+  const __mmask16 overflow =
+      _mm512_movepi32_mask(_mm512_ternarylogic_epi32(l->sum[v], aligned, sum, 0x42));
+  const __m512i low = _mm512_set1_epi32(TL_TENSORCORE_FIELD_LOW << 23);
+  const __m512i range = _mm512_set1_epi32(
+      (int32_t)((uint32_t)(TL_TENSORCORE_FIELD_HIGH - TL_TENSORCORE_FIELD_LOW) << 23));
+  const __mmask16 outside = _mm512_cmpgt_epu32_mask(_mm512_sub_epi32(l->largest[v], low), range);
   uint32_t bad = _mm512_kor(overflow, outside);
   if (__builtin_expect(bad != 0, 0)) {
     const __mmask16 negligible = _mm512_cmplt_epi32_mask(
         v == 0 ? _mm512_slli_epi32(products, 16) : products,
-        _mm512_set1_epi32((int32_t)((uint32_t)NEGLIGIBLE << 16)));
+        _mm512_set1_epi32((int32_t)((uint32_t)TL_TENSORCORE_NEGLIGIBLE << 16)));
     bad &= ~(uint32_t)_mm512_mask_cmpeq_ps_mask(negligible, start, _mm512_setzero_ps());
     float fixed[16] __attribute__((aligned(64)));
     _mm512_store_ps(fixed, result);
-    if (bad != 0) repair(a, b, row, 16 * v, bad, c, fixed);
+    if (bad != 0) tl_tensorcore_repair(a, b, row, 16 * v, bad, c, fixed);
     _mm512_store_ps(c, _mm512_load_ps(fixed));
     return;
   }
@@ -83,8 +66,8 @@ TL_TARGET_AVX512 TL_INLINE void finish(const tl_tensorcore_rows *a, const tl_ten
 TL_TARGET_AVX512 TL_INLINE void step_rows(const tl_tensorcore_rows *a,
                                           const tl_tensorcore_columns *b, float *c,
                                           const int rows) {
-  __m512i exponent[TL_TENSORCORE_ROWS];
-  lanes l[TL_TENSORCORE_ROWS];
+  __m512i exponent[ROWS];
+  lanes l[ROWS];
 #pragma GCC unroll 6
   for (int r = 0; r < rows; r++) exponent[r] = _mm512_set1_epi16(INT16_MIN);
   for (int k = 0; k < TL_TENSORCORE_STEP; k++) {
@@ -112,25 +95,25 @@ TL_TARGET_AVX512 TL_INLINE void step_rows(const tl_tensorcore_rows *a,
 #pragma GCC unroll 6
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
-    for (int v = 0; v < 2; v++)
-      finish(a, b, r, v, &l[r], exponent[r], c + r * COLUMNS + 16 * v);
+    for (int v = 0; v < 2; v++) finish(a, b, r, v, &l[r], exponent[r], c + r * COLUMNS + 16 * v);
 }
 
-typedef float tile[TL_TENSORCORE_ROWS * COLUMNS] __attribute__((aligned(64)));
-
-#define STEPS(count)                                                                             \
-  TL_TARGET_AVX512 static void steps_##count(const tl_tensorcore_rows *a,                        \
-                                             const tl_tensorcore_columns *b, int64_t steps,      \
-                                             float *c) {                                         \
-    for (int64_t s = 0; s < steps; s++) {                                                        \
-      if (__builtin_expect(a[s].wide | b[s].wide, 0)) {                                          \
-        tl_tensorcore_step_tile(&a[s], &b[s], count, COLUMNS, c, COLUMNS);                       \
-      } else {                                                                                   \
-        step_rows(&a[s], &b[s], c, count);                                                       \
-      }                                                                                          \
-    }                                                                                            \
+#define STEPS(count)                                                                          \
+  TL_TARGET_AVX512 static void steps_##count(                                                 \
+      const tl_tensorcore_rows *a, const tl_tensorcore_columns *b, int64_t steps, float *c) { \
+    for (int64_t s = 0; s < steps; s++) {                                                     \
+      if (__builtin_expect(a[s].wide | b[s].wide, 0)) {                                       \
+        tl_tensorcore_step_tile(&a[s], &b[s], count, COLUMNS, c, COLUMNS);                    \
+      } else {                                                                                \
+        step_rows(&a[s], &b[s], c, count);                                                    \
+      }                                                                                       \
+    }                                                                                         \
   }
+/* clang-format off */
 STEPS(1) STEPS(2) STEPS(3) STEPS(4) STEPS(5) STEPS(6)
+
+typedef float tile[ROWS * COLUMNS] __attribute__((aligned(64)));
+/* clang-format on */
 
 void tl_tensorcore_tile_avx512(const tl_tensorcore_rows *a, const tl_tensorcore_columns *b,
                                int64_t steps, int32_t rows, int32_t columns, float *c,

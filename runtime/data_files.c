@@ -18,9 +18,9 @@ typedef struct source {
   tl_data data;
   int32_t width;
   int64_t files, documents, samples;
-  char **path;          /* (files) */
-  tl_mapping *map;      /* (files) */
-  int64_t *file_first;  /* (files + 1) */
+  char **path;         /* (files) */
+  tl_mapping *map;     /* (files) */
+  int64_t *file_first; /* (files + 1) */
   int64_t *start, *place;
 } source;
 
@@ -194,9 +194,9 @@ static tl_status copy_tokens(const source *s, int64_t place, int64_t count, int3
   for (int64_t i = 0; i < count; i++) {
     const int64_t id = token_at(s->map[f].data, s->width, first + i);
     if (id >= s->data.vocab)
-      return tl_fail(TL_DATA, "%s%s: %s: token %lld at position %lld; vocab %lld has ids 0 to %lld",
+      return tl_fail(TL_DATA, "%s%s: %s: token %lld at position %lld, but vocab is %lld",
                      s->data.site, kind_name(s), s->path[f], (long long)id, (long long)(first + i),
-                     (long long)s->data.vocab, (long long)s->data.vocab - 1);
+                     (long long)s->data.vocab);
     out[i] = (int32_t)id;
   }
   return TL_OK;

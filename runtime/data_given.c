@@ -25,13 +25,12 @@ static tl_status given_sample(const tl_data *data, int64_t g, tl_data_row *row) 
   for (int32_t t = 0; t < data->length; t++) {
     if (tokens[t] < 0 || tokens[t] >= data->vocab)
       return tl_fail(TL_DATA,
-                     "%sdata.given: sample %lld: token %d at position %d; vocab %lld has ids 0 to %lld",
-                     data->site, (long long)i, tokens[t], t, (long long)data->vocab,
-                     (long long)data->vocab - 1);
+                     "%sdata.given: sample %lld: token %d at position %d, but vocab is %lld",
+                     data->site, (long long)i, tokens[t], t, (long long)data->vocab);
     if (targets[t] < -1 || targets[t] >= data->vocab)
       return tl_fail(TL_DATA,
-                     "%sdata.given: sample %lld: target %d at position %d; must be -1 to %lld",
-                     data->site, (long long)i, targets[t], t, (long long)data->vocab - 1);
+                     "%sdata.given: sample %lld: target %d at position %d, but vocab is %lld",
+                     data->site, (long long)i, targets[t], t, (long long)data->vocab);
     row->tokens[t] = tokens[t];
     row->targets[t] = targets[t];
   }

@@ -8,9 +8,9 @@
 typedef struct mix {
   tl_data data;
   int32_t count;
-  int64_t cycle;     /* samples of a cycle: the sum of the shares */
-  tl_data **source;  /* (count) */
-  int64_t *first;    /* (count + 1) places of the cycle before each source's own */
+  int64_t cycle;    /* samples of a cycle: the sum of the shares */
+  tl_data **source; /* (count) */
+  int64_t *first;   /* (count + 1) places of the cycle before each source's own */
 } mix;
 
 /* Which source has running sample g, and which of its own samples that is. */

@@ -11,8 +11,7 @@ enum { ROUNDS = 6 };
 tl_order tl_order_new(uint64_t seed, const char *name, int64_t turn, int64_t count) {
   assert(count > 0);
   const uint64_t stream = tl_hash_bytes(name, (int64_t)strlen(name));
-  return (tl_order){
-      .key = tl_random_key_of(seed, stream), .turn = (uint64_t)turn, .count = count};
+  return (tl_order){.key = tl_random_key_of(seed, stream), .turn = (uint64_t)turn, .count = count};
 }
 
 int64_t tl_order_at(const tl_order *order, int64_t i) {

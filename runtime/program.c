@@ -31,14 +31,14 @@ static tl_status reserve(void *array, int32_t count, int64_t more, size_t elemen
   void *old, *grown;
   memcpy(&old, array, sizeof old);
   grown = realloc(old, (size_t)room * element);
-  if (grown == NULL) return tl_fail(TL_MEMORY, "no room for a program of %lld parts", (long long)need);
+  if (grown == NULL)
+    return tl_fail(TL_MEMORY, "no room for a program of %lld parts", (long long)need);
   memcpy(array, &grown, sizeof grown);
   return TL_OK;
 }
 
 tl_status tl_program_new(int64_t arena_bytes, tl_program **out) {
-  if (arena_bytes < 0)
-    return tl_fail(TL_PROGRAM, "an arena of %lld bytes", (long long)arena_bytes);
+  if (arena_bytes < 0) return tl_fail(TL_PROGRAM, "an arena of %lld bytes", (long long)arena_bytes);
   tl_program *program = calloc(1, sizeof *program);
   if (program == NULL) return tl_fail(TL_MEMORY, "no room for a program");
   program->arena_bytes = arena_bytes;
@@ -82,7 +82,8 @@ tl_status tl_program_add_tensor(tl_program *program, int64_t offset, tl_dtype dt
                                 const int64_t *shape) {
   const int32_t index = program->place_count;
   if (dims < 1 || dims > TL_DIMS_MAX)
-    return tl_fail(TL_PROGRAM, "tensor %d has %d dims, must have 1 to %d", index, dims, TL_DIMS_MAX);
+    return tl_fail(TL_PROGRAM, "tensor %d has %d dims, must have 1 to %d", index, dims,
+                   TL_DIMS_MAX);
   tl_place place = {.offset = offset, .bytes = tl_dtype_bytes(dtype), .name = -1};
   place.view = (tl_view){.dtype = dtype, .dims = dims};
   for (int32_t i = 0; i < dims; i++) {
@@ -169,8 +170,7 @@ void tl_program_describe(const tl_program *program, int32_t instruction, char *o
 void tl_program_describe_operand(const tl_program *program, int32_t instruction, int32_t output,
                                  int32_t position, char *out, size_t bytes) {
   const tl_instruction *i = &program->instructions[instruction];
-  const tl_operand *operand =
-      tl_op_operand(i->op, output, program->ints + i->ints.first, position);
+  const tl_operand *operand = tl_op_operand(i->op, output, program->ints + i->ints.first, position);
   const int32_t tensor = program->operands[(output ? i->out.first : i->in.first) + position];
   if (tensor == TL_NO_TENSOR) {
     snprintf(out, bytes, "%s", operand->name);

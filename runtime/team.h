@@ -24,7 +24,9 @@ typedef struct tl_team tl_team;
 tl_status tl_pool_open(int32_t helpers, int32_t pin, tl_pool **out);
 void tl_pool_close(tl_pool *pool);
 
-/* A team for one rank thread. `pool` may be NULL: the team is then its own thread alone. */
+/* A team for one rank thread, opened on that thread: it sets the thread's rounding to nearest even
+** and keeps subnormals. `pool` may be NULL: the team is then its own thread alone. The pool has to
+** outlive the team. */
 tl_status tl_team_open(tl_pool *pool, tl_team **out);
 void tl_team_close(tl_team *team);
 

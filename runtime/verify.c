@@ -57,7 +57,8 @@ static tl_status check_operands(const tl_program *program, int32_t index, int32_
 }
 
 /* 1 where output `out` may be exactly input `in`. */
-static int may_replace(const tl_program *program, const tl_instruction *i, int32_t in, int32_t out) {
+static int may_replace(const tl_program *program, const tl_instruction *i, int32_t in,
+                       int32_t out) {
   const int64_t *ints = program->ints + i->ints.first;
   switch (i->op) {
     case TL_OP_unary:
@@ -95,8 +96,7 @@ static tl_status check_places(const tl_program *program, int32_t index) {
   const tl_instruction *i = &program->instructions[index];
   char first[128], second[128];
   for (int32_t out = 0; out < i->out.count; out++) {
-    for (int32_t in = 0; in < i->in.count; in++)
-      TL_TRY(check_pair(program, index, in, out));
+    for (int32_t in = 0; in < i->in.count; in++) TL_TRY(check_pair(program, index, in, out));
     for (int32_t other = 0; other < out; other++) {
       const int32_t a = program->operands[i->out.first + other];
       const int32_t b = program->operands[i->out.first + out];
@@ -158,8 +158,8 @@ static tl_status check_data(const tl_program *program, int32_t index) {
     return want_dtype(program, index, 1, 0, TL_I64);
   }
   for (int32_t k = 0; k < 3; k++) {
-    const int64_t want = samples * length + (k == 2), have =
-        tl_view_count(&place_of(program, index, 1, k)->view);
+    const int64_t want = samples * length + (k == 2),
+                  have = tl_view_count(&place_of(program, index, 1, k)->view);
     TL_TRY(want_dtype(program, index, 1, k, TL_I32));
     if (have != want)
       return tl_program_fail(program, index, "output %d has %lld elements, must have %lld", k,
@@ -174,9 +174,9 @@ static tl_status check_waits(const tl_program *program, int32_t index, tl_range 
   for (int32_t k = 0; k < i->waits.count; k++) {
     const int32_t other = program->waits[i->waits.first + k];
     if (other < section.first || other >= index)
-      return tl_program_fail(program, index,
-                             "waits for instruction %d, which does not stand before it in its section",
-                             other);
+      return tl_program_fail(
+          program, index, "waits for instruction %d, which does not stand before it in its section",
+          other);
     if (program->instructions[other].lane == i->lane)
       return tl_program_fail(program, index, "waits for instruction %d of its own lane %d", other,
                              i->lane);
@@ -210,8 +210,8 @@ static tl_status check_results(const tl_program *program) {
     if (tensor == TL_NO_TENSOR) continue;
     const int64_t want = r == TL_RESULT_CONTROL ? 2 : 1;
     if (tensor < 0 || tensor >= program->place_count)
-      return tl_fail(TL_PROGRAM, "result %s: tensor %d; there are %d",
-                     tl_result_name((tl_result)r), tensor, program->place_count);
+      return tl_fail(TL_PROGRAM, "result %s: tensor %d; there are %d", tl_result_name((tl_result)r),
+                     tensor, program->place_count);
     const tl_view *view = &program->places[tensor].view;
     if (view->dtype != dtypes[r] || tl_view_count(view) != want)
       return tl_fail(TL_PROGRAM, "result %s: tensor %d is %lld x %s, must be %lld x %s",

@@ -59,7 +59,8 @@ static void cut_pieces(walk *w) {
   w->piece_count = count - 1;
   for (int32_t i = 0; i < p->place_count; i++) {
     const int32_t first = find_border(w, p->places[i].offset);
-    w->spans[i] = (tl_range){first, find_border(w, p->places[i].offset + p->places[i].bytes) - first};
+    w->spans[i] =
+        (tl_range){first, find_border(w, p->places[i].offset + p->places[i].bytes) - first};
   }
 }
 
@@ -168,8 +169,7 @@ static tl_status walk_section(walk *w, tl_section section) {
   for (int32_t index = range.first; index < range.first + range.count; index++) {
     const tl_instruction *i = &p->instructions[index];
     set_clock(w, index);
-    for (int32_t k = 0; k < i->in.count; k++)
-      TL_TRY(each_piece(w, (use){index, 0, k}, read_piece));
+    for (int32_t k = 0; k < i->in.count; k++) TL_TRY(each_piece(w, (use){index, 0, k}, read_piece));
     for (int32_t k = 0; k < i->out.count; k++)
       if (reads_output(p, index, k)) TL_TRY(each_piece(w, (use){index, 1, k}, read_piece));
     for (int32_t k = 0; k < i->out.count; k++)

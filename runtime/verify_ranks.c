@@ -2,8 +2,8 @@
 **
 ** The simulation runs every rank as far as it gets, again and again. A send takes the only slot of
 ** its channel, a receive frees it, a collective needs all members of its group at the same kind of
-** instruction. With one slot the result does not depend on who goes first, so if one order ends, all
-** orders do, and more slots only help.
+** instruction. With one slot the result does not depend on who goes first, so if one order ends,
+** all orders do, and more slots only help.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,9 +53,8 @@ static tl_status check_sizes(const simulation *s, int32_t rank) {
   const int64_t n = plan->groups[int_of(s, rank, "group")].size;
   const int64_t x = tl_view_count(&operand_of(plan->program, s->at[rank], 0)->view);
   const int64_t y = tl_view_count(&operand_of(plan->program, s->at[rank], 1)->view);
-  const int64_t outer = op == TL_OP_all_gather || op == TL_OP_reduce_scatter
-                            ? int_of(s, rank, "outer")
-                            : 1;
+  const int64_t outer =
+      op == TL_OP_all_gather || op == TL_OP_reduce_scatter ? int_of(s, rank, "outer") : 1;
   const int64_t small = op == TL_OP_reduce_scatter ? y : x;
   const int64_t large = op == TL_OP_reduce_scatter ? x : y;
   const int64_t times = op == TL_OP_all_gather || op == TL_OP_reduce_scatter ? n : 1;
@@ -96,8 +95,9 @@ static tl_status check_agreement(const simulation *s, int32_t rank, int32_t memb
       int_of(s, rank, "outer") == int_of(s, member, "outer"))
     return TL_OK;
   tl_program_describe(q, s->at[member], theirs, sizeof theirs);
-  snprintf(text, sizeof text, "%lld bytes, outer %lld; rank %d is at %s with %lld bytes, outer %lld",
-           (long long)x, (long long)int_of(s, rank, "outer"), member, theirs, (long long)y,
+  snprintf(text, sizeof text,
+           "%lld bytes, outer %lld; rank %d is at %s with %lld bytes, outer %lld", (long long)x,
+           (long long)int_of(s, rank, "outer"), member, theirs, (long long)y,
            (long long)int_of(s, member, "outer"));
   return fail_at(s, rank, text);
 }
@@ -108,7 +108,7 @@ static tl_status meet(simulation *s, int32_t rank, int32_t *moved) {
   TL_TRY(check_sizes(s, rank));
   for (int32_t i = 0; i < g->size; i++)
     if (!is_collective(s, g->ranks[i]) || !same_group(s, rank, g->ranks[i])) return TL_OK;
-  for (int32_t i = 0; i < g->size; i++) TL_TRY(check_agreement(s, rank, g->ranks[i]));
+  for (int32_t i = 0; i < g->size; i++) TL_TRY(check_agreement(s, g->ranks[0], g->ranks[i]));
   for (int32_t i = 0; i < g->size; i++) s->at[g->ranks[i]]++;
   *moved = 1;
   return TL_OK;
@@ -257,8 +257,8 @@ static tl_status check_group(const tl_rank_plan *ranks, int32_t count, int32_t r
     const tl_rank_group *theirs = group_named(&ranks[member], name);
     if (theirs == NULL || theirs->size != group->size ||
         memcmp(theirs->ranks, group->ranks, (size_t)group->size * sizeof *group->ranks) != 0)
-      return tl_fail(TL_PROGRAM, "group %s: ranks %d and %d have different lists of its ranks", name,
-                     rank, member);
+      return tl_fail(TL_PROGRAM, "group %s: ranks %d and %d have different lists of its ranks",
+                     name, rank, member);
   }
   if (group->position < 0 || group->ranks[group->position] != rank)
     return tl_fail(TL_PROGRAM, "rank %d is not in its group %s", rank, name);

@@ -1,8 +1,7 @@
 /* attention_avx2.c - the f32 loops of attention in vectors of 8. */
-#include "../simd.h"
+#include "../math_x86.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 #include <stdint.h>
 
 #define LANES 8
@@ -25,6 +24,7 @@ SMALL lanes lanes_sub(lanes a, lanes b) { return _mm256_sub_ps(a, b); }
 SMALL lanes lanes_mul(lanes a, lanes b) { return _mm256_mul_ps(a, b); }
 SMALL lanes lanes_max(lanes a, lanes b) { return _mm256_max_ps(a, b); }
 SMALL lanes lanes_minus(lanes a) { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f)); }
+SMALL lanes lanes_exp2(lanes x) { return tl_exp2_x8(x); }
 SMALL lane_mask mask_equal(lanes a, lanes b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
 
 /* Lanes lane .. lane + 7 that lie in first .. end - 1. */

@@ -1,9 +1,10 @@
 /* attention_avx512.c - the f32 loops of attention in vectors of 16. */
-#include "../simd.h"
+#include "../math_x86.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 #include <stdint.h>
+
+#include "attention.h"
 
 #define LANES 16
 #define DOT_ROWS 12
@@ -25,6 +26,7 @@ SMALL lanes lanes_sub(lanes a, lanes b) { return _mm512_sub_ps(a, b); }
 SMALL lanes lanes_mul(lanes a, lanes b) { return _mm512_mul_ps(a, b); }
 SMALL lanes lanes_max(lanes a, lanes b) { return _mm512_max_ps(a, b); }
 SMALL lanes lanes_minus(lanes a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+SMALL lanes lanes_exp2(lanes x) { return tl_exp2_x16(x); }
 SMALL lane_mask mask_equal(lanes a, lanes b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 
 /* Lanes lane .. lane + 15 that lie in first .. end - 1. */
@@ -37,6 +39,54 @@ SMALL lane_mask mask_band(int lane, int64_t first, int64_t end) {
 
 SMALL lanes lanes_select(lane_mask mask, lanes a, lanes b) {
   return _mm512_mask_blend_ps(mask, b, a);
+}
+
+/* The row rule over 16 products of each of 16 rows. In each step two vectors become one, and each
+** sum is one of neighbours: within quarters first, then across them. */
+SMALL __m512 delta_sixteen(const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                           __mmask16 channels) {
+  __m512 x[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) {
+    x[i] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(channels, a + i * a_stride),
+                           _mm512_maskz_loadu_ps(channels, b + i * b_stride), _mm512_setzero_ps());
+  }
+#pragma GCC unroll 16
+  for (int width = 1; width <= 2; width *= 2) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i += 2 * width) {
+      x[i] = _mm512_add_ps(_mm512_shuffle_ps(x[i], x[i + width], 0x88),
+                           _mm512_shuffle_ps(x[i], x[i + width], 0xdd));
+    }
+  }
+#pragma GCC unroll 16
+  for (int width = 4; width <= 8; width *= 2) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i += 2 * width) {
+      x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[i], x[i + width], 0x88),
+                           _mm512_shuffle_f32x4(x[i], x[i + width], 0xdd));
+    }
+  }
+  return x[0];
+}
+
+#define DELTA_ROWS 16
+TARGET static void delta_of_rows(const float *grad, int64_t grad_stride, const float *o,
+                                 int64_t o_stride, int64_t channels, float *out) {
+  __m512 partial[TL_ATTENTION_WIDTH_MAX / 16];
+  int64_t count = 0, all = 1;
+  for (int64_t i = 0; i < channels; i += 16) {
+    const __mmask16 mask = channels - i >= 16 ? 0xffff : (__mmask16)((1 << (channels - i)) - 1);
+    partial[count++] = delta_sixteen(grad + i, grad_stride, o + i, o_stride, mask);
+  }
+  while (all < count) all *= 2;
+  for (; count < all; count++) partial[count] = _mm512_setzero_ps();
+  for (; all > 1; all /= 2) {
+    for (int64_t i = 0; i < all / 2; i++) {
+      partial[i] = _mm512_add_ps(partial[2 * i], partial[2 * i + 1]);
+    }
+  }
+  _mm512_storeu_ps(out, _mm512_add_ps(partial[0], _mm512_setzero_ps()));
 }
 
 #include "attention_lanes.inc"

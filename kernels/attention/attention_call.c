@@ -6,8 +6,8 @@
 
 #include "../math.h"
 
-tl_status tl_attention_check_view(const char *name, const tl_view *view, int64_t rows, int64_t heads,
-                                  int64_t width, tl_dtype wanted) {
+tl_status tl_attention_check_view(const char *name, const tl_view *view, int64_t rows,
+                                  int64_t heads, int64_t width, tl_dtype wanted) {
   if (view->dims != 3 || view->shape[0] != rows || view->shape[1] != heads ||
       view->shape[2] != width) {
     return tl_fail(TL_SHAPE, "attention: %s must be (%lld, %lld, %lld)", name, (long long)rows,
@@ -129,8 +129,10 @@ static int64_t segment_of(const tl_attention_sizes *sizes, int64_t row) {
   int64_t low = 0, high = sizes->segments;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
-    if (sizes->cu[middle] <= row) low = middle;
-    else high = middle;
+    if (sizes->cu[middle] <= row)
+      low = middle;
+    else
+      high = middle;
   }
   return low;
 }

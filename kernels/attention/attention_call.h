@@ -1,7 +1,7 @@
 /* attention_call.h - what the forward and backward kernels share: checked arguments, and tiles.
 **
-** Tiles are 32 rows of one segment, from the segment's start. A task is 32 rows of the packed array and
-** one head, and takes the tiles that begin there, so no list of tiles is needed:
+** Tiles are 32 rows of one segment, from the segment's start. A task is 32 rows of the packed
+** array and one head, and takes the tiles that begin there, so no list of tiles is needed:
 **
 **   rows       | task 0          | task 1          | task 2          |
 **   segments   [ 0        ][ 1                       ][ 2 ][ 3        ]
@@ -25,7 +25,7 @@ typedef struct tl_attention_sizes {
   const tl_elementwise *elementwise;
 } tl_attention_sizes;
 
-/* A tile of `count` rows that begins `offset` rows into a segment of `length` rows at row `start`. */
+/* A tile of `count` rows, `offset` rows into a segment of `length` rows that begins at `start`. */
 typedef struct tl_attention_tile {
   int64_t start, length, offset, count, head;
   int32_t worker;
@@ -36,9 +36,9 @@ typedef void (*tl_attention_visit)(void *context, const tl_attention_tile *tile)
 /* Checks q, k, v, cu and the numbers window, kv_block, split, scale, which stand first. */
 tl_status tl_attention_check(const tl_call *call, const tl_view *cu, tl_attention_sizes *out);
 
-/* Fails unless `view` is (rows, heads, width), of the dtype `wanted` (TL_DTYPE_COUNT: f32 or bf16). */
-tl_status tl_attention_check_view(const char *name, const tl_view *view, int64_t rows, int64_t heads,
-                                  int64_t width, tl_dtype wanted);
+/* Fails unless `view` is (rows, heads, width) of the dtype `wanted`; TL_DTYPE_COUNT: f32 or bf16. */
+tl_status tl_attention_check_view(const char *name, const tl_view *view, int64_t rows,
+                                  int64_t heads, int64_t width, tl_dtype wanted);
 
 tl_status tl_attention_check_lse(const tl_view *lse, const tl_attention_sizes *sizes);
 

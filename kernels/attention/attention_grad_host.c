@@ -8,10 +8,12 @@
 
 #include "attention_call.h"
 
-enum { BLOCK = 128, /* stream rows at a time, a multiple of 16; no bit depends on it */
-       LEVELS = 7 };
+enum {
+  BLOCK = 128, /* stream rows at a time, a multiple of 16; no bit depends on it */
+  LEVELS = 7
+};
 
-_Static_assert(1 << (LEVELS - 1) == TL_ATTENTION_LEAVES_MAX, "a level for every doubling of leaves");
+_Static_assert(1 << (LEVELS - 1) == TL_ATTENTION_LEAVES_MAX, "a level for each doubling");
 
 typedef struct backward {
   tl_attention_sizes sizes;
@@ -30,31 +32,33 @@ typedef struct scratch {
   tl_tile_row acc[TL_ATTENTION_WIDTH_MAX];
   leaf leaves[LEVELS + 1]; /* a stack: leaves[i] holds 2^level leaves, levels falling */
   float lse[BLOCK], delta[BLOCK];
+  float grad[BLOCK][TL_ATTENTION_WIDTH_MAX], o[BLOCK][TL_ATTENTION_WIDTH_MAX];
   char first[TL_TILE_BYTES] __attribute__((aligned(64)));
   char second[TL_TILE_BYTES] __attribute__((aligned(64)));
 } scratch;
 
 _Static_assert(sizeof(scratch) <= TL_SCRATCH_BYTES, "a worker's scratch holds one tile");
 
-static void load_row(const tl_view *view, int64_t row, int64_t head, float *out) {
+/* `count` rows of one head in f32: where they lie, or widened into `buffer`. */
+static tl_rows widen(const tl_view *view, int64_t row, int64_t head, int64_t count, float *buffer) {
   const tl_rows rows = tl_attention_rows(view, row, head);
-  for (int64_t i = 0; i < view->shape[2]; i++) {
-    out[i] = view->dtype == TL_F32 ? ((const float *)rows.data)[i]
-                                   : tl_f32_from_bf16(((const uint16_t *)rows.data)[i]);
+  const int64_t width = view->shape[2];
+  if (view->dtype == TL_F32) return rows;
+  for (int64_t i = 0; i < count; i++) {
+    const uint16_t *from = (const uint16_t *)rows.data + i * rows.stride;
+    for (int64_t c = 0; c < width; c++) buffer[i * width + c] = tl_f32_from_bf16(from[c]);
   }
+  return (tl_rows){buffer, width};
 }
 
 /* lse and delta of rows row .. row + count - 1 of one head; +0 up to 32. */
 static void load_sums(const backward *b, int64_t row, int64_t head, int64_t count, scratch *s) {
   const float *lse = b->lse->data;
+  const tl_rows grad = widen(b->grad, row, head, count, s->grad[0]);
+  const tl_rows o = widen(b->o, row, head, count, s->o[0]);
   for (int lane = 0; lane < TL_TILE; lane++) s->lse[lane] = s->delta[lane] = 0.0f;
-  for (int64_t i = 0; i < count; i++) {
-    float grad[TL_ATTENTION_WIDTH_MAX], o[TL_ATTENTION_WIDTH_MAX];
-    load_row(b->grad, row + i, head, grad);
-    load_row(b->o, row + i, head, o);
-    b->sizes.elementwise->delta(grad, o, b->sizes.value_width, &s->delta[i]);
-    s->lse[i] = lse[(row + i) * b->sizes.heads + head];
-  }
+  for (int64_t i = 0; i < count; i++) s->lse[i] = lse[(row + i) * b->sizes.heads + head];
+  b->sizes.elementwise->delta(grad, o, count, b->sizes.value_width, s->delta);
 }
 
 /* Keys first .. end - 1 into acc, the sums of dq. */
@@ -163,8 +167,10 @@ static tl_status check_backward(const tl_call *call, const backward *b) {
   const int64_t leaves = call->ints[3];
   if (leaves < 1 || leaves > TL_ATTENTION_LEAVES_MAX || (leaves & (leaves - 1)) != 0 ||
       group % leaves != 0) {
-    return tl_fail(TL_ARGUMENT, "attention: head_leaves is %lld; it is a power of two that divides"
-                   " the %lld query heads of a KV head", (long long)leaves, (long long)group);
+    return tl_fail(TL_ARGUMENT,
+                   "attention: head_leaves is %lld; it is a power of two that divides"
+                   " the %lld query heads of a KV head",
+                   (long long)leaves, (long long)group);
   }
   return TL_OK;
 }

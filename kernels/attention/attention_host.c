@@ -58,7 +58,8 @@ static void forward_part(const forward *f, const tl_attention_tile *tile, scratc
   for (int lane = 0; lane < TL_TILE; lane++) {
     const tl_softmax *state = &s->softmax;
     s->part.t[lane] = state->t[lane];
-    s->part.l[lane] = (state->l[0][lane] + state->l[1][lane]) + (state->l[2][lane] + state->l[3][lane]);
+    const float low = state->l[0][lane] + state->l[1][lane];
+    s->part.l[lane] = low + (state->l[2][lane] + state->l[3][lane]);
   }
 }
 
@@ -69,7 +70,8 @@ static void merge_lane(row_state *total, const row_state *part, int64_t channels
     return;
   }
   const float old = total->t[lane], new = part->t[lane], t = old > new ? old : new;
-  const float f_old = old == t ? 1.0f : tl_exp2(old - t), f_new = new == t ? 1.0f : tl_exp2(new - t);
+  const float f_old = old == t ? 1.0f : tl_exp2(old - t);
+  const float f_new = new == t ? 1.0f : tl_exp2(new - t);
   total->t[lane] = t;
   total->l[lane] = total->l[lane] * f_old + part->l[lane] * f_new;
   for (int64_t i = 0; i < channels; i++) {
@@ -92,7 +94,7 @@ static void forward_finish(const forward *f, const tl_attention_tile *tile, scra
   float *lse = f->lse->data;
   tl_log2_many(state->l, s->log, TL_TILE);
   for (int64_t i = 0; i < f->sizes.value_width; i++) {
-    for (int lane = 0; lane < TL_TILE; lane++) state->o[i][lane] = state->o[i][lane] / state->l[lane];
+    for (int lane = 0; lane < TL_TILE; lane++) state->o[i][lane] /= state->l[lane];
   }
   tl_attention_store((const tl_tile_row *)state->o, tile, 1.0f, f->o);
   for (int64_t lane = 0; lane < tile->count; lane++) {

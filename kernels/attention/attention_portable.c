@@ -2,6 +2,8 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "../math.h"
+
 #define LANES 1
 #define DOT_ROWS 4
 #define CHANNELS 4
@@ -22,6 +24,7 @@ SMALL lanes lanes_sub(lanes a, lanes b) { return a - b; }
 SMALL lanes lanes_mul(lanes a, lanes b) { return a * b; }
 SMALL lanes lanes_max(lanes a, lanes b) { return a > b ? a : b; } /* as the vector instruction */
 SMALL lanes lanes_minus(lanes a) { return -a; }
+SMALL lanes lanes_exp2(lanes x) { return tl_exp2(x); }
 SMALL lane_mask mask_equal(lanes a, lanes b) { return a == b; }
 SMALL lane_mask mask_band(int lane, int64_t first, int64_t end) {
   return lane >= first && lane < end;

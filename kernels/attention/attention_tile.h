@@ -1,7 +1,7 @@
-/* attention_tile.h - the inner loops of attention, for one tile of 32 rows against a stream of rows.
+/* attention_tile.h - the inner loops of attention: a tile of 32 rows against a stream of rows.
 **
-**                 lane 0   1   2  ...  31        a tile: 32 consecutive rows of a segment, one column
-**   stream row 0    .      .   .        .        each ("lane"). Forward and dq: lanes are queries,
+**                 lane 0   1   2  ...  31        a tile: 32 rows of a segment, a column ("lane")
+**   stream row 0    .      .   .        .        for each. Forward and dq: lanes are queries,
 **              1    .      .   .        .        keys stream by. dk and dv: lanes are keys, queries
 **             ..                                 stream by. Both are the same four loops.
 **
@@ -9,8 +9,8 @@
 **   accumulate   acc[channel][lane] resumes over rows   a[row][channel] * weight[row][lane]
 **   softmax, weights: what stands between the two, element by element, down the lanes
 **
-** A lane never meets another one, so vector code keeps every sum a single chain, and all versions of
-** a loop give the same bits. Which rows a lane sees is a band: lanes first + row <= lane < end + row.
+** A lane never meets another one, so vector code keeps every sum a single chain, and all versions
+** of a loop give the same bits. Which lanes see a row is a band: first + row <= lane < end + row.
 */
 #ifndef TL_ATTENTION_TILE_H
 #define TL_ATTENTION_TILE_H
@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 enum {
-  TL_TILE = 32,       /* lanes */
+  TL_TILE = 32,                      /* lanes */
   TL_TILE_BYTES = 256 * TL_TILE * 12 /* of a packed tile of any width, in any arithmetic */
 };
 
@@ -46,8 +46,8 @@ typedef struct tl_products {
   void (*dot)(tl_rows a, int64_t rows, int64_t channels, const void *tile, tl_tile_row *out);
   /* Row 0 stands at a multiple of 16 from its segment's start. Weights outside the band are not
   ** used. In bf16 they are rounded first.*/
-  void (*accumulate)(tl_rows a, int64_t rows, int64_t channels, const tl_tile_row *weight, tl_band band,
-                     tl_tile_row *acc);
+  void (*accumulate)(tl_rows a, int64_t rows, int64_t channels, const tl_tile_row *weight,
+                     tl_band band, tl_tile_row *acc);
 } tl_products;
 
 /* Loops in f32 whatever the arithmetic. */
@@ -60,8 +60,8 @@ typedef struct tl_elementwise {
   ** delta belong to lanes, or to rows when by_row is set. */
   void (*weights)(tl_tile_row *score, tl_tile_row *g, int64_t rows, float c, const float *lse,
                   const float *delta, int by_row);
-  /* delta[row] = the row rule over do * o */
-  void (*delta)(const float *grad, const float *o, int64_t channels, float *delta);
+  /* delta[row] = the row rule over do * o, rows of f32 */
+  void (*delta)(tl_rows grad, tl_rows o, int64_t rows, int64_t channels, float *delta);
 } tl_elementwise;
 
 /* The versions of this processor's level (kernels/simd.h). */

@@ -12,7 +12,7 @@
 
 enum { TL_GEMM_DEPTH = 256 }; /* positions of k that are packed at a time; a multiple of 16 */
 
-/* Element (i, k) of a factor is data[i * stride + k * k_stride]; i is a row of A or a column of B. */
+/* Element (i, k) of a factor is data[i * stride + k * k_stride]; i is a row of A, a column of B. */
 typedef struct tl_gemm_source {
   const void *data;
   int64_t stride, k_stride;
@@ -28,7 +28,8 @@ typedef struct tl_gemm_engine {
   tl_dtype dtype;
   int32_t rows, columns; /* of the largest tile */
   int32_t step;          /* k positions of one step: 1, or 16 */
-  int64_t row_bytes, column_bytes; /* of a packed panel of TL_GEMM_DEPTH positions, all rows */
+  int64_t row_step_bytes,
+      column_step_bytes; /* of one step in a packed panel of most rows, columns */
   /* Before packing a panel of `positions`; NULL where every position is packed anyway. */
   void (*clear_rows)(void *panel, int64_t positions);
   void (*clear_columns)(void *panel, int64_t positions);
@@ -73,11 +74,19 @@ const tl_gemm_engine *tl_gemm_engine_for(tl_dtype dtype);
 extern const tl_gemm_engine tl_gemm_f32_portable, tl_gemm_f32_avx2, tl_gemm_f32_avx512;
 extern const tl_gemm_engine tl_gemm_bf16;
 
+/* A rectangle of one output. */
+typedef struct tl_gemm_tile {
+  int32_t part;
+  int64_t row, rows, column, columns;
+} tl_gemm_tile;
+
 /* sum[i] = sum[i] + other[i] */
 void tl_gemm_add(float *sum, const float *other, int64_t count);
-/* Row `row`, columns first .. first + count - 1 of `out`: round(c + bias), or round(c). */
-void tl_gemm_store(const float *c, const tl_view *bias, const tl_view *out, int64_t row,
-                   int64_t first, int64_t count);
+/* c (rows, columns), rows `stride` apart, goes to the output: round(c + bias), round(c), or with
+** TL_GEMM_ADD added to it. */
+void tl_gemm_store(const tl_gemm *gemm, const tl_gemm_tile *tile, const float *c, int64_t stride);
+/* What the output (f32) holds goes to c. */
+void tl_gemm_load(const tl_gemm *gemm, const tl_gemm_tile *tile, float *c, int64_t stride);
 
 /* f32 panels of any width: (k, width), zeros from `count` on. */
 void tl_gemm_pack_f32(tl_gemm_source source, int32_t count, int32_t width, int64_t k_count,

@@ -8,7 +8,7 @@
 
 /* ---- f32, any processor: 4 x 8 outputs ---- */
 
-enum { ROWS = 4, COLUMNS = 8, STEPS = TL_GEMM_DEPTH / TL_TENSORCORE_STEP };
+enum { ROWS = 4, COLUMNS = 8 };
 
 void tl_gemm_pack_f32(tl_gemm_source source, int32_t count, int32_t width, int64_t k_count,
                       float *out) {
@@ -29,8 +29,8 @@ static void pack_columns_f32(tl_gemm_source source, int32_t count, int64_t k_cou
   tl_gemm_pack_f32(source, count, COLUMNS, k_count, (float *)panel + position * COLUMNS);
 }
 
-static void tile_f32(const void *a, const void *b, int64_t positions, int32_t rows,
-                     int32_t columns, float *c, int64_t stride, int32_t resume) {
+static void tile_f32(const void *a, const void *b, int64_t positions, int32_t rows, int32_t columns,
+                     float *c, int64_t stride, int32_t resume) {
   const float *left = a, *right = b;
   float sum[ROWS][COLUMNS] = {{0}};
   const size_t bytes = sizeof *c * (size_t)columns;
@@ -46,8 +46,8 @@ const tl_gemm_engine tl_gemm_f32_portable = {.dtype = TL_F32,
                                              .rows = ROWS,
                                              .columns = COLUMNS,
                                              .step = 1,
-                                             .row_bytes = TL_GEMM_DEPTH * ROWS * 4,
-                                             .column_bytes = TL_GEMM_DEPTH * COLUMNS * 4,
+                                             .row_step_bytes = ROWS * 4,
+                                             .column_step_bytes = COLUMNS * 4,
                                              .pack_rows = pack_rows_f32,
                                              .pack_columns = pack_columns_f32,
                                              .tile = tile_f32};
@@ -83,8 +83,8 @@ const tl_gemm_engine tl_gemm_bf16 = {.dtype = TL_BF16,
                                      .rows = TL_TENSORCORE_ROWS,
                                      .columns = TL_TENSORCORE_COLUMNS,
                                      .step = TL_TENSORCORE_STEP,
-                                     .row_bytes = STEPS * sizeof(tl_tensorcore_rows),
-                                     .column_bytes = STEPS * sizeof(tl_tensorcore_columns),
+                                     .row_step_bytes = sizeof(tl_tensorcore_rows),
+                                     .column_step_bytes = sizeof(tl_tensorcore_columns),
                                      .clear_rows = clear_rows_bf16,
                                      .clear_columns = clear_columns_bf16,
                                      .pack_rows = pack_rows_bf16,

@@ -6,9 +6,12 @@
 local stages = { "check", "expand", "shard", "differentiate", "pipeline", "place", "emit" }
 
 ---@class tidelock.PlanOptions
----@field hash? fun(name: string): integer # of names of weights; core.hash_int
 ---@field world? integer # ranks that are there; nil: as many threads as the layout has
+<<<<<<< HEAD
 ---@field prepare? fun(plan: table) # called after check; may add fields
+=======
+---@field keep? string[] # patterns of values that stay readable after a step
+>>>>>>> main
 
 ---@param recipe tidelock.Recipe
 ---@param last? string # stop after this stage
@@ -16,13 +19,12 @@ local stages = { "check", "expand", "shard", "differentiate", "pipeline", "place
 ---@return table plan # everything that the stages found
 return function(recipe, last, options)
   options = options or {}
-  local plan = { recipe = recipe, world = options.world, hash = options.hash }
+  local plan = { recipe = recipe, world = options.world, keep = options.keep or {} }
   for _, name in ipairs(stages) do
     for field, value in pairs(require("tidelock.stages." .. name).run(plan)) do
       assert(plan[field] == nil, "a stage may not change another's field: " .. field)
       plan[field] = value
     end
-    if name == "check" and options.prepare then options.prepare(plan) end
     if name == last then break end
   end
   return plan

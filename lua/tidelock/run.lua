@@ -5,21 +5,23 @@
 --                            row, live line, log.jsonl, comparison with the run of the same key
 --
 -- A run ends at a step boundary: after the last step, at --stop-at N, or when Ctrl-C was pressed.
--- A loss that is not finite ends it with the step and, by running that step again with checks, the
--- first instruction and tensor that are not finite.
+-- A value that is not finite ends it as an error: the driver runs that step again with checks and
+-- names the step, the first instruction and its tensor.
 
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
+local explain = require "tidelock.explain"
 local flops = require "tidelock.flops"
 local header = require "tidelock.header"
-local load = require "tidelock.loading"
 local log = require "tidelock.log"
+local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
 local screen = require "tidelock.screen"
 
 local run = {}
 
 local peak_seconds = 0.05
+local poison_byte = 0xff -- four of them are a NaN, in f32 and in bf16
 
 local function new_screen(options)
   local terminal = core.files.isatty(1) and core.files.isatty(2)
@@ -29,8 +31,6 @@ local function new_screen(options)
     width = terminal and core.files.columns() or 80,
   }
 end
-
-local function is_finite(x) return x == x and math.abs(x) ~= math.huge end
 
 ---@class tidelock.Session
 ---@field run table # of the driver
@@ -55,17 +55,6 @@ local function record_of(session, step, elapsed)
   return record
 end
 
---- Why the run cannot go on after this step; nil when it can.
-local function fault_of(session, step)
-  if is_finite(step.loss) and is_finite(step.grad_norm) then return nil end
-  local what = is_finite(step.loss) and "gradient norm" or "loss"
-  local value = is_finite(step.loss) and step.grad_norm or step.loss
-  local where = session.run:check_step()
-  return ("step %d: the %s is %s (%s); %s"):format(step.step, what, screen.loss(value),
-    screen.bits(step[is_finite(step.loss) and "grad_norm_bits" or "loss_bits"]),
-    where and "first in " .. tostring(where) or "no single instruction made it")
-end
-
 --- The evaluation that is due after this step, if any: printed, and added to the record.
 local function evaluate(session, record)
   local eval = session.plan.spec.eval
@@ -82,11 +71,7 @@ local function train(session)
   local first, last
   repeat
     local step = session.run:step()
-    local fault = fault_of(session, step)
-    if fault then
-      show:close()
-      error({ status = 1, message = fault }, 0)
-    end
+    if step.skipped then show:note(("step %d: skipped: %s"):format(step.step, step.skipped)) end
     local record = record_of(session, step, core.files.seconds() - begin)
     local stop = step.step >= session.last or core.interrupted()
     first = first or record
@@ -114,7 +99,7 @@ local function summary_of(session, request, last)
     weights_hash = session.run:weights_hash(), peak_bytes = memory.peak_bytes,
     planned_bytes = memory.planned_bytes, steps = last.step, loss = last.loss,
     loss_bits = last.loss_bits, recipe = request.recipe,
-    overrides = core.json.array(request.overrides),
+    overrides = table.concat(request.overrides, " "),
   }
 end
 
@@ -131,13 +116,25 @@ local function print_summary(session, first, last, seconds, summary)
   line("weights", session.screen:strong(summary.weights_hash))
 end
 
+--- All weights, as the writer of safetensors files takes them.
+local function tensors_of(trained)
+  local list = {}
+  for i, weight in ipairs(trained:weights()) do
+    list[i] = { name = weight.name, tensor = trained:weight(weight.name) }
+  end
+  return list
+end
+
 --- Save, compare and say so. Returns the exit status.
 local function conclude(session, summary, request)
   local show = session.screen
   session.log:write(summary)
   session.log:close()
-  if not session.folder.reference or summary.steps > session.folder.reference_summary.steps then
-    core.weights.save(session.folder:path "weights.safetensors", session.run)
+  local known = session.folder.reference_summary
+  if not known or summary.steps > known.steps then
+    core.weights.write(session.folder:path "weights.safetensors", tensors_of(session.run), {
+      key = summary.key, step = tostring(summary.steps), weights_hash = summary.weights_hash,
+    })
   end
   local verdict = session.folder:finish(summary)
   if verdict.saved then
@@ -155,7 +152,12 @@ end
 --- Everything between the start of the driver and its end.
 local function drive(session, request)
   local show = session.screen
-  show:print(header.text(session.plan, request.recipe, session.ready_seconds))
+  local data = session.run.notes[1]
+  show:print(header.text(session.plan, request.recipe, data.summary, session.ready_seconds))
+  for _, notes in ipairs(session.run.notes) do
+    for _, warning in ipairs(notes.warnings) do show:note(warning) end
+  end
+  for _, note in ipairs(session.plan.spec.notes or {}) do show:note(note) end
   show:print("\n" .. screen.titles())
   local first, last, seconds = train(session)
   show:print ""
@@ -164,32 +166,36 @@ local function drive(session, request)
   return conclude(session, summary, request)
 end
 
---- The command.
----@param request tidelock.Request
----@return integer # exit status
-function run.command(request)
-  local options, begin = request.options, core.files.seconds()
-  local recipe = load.one(request)
-  if not recipe then return 2 end
-  local started = load.guarded(driver.start, recipe, {
-    threads = options.threads, check = options.check, poison = options.poison,
-  })
-  local _ <close> = setmetatable({}, { __close = function() started:close() end })
-  local plan = started:plan()
-  local folder = runs.open(options.runs or "runs", load.name(request.recipe), plan.key)
-  folder:describe(load.text(request.recipe), load.resolved(plan))
-  local session = {
-    run = started, plan = plan, screen = new_screen(options), folder = folder, first = 1,
+--- The session of a started run: folder, log, screen, and what the machine can do.
+local function new_session(trained, request, begin)
+  local options, plan = request.options, trained.plan
+  local folder = runs.open(options.runs or "runs", plan.spec.name, plan.key)
+  folder:describe(plan.recipe.files, explain.text(plan, "check"))
+  return {
+    run = trained, plan = plan, screen = new_screen(options), folder = folder, first = 1,
     last = math.min(plan.spec.train.steps, options.stop_at or math.huge),
     log = log.open { folder:path "log.jsonl", options.jsonl },
     work = flops.of_step(plan.graph, plan.spec.batch),
     peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads),
     ready_seconds = core.files.seconds() - begin,
   }
+end
+
+--- The command.
+---@param request tidelock.Request
+---@return integer # exit status
+function run.command(request)
+  local options, begin = request.options, core.files.seconds()
+  local trained <close> = requests.guarded(driver.start, requests.of(request), {
+    threads = options.threads, check = options.check,
+    poison = options.poison and poison_byte or nil,
+  })
+  local session = new_session(trained, request, begin)
   local ok, result = pcall(drive, session, request)
   if ok then return result end
+  session.screen:close()
   session.log:close()
-  folder:abandon()
+  session.folder:abandon()
   error(result, 0)
 end
 

@@ -93,10 +93,17 @@ end
 --- Path of one of the run's files.
 function Run:path(name) return join(self.folder, name) end
 
---- Keep the recipe and what it was understood as.
-function Run:describe(recipe_text, resolved_text)
-  core.files.write_atomic(self:path "recipe.lua", recipe_text)
-  core.files.write_atomic(self:path "resolved.txt", resolved_text)
+--- Keep the recipe (its own file first, then those that it loaded) and what it was understood as.
+---@param loaded { path: string, text: string }[]
+---@param resolved string
+function Run:describe(loaded, resolved)
+  local texts = { loaded[1].text }
+  for i = 2, #loaded do
+    texts[#texts + 1] = ("\n--[==[ %s, loaded by this recipe:\n%s]==]\n"):format(loaded[i].path,
+      loaded[i].text)
+  end
+  core.files.write_atomic(self:path "recipe.lua", table.unpack(texts))
+  core.files.write_atomic(self:path "resolved.txt", resolved)
 end
 
 local function show(value, bits, places)

@@ -13,7 +13,7 @@
 
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
-local load = require "tidelock.loading"
+local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
 
 local verify = {}
@@ -103,17 +103,25 @@ function verify.rows(spec)
   return filled
 end
 
+local function start(request, overrides)
+  return requests.guarded(driver.start, requests.of(request, overrides), {
+    threads = request.options.threads,
+  })
+end
+
+--- The spec and the key of the recipe as written.
+local function as_written(request)
+  local run <close> = start(request, {})
+  return run.plan.spec, run.plan.key
+end
+
 --- Run the recipe with these overrides. Returns the bits of every step and of the weights, or nil
 --- and the reason why it did not start.
 local function bits_of(request, overrides, steps)
-  local all = table.move(request.overrides, 1, #request.overrides, 1, {})
-  table.move(overrides, 1, #overrides, #all + 1, all)
-  local ok, run = pcall(function()
-    local recipe = load.recipe(request.recipe, all, request.options.point)
-    return load.guarded(driver.start, recipe, { threads = request.options.threads })
-  end)
-  if not ok then return nil, type(run) == "table" and run.message or tostring(run) end
-  local _ <close> = setmetatable({}, { __close = function() run:close() end })
+  local ok, run = pcall(start, request, overrides)
+  if not ok and type(run) ~= "table" then error(run, 0) end
+  if not ok then return nil, run.message end
+  local _ <close> = run
   local trail = {}
   for _ = 1, steps do
     local step = run:step()
@@ -168,22 +176,26 @@ local function judge(matrix, request, dtype, label, overrides)
   return hash_of(trail)
 end
 
+local function say(text)
+  io.stdout:write(text, "\n")
+  io.stdout:flush()
+end
+
 --- The command.
 ---@param request tidelock.Request
 ---@return integer # exit status
 function verify.command(request)
   local begin = core.files.seconds()
-  local plan = load.plan(load.recipe(request.recipe, request.overrides, request.options.point),
-    "check")
+  local spec, known_as = as_written(request)
   local matrix = {
     steps = request.options.steps or verify.steps, heads = {}, notes = {},
     equal = 0, differ = 0, not_run = 0,
   }
-  local dtypes, rows, width = { "f32", "bf16" }, verify.rows(plan.spec), 20
+  local dtypes, rows, width = { "f32", "bf16" }, verify.rows(spec), 20
   for _, row in ipairs(rows) do width = math.max(width, #row.label) end
-  print(("key %s, %s; a cell is the hash of losses, gradient norms and weights"):format(
-    screen.spaced(plan.key), screen.plural(matrix.steps, "step")))
-  print(("  %s  %-16s%s"):format((" "):rep(width), "host f32", "host bf16"))
+  say(("key %s, %s; a cell is the hash of losses, gradient norms and weights"):format(
+    screen.spaced(known_as), screen.plural(matrix.steps, "step")))
+  say(("  %s  %-16s%s"):format((" "):rep(width), "host f32", "host bf16"))
   for _, row in ipairs(rows) do
     local texts = {}
     for i, dtype in ipairs(dtypes) do
@@ -193,12 +205,11 @@ function verify.command(request)
       end
       texts[i] = ("%-16s"):format(table.concat(cells, " "))
     end
-    print((("  %-" .. width .. "s  %s"):format(row.label, table.concat(texts)):gsub("%s+$", "")))
-    io.stdout:flush()
+    say((("  %-" .. width .. "s  %s"):format(row.label, table.concat(texts)):gsub("%s+$", "")))
     if core.interrupted() then break end
   end
-  for _, note in ipairs(matrix.notes) do print(note) end
-  print(("%d equal, %d differ, %d not run; %.0f s"):format(matrix.equal, matrix.differ,
+  for _, note in ipairs(matrix.notes) do say(note) end
+  say(("%d equal, %d differ, %d not run; %.0f s"):format(matrix.equal, matrix.differ,
     matrix.not_run, core.files.seconds() - begin))
   return matrix.differ == 0 and matrix.heads.f32 and 0 or 1
 end

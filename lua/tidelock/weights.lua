@@ -1,8 +1,8 @@
 --- weights.lua - what every weight is: defaults, then the fields given where it is made, then the
 --- rules of the recipe in written order; the last that names a field wins.
 local names = require "tidelock.names"
-local schema = require "tidelock.schema"
 local suggest = require "tidelock.suggest"
+local types = require "tidelock.types"
 
 ---@class tidelock.WeightFields
 ---@field init table # { kind = "constant" | "normal" | "uniform" | "function", first, second }
@@ -28,10 +28,12 @@ local default_init = {
   vector = { kind = "constant", first = 0, second = 0 },
 }
 
---- init = 0.01 | "zeros" | "ones" | { "normal", std } | { "uniform", a } | { "constant", c } | function
-local function parse_init(value, site, path)
+--- init = 0.01 | "zeros" | "ones" | { "normal", std } | { "uniform", a } | { "constant", c } |
+--- function
+local function parse_init(value, site, path, problems)
   if type(value) == "number" then return { kind = "normal", first = 0, second = value } end
-  if type(value) == "function" then return { kind = "function", fn = value, first = 0, second = 0 } end
+  if type(value) == "function" then return { kind = "function", fn = value, first = 0, second =
+    0 } end
   local name = type(value) == "table" and value[1] or value
   local x = type(value) == "table" and value[2]
   if name == "zeros" then return { kind = "constant", first = 0, second = 0 } end
@@ -41,8 +43,10 @@ local function parse_init(value, site, path)
     if name == "uniform" then return { kind = "uniform", first = -x, second = x } end
     if name == "constant" then return { kind = "constant", first = x, second = 0 } end
   end
-  schema.problem(site, path, 'expected a number (standard deviation), "zeros", "ones", { "normal", 0.02 },'
-    .. ' { "uniform", 0.1 }, { "constant", 1 } or a function of the index; got ' .. schema.show(value))
+  problems:add(site, path,
+    'expected a number (standard deviation), "zeros", "ones", { "normal", 0.02 },'
+    .. ' { "uniform", 0.1 }, { "constant", 1 } or a function of the index; got '
+      .. types.show(value))
   return default_init.vector
 end
 
@@ -52,16 +56,18 @@ local checks = {
   frozen = function(v) return type(v) == "boolean", "true or false" end,
   from = function(v) return type(v) == "string", "a folder of a run" end,
   dtype = function(v) return v == "f32" or v == "bf16", '"f32" or "bf16"' end,
-  optimizer = function(v) return v == "adamw" or type(v) == "table" and v[1] == "adamw", '{ "adamw" } (there is no other)' end,
+  optimizer = function(v) return v == "adamw" or type(v) == "table" and v[1] == "adamw",
+    '{ "adamw" } (there is no other)' end,
 }
 
-local function set(resolved, field, value, site, path, from)
+local function set(resolved, field, value, site, path, from, problems)
   if field == "init" then
-    value = parse_init(value, site, path .. ".init")
+    value = parse_init(value, site, path .. ".init", problems)
   else
     local ok, wanted = checks[field](value)
     if not ok then
-      schema.problem(site, path .. "." .. field, "expected " .. wanted .. ", got " .. schema.show(value))
+      problems:add(site, path .. "." .. field, "expected " .. wanted .. ", got "
+        .. types.show(value))
       return
     end
   end
@@ -73,16 +79,38 @@ local function defaults(weight, spec)
   return {
     init = default_init[weight.kind], decay = decays and spec.train.optimizer.decay or 0,
     lr_scale = 1, frozen = false, dtype = spec.dtype, optimizer = spec.train.optimizer,
-    by = { init = "default", decay = "default", lr_scale = "default", frozen = "default", dtype = "default",
+    by = { init = "default", decay = "default", lr_scale = "default", frozen = "default", dtype =
+      "default",
       optimizer = "default" },
   }
 end
 
---- Resolves all weights of the graph; problems are collected by the schema.
+--- Rule i of the recipe: patterns, then fields.
+local function apply_rule(resolved, list, i, spec, problems)
+  local rule, path = spec.weights[i], "weights[" .. i .. "]"
+  local site = spec.site(path)
+  for _, pattern in ipairs(rule) do
+    local found = names.select(pattern, list)
+    if #found == 0 then
+      problems:add(site, path, string.format("the pattern %q matches no weight; nearest: %s",
+        pattern,
+        suggest.nearest(pattern, list, 3)))
+    end
+    for _, name in ipairs(found) do
+      for _, key in ipairs(fields) do
+        if rule[key] ~= nil then set(resolved[name], key, rule[key], site, path, "rule " .. i,
+          problems) end
+      end
+    end
+  end
+end
+
+--- Resolves all weights of the graph.
 ---@param graph tidelock.Graph
 ---@param spec table
+---@param problems table # where mistakes are collected
 ---@return table<string, tidelock.WeightFields>
-function weights.resolve(graph, spec)
+function weights.resolve(graph, spec, problems)
   local resolved, list = {}, {}
   for i, weight in ipairs(graph.weights) do
     list[i] = weight.name
@@ -90,40 +118,15 @@ function weights.resolve(graph, spec)
     resolved[weight.name] = own
     for key, value in pairs(weight.given) do
       if is_field[key] then
-        set(own, key, value, weight.site, weight.name, "given")
+        set(own, key, value, weight.site, weight.name, "given", problems)
       else
-        schema.problem(weight.site, weight.name .. "." .. tostring(key), "no such field of a weight; there are "
+        problems:add(weight.site, weight.name .. "." .. tostring(key),
+          "no such field of a weight; there are "
           .. table.concat(fields, ", "))
       end
     end
   end
-  for i, rule in ipairs(spec.weights or {}) do
-    local path = "weights[" .. i .. "]"
-    local site, hit = spec.site(path), false
-    local patterns = {}
-    for _, pattern in ipairs(rule) do patterns[#patterns + 1] = pattern end
-    for _, pattern in ipairs(patterns) do
-      local found = names.select(pattern, list)
-      if #found == 0 then
-        schema.problem(site, path, string.format("the pattern %q matches no weight; nearest: %s", pattern,
-          suggest.nearest(pattern, list, 3)))
-      end
-      for _, name in ipairs(found) do
-        hit = true
-        for _, key in ipairs(fields) do
-          if rule[key] ~= nil then set(resolved[name], key, rule[key], site, path, "rule " .. i) end
-        end
-      end
-    end
-    for key in pairs(rule) do
-      if type(key) == "string" and not is_field[key] then
-        schema.problem(site, path .. "." .. key, "no such field of a weight rule; there are " .. table.concat(fields, ", "))
-      end
-    end
-    if hit and next(rule, #patterns > 0 and #patterns or nil) == nil then
-      schema.problem(site, path, "the rule names weights and sets nothing")
-    end
-  end
+  for i in ipairs(spec.weights or {}) do apply_rule(resolved, list, i, spec, problems) end
   return resolved
 end
 

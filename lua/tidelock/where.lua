@@ -120,7 +120,7 @@ local function hook(_, line)
 end
 
 local function finish(previous, ...)
-  debug.sethook(previous.hook, previous.mask, previous.count)
+  debug.sethook(previous.hook, previous.mask, previous.count) -- first: the hook reads `current`
   current, last_source, last_line = previous.context, previous.source, previous.line
   return ...
 end

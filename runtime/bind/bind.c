@@ -1,4 +1,9 @@
-/* bind.c - opens the module, makes classes, raises errors. */
+/* bind.c - opens the module, makes classes, raises errors.
+**
+**   core.memory([reset]) -> { arena = { current =, peak = }, .. } in bytes; with reset, peaks start
+**                           again at the current values afterwards
+**   core.interrupted() -> true after Ctrl-C
+*/
 #include "bind.h"
 
 #include "../interrupt.h"
@@ -27,8 +32,6 @@ void bind_class(lua_State *L, const char *name, const luaL_Reg *methods, lua_CFu
   lua_pop(L, 1);
 }
 
-/* core.memory([reset]) -> { arena = { current =, peak = }, ... } in bytes; reset: peaks become the
-** current values afterwards. */
 static int core_memory(lua_State *L) {
   const int reset = lua_toboolean(L, 1);
   lua_createtable(L, 0, TL_MEMORY_COUNT);

@@ -9,6 +9,7 @@
 **   source:micro(step, samples_global, first, samples)   -> tokens, targets, cu | nil, message
 **   source:targets(step, samples_global, first, samples) -> how many targets are not -1
 **   source:fingerprint()                                 -> 16 hex digits
+**   source:about() -> { files, documents, tokens, bytes, samples_per_epoch }
 **
 ** What is wrong with the data is an answer, not a Lua error: the caller adds nothing to it.
 */
@@ -32,7 +33,9 @@ static handle *check_handle(lua_State *L, int arg) {
   return h;
 }
 
-tl_data *bind_check_data(lua_State *L, int arg) { return check_handle(L, arg)->data; }
+tl_data *bind_check_data(lua_State *L, int arg) {
+  return check_handle(L, arg)->data;
+}
 
 static handle *push_handle(lua_State *L, const tl_data_options *options) {
   handle *h = lua_newuserdatauv(L, sizeof *h, 0);
@@ -256,17 +259,18 @@ static int data_fingerprint(lua_State *L) {
   return 1;
 }
 
-/* source:about() -> { files, documents, tokens, bytes, samples_per_epoch } */
 static int data_about(lua_State *L) {
   const tl_data_about about = tl_data_look(bind_check_data(L, 1));
   const struct {
     const char *name;
     int64_t value;
-  } fields[] = {{"files", about.files},
-                {"documents", about.documents},
-                {"tokens", about.tokens},
-                {"bytes", about.bytes},
-                {"samples_per_epoch", about.samples_per_epoch}};
+  } fields[] = {
+      {"files",             about.files            },
+      {"documents",         about.documents        },
+      {"tokens",            about.tokens           },
+      {"bytes",             about.bytes            },
+      {"samples_per_epoch", about.samples_per_epoch}
+  };
   lua_newtable(L);
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     lua_pushinteger(L, fields[i].value);

@@ -1,5 +1,12 @@
 /* bind_files.c - core.files: the file system, the clock and the machine.
 **
+**   exists(path)  is_directory(path)  size(path)  mtime(path)  realpath(path)  sha256(path)
+**   list(folder)  glob(pattern) -> sorted names        mkdirs(path)
+**   read_all(path) -> text        write_atomic(path, text, ...): all texts, one after the other
+**   cpu_count()  isatty(descriptor)  getpid()  hostname()
+**   columns() -> width of the terminal, nil when there is none
+**   seconds() -> of a clock that never goes back        sleep(seconds)
+**
 ** nil, message where failing is a normal answer (an absent file); write_atomic, mkdirs and glob
 ** raise.
 */
@@ -179,7 +186,9 @@ static int files_hostname(lua_State *L) {
 }
 
 void bind_files_open(lua_State *L) {
-  static const luaL_Reg none[] = {{NULL, NULL}};
+  static const luaL_Reg none[] = {
+      {NULL, NULL}
+  };
   static const luaL_Reg functions[] = {
       {"exists",       files_exists      },
       {"is_directory", files_is_directory},

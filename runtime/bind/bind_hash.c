@@ -1,4 +1,10 @@
-/* bind_hash.c - hashes and counter-based random words. */
+/* bind_hash.c - hashes and counter-based random words.
+**
+**   core.hash(text) -> 16 hex digits            core.hash_int(text) -> integer      XXH64, seed 0
+**   core.mix64(integer) -> integer
+**   core.philox(c0, c1, c2, c3, k0, k1) -> four words
+**   core.random_words(seed, stream, index, step) -> four words, as kernels draw them
+*/
 #include <stdio.h>
 
 #include "../hash.h"
@@ -38,7 +44,6 @@ static uint32_t check_word(lua_State *L, int arg) {
   return (uint32_t)word;
 }
 
-/* core.philox(c0, c1, c2, c3, k0, k1) -> four words. */
 static int core_philox(lua_State *L) {
   tl_words counter;
   tl_random_key key;
@@ -47,7 +52,6 @@ static int core_philox(lua_State *L) {
   return push_words(L, tl_philox(counter, key));
 }
 
-/* core.random_words(seed, stream, index, step) -> four words, as kernels draw them. */
 static int core_random_words(lua_State *L) {
   const uint64_t seed = (uint64_t)luaL_checkinteger(L, 1);
   const uint64_t stream = (uint64_t)luaL_checkinteger(L, 2);

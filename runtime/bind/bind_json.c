@@ -1,5 +1,7 @@
 /* bind_json.c - JSON to and from Lua values (jansson reads; writing is here, to fix every byte).
 **
+**     json.encode(value) -> text    json.decode(text) -> value    json.array(table) -> the table
+**
 **     object  <->  table with string keys, written in bytewise order of keys
 **     array   <->  table with the keys 1 .. n; an empty one is an object unless made by json.array
 **     null    <->  json.null
@@ -91,6 +93,9 @@ static void add_text(writer *w, const char *text) {
 }
 
 static void add_string(writer *w, const char *text, size_t length) {
+  json_t *valid = json_stringn(text, length);
+  if (valid == NULL) luaL_error(w->L, "a string is not UTF-8, JSON cannot hold it");
+  json_decref(valid);
   luaL_Buffer b;
   luaL_buffinit(w->L, &b);
   luaL_addchar(&b, '"');

@@ -1,5 +1,7 @@
 /* bind_math.c - core.math: the functions of kernels/math.h, for numbers that Lua plans.
 **
+**   core.math.exp2(x)  log2(x)  exp(x)  log(x)  cos(x)  sin(x)  tanh(x)  sigmoid(x)  rsqrt(x)
+**
 ** An argument is rounded to f32 first; results are f32, as Lua numbers.
 */
 #include "../../kernels/math.h"

@@ -1,16 +1,19 @@
 /* bind_op.c - calls one host kernel from Lua, and lists the operators.
 **
 **     core.call("rms_norm", { x, gain }, { y, rstd }, { eps = 1e-5 } [, { step =, seed =,
-**               sample_base =, scalars = { .. }, threads = n }])
+**               sample_base =, scalars = { .. }, threads = n, scratch = byte }])
+**
+**     core.ops() -> list of { name, inputs, outputs, ints, floats, gradient, traits, host }
 **
 ** Operands stand in the order of the row in ops.def; one that is left out is `false`. All numbers
-** of the row have to be given, and no others.
+** of the row have to be given, and no others. `scratch` fills the temporary memory of all workers
+** with a byte beforehand: results may not depend on it.
 */
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "../../kernels/signature.h"
 #include "bind.h"
+#include "bind_numbers.h"
 
 static const char *const team_class = "tidelock.Team";
 
@@ -50,101 +53,6 @@ tl_team *bind_team(lua_State *L, lua_Integer threads) {
   tl_team *team = ((team_handle *)luaL_checkudata(L, -1, team_class))->team;
   lua_pop(L, 2);
   return team;
-}
-
-/* Pushes attrs[name]; an error if it is absent. */
-static int push_attribute(lua_State *L, int attrs, tl_op op, const char *name) {
-  const int type = lua_getfield(L, attrs, name);
-  if (type == LUA_TNIL) return luaL_error(L, "%s: %s is missing", tl_ops[op].name, name);
-  return type;
-}
-
-static int64_t to_int(lua_State *L, tl_op op, const char *name) {
-  int whole;
-  const lua_Integer value = lua_tointegerx(L, -1, &whole);
-  if (!whole || lua_type(L, -1) != LUA_TNUMBER)
-    luaL_error(L, "%s: %s is %s, must be an integer", tl_ops[op].name, name,
-               luaL_tolstring(L, -1, NULL));
-  return value;
-}
-
-static float to_float(lua_State *L, tl_op op, const char *name) {
-  if (lua_type(L, -1) != LUA_TNUMBER)
-    luaL_error(L, "%s: %s is %s, must be a number", tl_ops[op].name, name,
-               luaL_tolstring(L, -1, NULL));
-  return (float)lua_tonumber(L, -1);
-}
-
-/* Numbers that the last name takes: the length of its table, which is left on the stack. */
-static int32_t push_rest(lua_State *L, int attrs, tl_op op, const char *name) {
-  if (push_attribute(L, attrs, op, name) != LUA_TTABLE)
-    luaL_error(L, "%s: %s is a %s, must be a table of numbers", tl_ops[op].name, name,
-               luaL_typename(L, -1));
-  const lua_Unsigned count = lua_rawlen(L, -1);
-  if (count > 1 << 20) luaL_error(L, "%s: %s has %I numbers", tl_ops[op].name, name, count);
-  return (int32_t)count;
-}
-
-/* Leaves the array on the stack, where it lives until the call ends. */
-static int64_t *read_ints(lua_State *L, int attrs, tl_op op, int32_t *count) {
-  const tl_signature *s = tl_op_signature(op);
-  const int32_t plain = s->int_count - s->ints_rest;
-  const char *list = s->ints[plain];
-  const int32_t rest = s->ints_rest ? push_rest(L, attrs, op, list) : (lua_pushnil(L), 0);
-  int64_t *ints = lua_newuserdatauv(L, sizeof *ints * (size_t)(plain + rest + 1), 0);
-  for (int32_t i = 0; i < plain + rest; i++) {
-    const char *name = i < plain ? s->ints[i] : list;
-    if (i < plain) {
-      push_attribute(L, attrs, op, name);
-    } else {
-      lua_rawgeti(L, -2, i - plain + 1);
-    }
-    ints[i] = to_int(L, op, name);
-    lua_pop(L, 1);
-  }
-  lua_remove(L, -2);
-  *count = plain + rest;
-  return ints;
-}
-
-static float *read_floats(lua_State *L, int attrs, tl_op op, int32_t *count) {
-  const tl_signature *s = tl_op_signature(op);
-  const int32_t plain = s->float_count - s->floats_rest;
-  const char *list = s->floats[plain];
-  const int32_t rest = s->floats_rest ? push_rest(L, attrs, op, list) : (lua_pushnil(L), 0);
-  float *floats = lua_newuserdatauv(L, sizeof *floats * (size_t)(plain + rest + 1), 0);
-  for (int32_t i = 0; i < plain + rest; i++) {
-    const char *name = i < plain ? s->floats[i] : list;
-    if (i < plain) {
-      push_attribute(L, attrs, op, name);
-    } else {
-      lua_rawgeti(L, -2, i - plain + 1);
-    }
-    floats[i] = to_float(L, op, name);
-    lua_pop(L, 1);
-  }
-  lua_remove(L, -2);
-  *count = plain + rest;
-  return floats;
-}
-
-static int row_has(const tl_signature *s, const char *name) {
-  for (int32_t i = 0; i < s->int_count; i++)
-    if (strcmp(s->ints[i], name) == 0) return 1;
-  for (int32_t i = 0; i < s->float_count; i++)
-    if (strcmp(s->floats[i], name) == 0) return 1;
-  return 0;
-}
-
-static void refuse_unknown(lua_State *L, int attrs, tl_op op) {
-  lua_pushnil(L);
-  while (lua_next(L, attrs)) {
-    lua_pop(L, 1);
-    const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "a position";
-    if (!row_has(tl_op_signature(op), name))
-      luaL_error(L, "%s: has no number %s; it has %s %s", tl_ops[op].name, name, tl_ops[op].ints,
-                 tl_ops[op].floats);
-  }
 }
 
 /* Operands of the table at `arg`, as views; the array stays on the stack. Trailing operands that
@@ -207,7 +115,8 @@ static tl_op check_op(lua_State *L, int arg) {
 }
 
 static void check_options(lua_State *L, int arg) {
-  static const char *const names[] = {"step", "seed", "sample_base", "scalars", "threads", NULL};
+  static const char *const names[] = {"step",    "seed",    "sample_base", "scalars",
+                                      "threads", "scratch", NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -215,6 +124,15 @@ static void check_options(lua_State *L, int arg) {
     luaL_checkoption(L, -1, NULL, names);
     lua_pop(L, 1);
   }
+}
+
+static void fill_scratch(lua_State *L, int options, tl_team *team) {
+  if (lua_getfield(L, options, "scratch") != LUA_TNIL) {
+    const int byte = (int)option_int(L, options, "scratch");
+    for (int32_t worker = 0; worker < tl_team_workers(team); worker++)
+      memset(tl_team_scratch(team, worker), byte, TL_SCRATCH_BYTES);
+  }
+  lua_pop(L, 1);
 }
 
 static int core_call(lua_State *L) {
@@ -231,18 +149,19 @@ static int core_call(lua_State *L) {
   }
   luaL_checkstack(L, 16, "operands");
   check_options(L, 5);
-  refuse_unknown(L, 4, op);
+  bind_refuse_unknown(L, 4, op, tl_ops[op].name);
   tl_step step = {.step = option_int(L, 5, "step"),
                   .seed = (uint64_t)option_int(L, 5, "seed"),
                   .sample_base = option_int(L, 5, "sample_base")};
   read_scalars(L, 5, &step);
   tl_call call = {.step = &step};
-  call.ints = read_ints(L, 4, op, &call.int_count);
-  call.floats = read_floats(L, 4, op, &call.float_count);
+  call.ints = bind_read_ints(L, 4, op, tl_ops[op].name, &call.int_count);
+  call.floats = bind_read_floats(L, 4, op, tl_ops[op].name, &call.float_count);
   call.in = read_operands(L, 2, op, 0, call.ints, &call.in_count);
   call.out = read_operands(L, 3, op, 1, call.ints, &call.out_count);
   call.team = bind_team(L, option_int(L, 5, "threads"));
   if (tl_ops[op].host == NULL) luaL_error(L, "operator %s has no host kernel", tl_ops[op].name);
+  fill_scratch(L, 5, call.team);
   bind_check(L, tl_ops[op].host(&call));
   return 0;
 }
@@ -262,7 +181,6 @@ static void set_text(lua_State *L, const char *field, const char *text) {
   lua_setfield(L, -2, field);
 }
 
-/* core.ops() -> list of { name, inputs, outputs, ints, floats, gradient, traits, host }. */
 static int core_ops(lua_State *L) {
   lua_createtable(L, TL_OP_COUNT, 0);
   for (int32_t op = 0; op < TL_OP_COUNT; op++) {

@@ -1,4 +1,19 @@
-/* bind_tensor.c - tensors in Lua: create, read, narrow, compare, close. */
+/* bind_tensor.c - tensors in Lua: create, read, narrow, compare, close.
+**
+**   core.tensor(dtype, shape [, values])        +0 everywhere, or flat or nested numbers
+**   core.tensor_from_bits(dtype, shape, bits)   the inverse of t:bits()
+**   core.equal(a, b) -> true | false [, first element that differs, from 1]
+**   core.f32(x), core.bf16(x)                   x as that dtype would keep it
+**   core.bf16_bits(f32 bits) -> bf16 bits       keeps NaN payloads, which a Lua number may not
+**
+**   t:shape() -> { 2, 3 }    t:dtype() -> "f32"    #t -> size of dim 1    t:close()
+**   t:to_table() nested      t:flat() -> list      t:bits() -> list of integers
+**   t:fill(x) -> t           t:narrow(1, first, count) -> rows, in the same memory
+**   t:hash([name]) -> 16 hex digits
+**   t:hash_int([name [, row_first, col_first, cols_full]]) -> integer; shares of shards add up
+**
+** Numbers are rounded to f32 first, then to bf16 where that is the dtype. Integers must fit.
+*/
 #include <stdio.h>
 
 #include "../hash.h"
@@ -119,7 +134,6 @@ static void set_flat(lua_State *L, const tl_view *view, int arg,
   }
 }
 
-/* core.tensor(dtype, shape [, values]): values flat or nested; all +0 without them. */
 static int core_tensor(lua_State *L) {
   int64_t shape[TL_DIMS_MAX];
   const tl_dtype dtype = bind_check_dtype(L, 1);
@@ -153,7 +167,6 @@ static void set_bits(lua_State *L, const tl_view *view, int64_t index) {
   tl_view_set_bits(view, index, (uint64_t)bits);
 }
 
-/* core.tensor_from_bits(dtype, shape, bits): the inverse of t:bits(). */
 static int core_tensor_from_bits(lua_State *L) {
   int64_t shape[TL_DIMS_MAX];
   const tl_dtype dtype = bind_check_dtype(L, 1);
@@ -166,8 +179,6 @@ static int core_tensor_from_bits(lua_State *L) {
   return 1;
 }
 
-/* core.equal(a, b): true when dtype, shape and all bits agree; otherwise false and the first
-** element (from 1) that differs, or nil for other dtypes or shapes. */
 static int core_equal(lua_State *L) {
   const int64_t index = tl_view_difference(check_view(L, 1), check_view(L, 2));
   lua_pushboolean(L, index == -1);
@@ -186,7 +197,6 @@ static int core_bf16(lua_State *L) {
   return 1;
 }
 
-/* core.bf16_bits(f32 bits) -> bf16 bits; keeps NaN payloads, which a Lua number may not. */
 static int core_bf16_bits(lua_State *L) {
   const lua_Integer bits = luaL_checkinteger(L, 1);
   luaL_argcheck(L, bits >= 0 && bits <= UINT32_MAX, 1, "a word has 32 bits");
@@ -273,7 +283,6 @@ static int tensor_narrow(lua_State *L) {
   return 1;
 }
 
-/* t:hash_int([name [, row_first, col_first, cols_full]]) -> integer: shares of shards add up. */
 static int tensor_hash_int(lua_State *L) {
   const tl_view *view = check_view(L, 1);
   size_t length;

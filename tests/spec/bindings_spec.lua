@@ -38,6 +38,7 @@ describe("json", function()
     assert.matches("deeper than 100", message(loop))
     assert.matches("inf has no JSON form", message(1 / 0))
     assert.matches("function has no JSON form", message { print })
+    assert.matches("not UTF%-8", message "\xff")
     assert.matches("string keys", message { a = 1, [2] = 3 })
   end)
 
@@ -45,6 +46,23 @@ describe("json", function()
     assert.matches("JSON, line 2, column", select(2, pcall(json.decode, '{"a":1,\n"b":}')))
     assert.matches("duplicate", select(2, pcall(json.decode, '{"a":1,"a":2}')))
     assert.has_error(function() json.decode "" end)
+  end)
+end)
+
+describe("a binding", function()
+  it("says how each of its functions is called, in the file's opening", function()
+    local silent = {}
+    for _, path in ipairs(support.files("runtime/bind", "bind[_%a]*%.c$")) do
+      local file <close> = assert(io.open(path))
+      local text = file:read "a"
+      local opening = text:match "^/%*.-%*/"
+      for name in text:gmatch '{"(%a[%w_]*)",%s+[%a_]+%s*}' do
+        if name ~= "close" and not opening:find("%f[%w_]" .. name .. "%(") then
+          silent[#silent + 1] = path .. ": " .. name
+        end
+      end
+    end
+    assert.equal("", table.concat(silent, "\n"))
   end)
 end)
 

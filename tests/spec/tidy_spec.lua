@@ -65,6 +65,8 @@ describe("the check of the source", function()
     assert.equal("", complaints("runtime/a.c", head .. "int f(int a) {\n" .. body:sub(8) .. "}\n"))
     assert.matches("cli.lua:2: a function of 61 lines",
       complaints("lua/tidelock/cli.lua", "-- a\nlocal function f()\n" .. body .. "end\n"))
+    assert.equal("", complaints("lua/tidelock/cli.lua",
+      "-- a\nlocal function f() return 1 end\n" .. body .. body))
   end)
 
   it("wants an opening that says what a file is", function()

@@ -64,7 +64,7 @@ end
 --- Functions start and end in column 1, in C and in Lua alike.
 local function check_functions(path, text, complain)
   local is_lua = extension(path) == "lua"
-  local starts = is_lua and { "^local function ", "^function ", "^return function" }
+  local starts = is_lua and { "^local function ", "^function " }
     or { "^%a.*%) {$", "^ +.*%) {$" }
   local stop = is_lua and "^end" or "^}"
   local start
@@ -75,7 +75,7 @@ local function check_functions(path, text, complain)
           function_lines_max))
       end
       start = nil
-    elseif not start then
+    elseif not start and not (is_lua and line:find "%f[%w]end$") then
       for _, pattern in ipairs(starts) do
         if line:find(pattern) then
           start = number

@@ -5,8 +5,10 @@
 --- Each node carries the layer it belongs to ("embed", 1 .. n, "head"): the pipeline cuts there.
 local graphs = require "tidelock.graph"
 local nn = require "tidelock.nn"
-local schema = require "tidelock.schema"
+local problems = require "tidelock.problems"
+local types = require "tidelock.types"
 local weights = require "tidelock.weights"
+local where = require "tidelock.where"
 
 local expand = {}
 
@@ -31,15 +33,16 @@ local function layers(g, model, x)
 end
 
 --- The loss of each target token, from the recipe's name, table or function; f32 (tokens).
-local function losses(g, spec, logits, targets)
+local function losses(g, spec, logits, targets, found)
   local loss = spec.loss
   local value
   if type(loss) == "function" then
     value = loss(graphs.face(g), logits, targets)
     if not graphs.is_value(value) or #value.dims ~= 1 or value.dims[1].name ~= "tokens" then
-      schema.problem(spec.site "loss", "loss", "the function must return one number per target, (tokens); got "
-        .. (graphs.is_value(value) and graphs.dims_text(value) or type(value)))
-      return nil
+      found:add(spec.site "loss", "loss",
+        "the function must return one number per target, (tokens); got "
+        .. (graphs.is_value(value) and graphs.dims_text(value) or types.show(value)))
+      found:raise()
     end
   else
     value = g:cross_entropy(logits, targets, loss)
@@ -58,7 +61,7 @@ local function marks(g)
   end
 end
 
-function expand.run(plan)
+local function trace(plan, found)
   local spec = plan.spec
   local model, leaves = spec.model, spec.policy.leaves
   local g = graphs.new(spec.dtype)
@@ -89,13 +92,21 @@ function expand.run(plan)
   x = nn.apply(model.norm or nn.rms_norm { name = "norm" }, x)
   local head = model.tied and table_value or g:parameter("head", { vocab, dim }, 1, "matrix")
   local logits = g:named("logits", g:linear(x, { head }, nil, { { vocab } }, { dim }, "f32"))
-  local loss = losses(g, spec, logits, targets)
+  local loss = losses(g, spec, logits, targets, found)
   marks(g)
-  local resolved = weights.resolve(g, spec)
-  schema.raise_if_any()
   loss.name = "loss"
   g.names[#g.names + 1] = loss
-  return { graph = g, loss = loss, fields = resolved }
+  return g, loss
+end
+
+--- Functions of the recipe run here, under its limits and with its lines noted.
+function expand.run(plan)
+  local found = problems.new()
+  local good, g, loss = where.run({ problems = found }, trace, plan, found)
+  if not good then error(g, 0) end
+  local fields = weights.resolve(g, plan.spec, found)
+  found:raise()
+  return { graph = g, loss = loss, fields = fields }
 end
 
 return expand

@@ -7,8 +7,9 @@
 --- nodes, with sends and receives at its edges, and ends the step with the sums, norm and update.
 local finish = require "tidelock.finish"
 local lower = require "tidelock.lower"
+local names = require "tidelock.names"
+local problems = require "tidelock.problems"
 local schedules = require "tidelock.schedules"
-local schema = require "tidelock.schema"
 
 local pipeline = {}
 
@@ -41,13 +42,14 @@ end
 
 local function chunk_table(plan)
   local layout, model = plan.spec.layout, plan.spec.model
-  local chunks = layout.pp * (layout.schedule == "interleaved" and layout.virtual_stages or 1)
+  local chunks = layout.pp * schedules.virtual_stages(layout)
   local per_layer = 0
   for _, weight in ipairs(plan.graph.weights) do
     if weight.name:find "^layers%." then per_layer = per_layer + weight.rows * weight.cols end
   end
   per_layer = per_layer / model.layers
-  local counts = layout.stages or pipeline.balance(model.layers, chunks, model.vocab * model.dim / math.max(1, per_layer))
+  local counts = layout.stages or pipeline.balance(model.layers, chunks,
+    model.vocab * model.dim / math.max(1, per_layer))
   local of, layer = { embed = 0, head = chunks - 1 }, 0
   for c = 1, chunks do
     for _ = 1, counts[c] do
@@ -103,11 +105,13 @@ local function cross(self, list, chunk, env, backward)
     if at >= from and at < to then leaving[#leaving + 1] = border.value end
   end
   local channel = backward and 1 or 0
-  local o = { site = self.plan.spec.model.site, micro = env.micro, phase = backward and "backward" or "forward", path = "pipeline" }
+  local o = { site = self.plan.spec.model.site, micro = env.micro, phase = backward and "backward"
+    or "forward", path = "pipeline" }
   local function move(op, values, peer)
     for _, value in ipairs(values) do
       local v = self:at(value, env)
-      if op == "send" then self:emit("send", { v }, {}, { group = "pp", peer = peer, channel = channel }, o)
+      if op == "send" then self:emit("send", { v }, {}, { group = "pp", peer = peer, channel =
+        channel }, o)
       else self:emit("recv", {}, { v }, { group = "pp", peer = peer, channel = channel }, o) end
     end
   end
@@ -124,7 +128,8 @@ local function load(self, env, source)
   local l = self.l
   self:emit("load_micro", {}, { self:at(l.ids, env), self:at(l.targets, env), self:at(l.cu, env) },
     { first = env.micro * l.samples, samples = l.samples, length = l.length, source = source },
-    { site = self.spec.data.site or self.spec.model.site, micro = env.micro, phase = "forward", path = "data" })
+    { site = self.spec.data.site or self.spec.model.site, micro = env.micro, phase = "forward",
+      path = "data" })
 end
 
 local function forward(self, shared, env, chunk, source, loss_use)
@@ -147,7 +152,8 @@ local function backward(self, shared, env, chunk, want)
   local receive, send = cross(self, shared.backward_borders, chunk, env, true)
   if want ~= "weight" then receive() end
   for _, node in ipairs(self.b.nodes) do
-    if node.phase ~= "loss" and self.chunk_of[node.layer] == chunk and (want == "backward" or node.phase == want) then
+    if node.phase ~= "loss" and self.chunk_of[node.layer] == chunk and (want == "backward"
+      or node.phase == want) then
       if not node.use then
         self:node(node, env, "backward")
       elseif not node.use.value.param or not node.use.value.param.fields.frozen then
@@ -193,13 +199,14 @@ local function evaluate(self, shared)
   local micros = use.samples // self.l.samples
   for micro = 0, micros - 1 do
     local env = { micro = micro }
-    for chunk = self.rank, shared.chunks - 1, self.pp do forward(self, shared, env, chunk, 1, use) end
+    for chunk = self.rank, shared.chunks - 1, self.pp do forward(self, shared, env, chunk, 1,
+      use) end
   end
   finish.loss(self, use)
 end
 
 local function run_rank(plan, shared, rank)
-  local self = lower.new(plan, rank)
+  local self = lower.new(plan, rank, shared)
   local body = function() train(self, shared) end
   finish.weights(self, shared) -- gives weights the first places of the arena
   lower.section(self, "step", body)
@@ -208,9 +215,19 @@ local function run_rank(plan, shared, rank)
   return self
 end
 
+--- Patterns of values to keep: the caller's and those of log.watch.
+local function keep_of(plan)
+  local list = {}
+  for _, pattern in ipairs(plan.keep) do list[#list + 1] = names.matcher(pattern) end
+  for _, watch in ipairs(plan.spec.log.watch or {}) do
+    list[#list + 1] = names.matcher(watch:match "^(.*):%w+$" or watch)
+  end
+  return list
+end
+
 --- Which pipeline ranks hold a weight, in order of use.
 local function holders(plan, chunk_of, pp)
-  local held = {}
+  local held, found = {}, problems.new()
   for _, param in ipairs(plan["local"].params) do
     local uses, ranks, seen = plan.backward.uses[param.value.id] or {}, {}, {}
     for _, use in ipairs(uses) do
@@ -221,27 +238,41 @@ local function holders(plan, chunk_of, pp)
       end
     end
     if #uses == 0 then
-      schema.problem(param.weight.site, param.name, "no loss reaches this weight; use it or leave it out")
+      found:add(param.weight.site, param.name,
+        "no loss reaches this weight; use it or leave it out")
     end
     held[param.name] = { ranks = ranks, on = seen }
   end
+  found:raise()
   return held
+end
+
+--- The order of operations of every pipeline rank; what is wrong with a schedule is raised at once.
+local function orders_of(spec, micros)
+  local layout = spec.layout
+  local orders, found = schedules.build(layout.schedule, {
+    pp = layout.pp, micros = micros,
+    virtual_stages = schedules.virtual_stages(layout),
+  })
+  if orders then return orders end
+  local collected = problems.new()
+  for _, text in ipairs(found) do
+    collected:add(spec.site "layout.schedule", "layout.schedule", text)
+  end
+  collected:raise()
 end
 
 function pipeline.run(plan)
   local layout = plan.spec.layout
   local chunk_of, chunks, counts = chunk_table(plan)
-  plan.chunk_of = chunk_of
   local micros = plan.spec.batch.samples // layout.dp // plan.spec.batch.micro
   local shared = {
-    chunks = chunks, holders = holders(plan, chunk_of, layout.pp),
+    chunks = chunks, chunk_of = chunk_of, keep = keep_of(plan), holders = holders(plan, chunk_of,
+      layout.pp),
     forward_borders = borders(plan, plan["local"].nodes, chunk_of, false),
     backward_borders = borders(plan, plan.backward.nodes, chunk_of, true),
-    orders = schedules.build(layout.schedule, {
-      pp = layout.pp, micros = micros, virtual_stages = layout.schedule == "interleaved" and layout.virtual_stages or 1,
-    }),
+    orders = orders_of(plan.spec, micros),
   }
-  schema.raise_if_any()
   local ranks = {}
   for rank = 0, layout.pp - 1 do ranks[rank + 1] = run_rank(plan, shared, rank) end
   return { ranks = ranks, stages = counts, micros = micros, orders = shared.orders }

@@ -1,0 +1,71 @@
+/* elementwise.h - operators on single elements, and on pairs for rope.
+** This text is the specification.
+**
+** Inputs are f32 or bf16, widened exactly; all arithmetic is f32, one IEEE operation for each sign
+** written here, fmaf where written; each output element is rounded once to its tensor's dtype.
+** sig is tl_sigmoid of math.h.
+**
+** swiglu           y = round((g * sig(g)) * u)                       g = gate, u = up
+** swiglu_grad      s = sig(g)
+**                  dup = round(dy * (g * s))
+**                  dgate = round((dy * u) * (s * (1 + g * (1 - s))))
+** unary            y = round(f(x)), unary_grad dx = round(f'(dy, x)); kinds and formulas: unary.h
+** binary           y = round(a op b)    kind 0 a + b   1 a - b   2 a * b   3 a / b
+**                    broadcast 0   b has the shape of a
+**                              1   b is a row (d), the same for every row of a (T, d)
+**                              2   b is a column (T), one number for each row of a (T, d)
+** scale            y = round(x * factor)
+** cast             y = round(x)
+** fill             y = round(value)
+**
+** dropout (ints key, first, length, token_first, tokens, feature_first, features; float rate)
+**   x, y (samples * tokens, local features): `tokens` rows of each sample stand here, starting with
+**   token token_first of a sample of `length` tokens, with the features from feature_first on:
+**
+**       logical activation   [sample of the global batch][token < length][feature < features]
+**       row i here           sample = sample_base + first + i div tokens
+**                            token  = token_first + i mod tokens
+**       index = (sample * length + token) * features + feature_first + local feature
+**
+**   w = word 0 of random.h for (seed, key), counter (index, step); u = (w >> 8) * 2^-24
+**   y = round(x * (1 / (1 - rate))) if u >= rate, else +0. rate 0: y = x. The gradient is the same
+**   operator on dy: the mask is drawn again, never stored.
+**
+** rope (ints inverse, interleaved)
+**   x, y (T, .., c)   table (P, D/2, 2) f32 = cos, sin   D <= c   cu (segment starts, i32)
+**   position p = row - start of its segment; p >= P is an error that names both.
+**
+**       half-split   x: [ a0 a1 .. | b0 b1 .. | rest ]     pair i is (x_i, x_{i + D/2})
+**       interleaved  x: [ a0 b0 a1 b1 ..      | rest ]     pair i is (x_{2i}, x_{2i+1})
+**
+**   ya = round(fmaf(a, cos, -(b * sin)))      yb = round(fmaf(b, cos, a * sin))
+**   inverse turns back: sin is replaced by -sin (the gradient). Channels from D on are copied.
+**
+** rope_table (ints kind, original; floats base, factor, low, high)
+**   table (P, n, 2), D = 2n.  f_i = base^(-2i/D), computed in f64 with + - * / alone (rope_host.c,
+**   "Frequencies"), then rounded to f32.  kind 0: plain. kind 1 (llama3): in f64, before rounding,
+**       w = 2 pi / f      w > original / low: f / factor      w < original / high: f
+**       else  t = (original / w - low) / (high - low),  f = (1 - t) * (f / factor) + t * f
+**   angle = f32(p) * f_i in f32;  cos = tl_cos(angle), sin = tl_sin(angle).  P <= 2^21.
+**
+** The output may be the memory of an input of the same dtype: swiglu y of gate or up, dgate of dy
+** or gate, dup of dy or up, unary, scale, dropout, rope y of x, binary y of a, unary_grad dx of dy.
+*/
+#ifndef TL_ELEMENTWISE_H
+#define TL_ELEMENTWISE_H
+
+#include "../op.h"
+
+tl_status tl_host_swiglu(const tl_call *call);
+tl_status tl_host_swiglu_grad(const tl_call *call);
+tl_status tl_host_unary(const tl_call *call);
+tl_status tl_host_unary_grad(const tl_call *call);
+tl_status tl_host_binary(const tl_call *call);
+tl_status tl_host_scale(const tl_call *call);
+tl_status tl_host_dropout(const tl_call *call);
+tl_status tl_host_cast(const tl_call *call);
+tl_status tl_host_fill(const tl_call *call);
+tl_status tl_host_rope(const tl_call *call);
+tl_status tl_host_rope_table(const tl_call *call);
+
+#endif

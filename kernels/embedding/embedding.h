@@ -1,0 +1,32 @@
+/* embedding.h - rows by token id, and their gradient. This text is the specification.
+**
+**   ids (T) i32     table (V, d) f32 or bf16: ids first .. first + V - 1 (a rank's part, or all)
+**   y, dy (T, d) f32 or bf16     dtable (V, d) f32     cu (segments + 1) i32
+**
+** embedding (int first)
+**   y[t] = round(table[ids[t] - first] + 0)    in f32; + 0 turns -0 into +0, so that ranks may add
+**   y[t] = +0 for an id that is not in the table's part, padding (id < 0) included. Ids are checked
+**   against the vocabulary where they are loaded.
+**
+** embedding_grad (ints first_id, first, samples, length, mode)
+**   rows first .. first + samples * length - 1 of ids and dy. For each id of the table's part:
+**       chain = start;  for each of its rows, ascending:  chain = chain + dy[row]
+**   mode 0   start +0; the chain is stored, +0 for an id without rows
+**        1   start = the stored value; the chain is stored (rows given in several calls make the
+**            bits of one call)
+**        2   start +0; stored + chain is stored: one block sum added
+**   An id without rows keeps its stored value in modes 1 and 2. Every id has one owner and its rows
+**   ascend, so no thread or shard count changes a bit.
+**
+** position_ids   ids[t] = t - the start of t's segment, from cu
+*/
+#ifndef TL_EMBEDDING_H
+#define TL_EMBEDDING_H
+
+#include "../op.h"
+
+tl_status tl_host_embedding(const tl_call *call);
+tl_status tl_host_embedding_grad(const tl_call *call);
+tl_status tl_host_position_ids(const tl_call *call);
+
+#endif

@@ -1,0 +1,155 @@
+--- `./tl plan`: what a recipe needs in its layout. Nothing runs, no data is opened, no device used.
+--
+--   quickstart.lua   1,024 ranks, planned in 0.4 s; no device used
+--     model      853,120 weights in 39 tensors: 4 layers, ..
+--     layout     tp 4, dp 128, pp 2 (1f1b, 1 micro-batch, bubble 50%)
+--     memory     of a rank of pipeline stage 0, in MiB: the fullest stage
+--       weights      1.1
+--       ..
+--     peak       instruction 412 linear (recipes/quickstart.lua:7); the largest tensors there: ..
+--     messages   all_reduce over tp: 12 a step, 3.1 MiB in their operands
+--     work       1.2 TFLOP a step, 1.2 GFLOP a rank
+--
+-- Ranks that are alike are planned once: one for each pipeline and tensor-parallel coordinate.
+
+local core = require "tidelock.core"
+local flops = require "tidelock.flops"
+local requests = require "tidelock.requests"
+local schedule_check = require "tidelock.schedule_check"
+local schedules = require "tidelock.schedules"
+local screen = require "tidelock.screen"
+local summaries = require "tidelock.summary"
+
+local forecast = {}
+
+local kind_order = { "weights", "gradients", "optimizer", "activations" }
+
+--- Kinds of memory, the usual ones first, the others by name.
+function forecast.kinds(kinds)
+  local list, known = {}, {}
+  for _, name in ipairs(kind_order) do
+    if kinds[name] then list[#list + 1] = { name, kinds[name] } end
+    known[name] = true
+  end
+  local others = {}
+  for name in pairs(kinds) do
+    if not known[name] then others[#others + 1] = name end
+  end
+  table.sort(others)
+  for _, name in ipairs(others) do list[#list + 1] = { name, kinds[name] } end
+  return list
+end
+
+--- The pipeline rank whose arena is largest, from 1.
+local function fullest(places)
+  local best = 1
+  for i, place in ipairs(places) do
+    if place.bytes > places[best].bytes then best = i end
+  end
+  return best
+end
+
+--- What a buffer holds: its name, or the instruction that makes it.
+function forecast.buffer_name(rank, buffer)
+  if buffer.name then return buffer.name end
+  local made = rank.instructions[buffer.first]
+  return ("%s of %s, %s %d"):format(made.op, made.path ~= "" and made.path or made.site or "?",
+    "micro-batch", made.micro)
+end
+
+local function memory_lines(plan, lines)
+  local at = fullest(plan.places)
+  local place, rank = plan.places[at], plan.ranks[at]
+  lines[#lines + 1] = ("  memory     of a rank of pipeline stage %d, in MiB"):format(at - 1)
+  for _, kind in ipairs(forecast.kinds(place.kinds)) do
+    lines[#lines + 1] = ("    %-12s %10s"):format(kind[1], screen.mib(kind[2]))
+  end
+  lines[#lines + 1] = ("    %-12s %10s   lower bound %s"):format("arena", screen.mib(place.bytes),
+    screen.mib(place.lower_bound))
+  local made = rank.instructions[place.at]
+  lines[#lines + 1] = ("  peak       instruction %d %s (%s); the largest tensors there:"):format(
+    place.at, made.op, made.site or "?")
+  local placed = {}
+  for _, buffer in ipairs(rank.buffers) do
+    if buffer.first then placed[#placed + 1] = buffer end
+  end
+  for _, item in ipairs(place.largest) do
+    lines[#lines + 1] = ("    %10s   %s"):format(screen.mib(item.size),
+      forecast.buffer_name(rank, placed[item.index]))
+  end
+end
+
+--- Bytes that each rank of a stage sends in a step, by collective.
+local function traffic_lines(plan, lines)
+  local range = plan.ranks[1].sections.step
+  local bytes, names = {}, {}
+  for i = range[1], range[1] + range[2] - 1 do
+    local made = plan.ranks[1].instructions[i]
+    local group = made.attrs.group
+    if group then
+      local name = made.op .. " over " .. group
+      local view = made.inputs[1] or made.outputs[1]
+      if not bytes[name] then
+        bytes[name] = { 0, 0 }
+        names[#names + 1] = name
+      end
+      bytes[name][1] = bytes[name][1] + 1
+      bytes[name][2] = bytes[name][2] + (view and view.buffer.bytes or 0)
+    end
+  end
+  table.sort(names)
+  for i, name in ipairs(names) do
+    lines[#lines + 1] = ("  %-10s %s: %d a step, %s MiB in their operands"):format(
+      i == 1 and "messages" or "", name, bytes[name][1], screen.mib(bytes[name][2]))
+  end
+end
+
+--- The schedule and its bubble, if every pass cost the same: "1f1b, 4 micro-batches, bubble 20%".
+--- Nil without a pipeline.
+function forecast.pipeline_text(plan)
+  local layout = plan.spec.layout
+  if layout.pp == 1 then return nil end
+  local report = assert(schedule_check.run(plan.orders, {
+    pp = layout.pp, micros = plan.micros, virtual_stages = schedules.virtual_stages(layout),
+  }))
+  local name = type(layout.schedule) == "string" and layout.schedule or "own schedule"
+  return screen.pipeline_text(name, plan.micros, report.bubble_fraction)
+end
+
+--- The text of a whole plan.
+---@param plan table
+---@param file string
+---@param seconds number # that planning took
+function forecast.text(plan, file, seconds)
+  local spec, summary = plan.spec, summaries.of(plan)
+  local layout = screen.layout_text(spec.layout, forecast.pipeline_text(plan))
+  local work = flops.of_step(plan.graph, spec.batch)
+  local lines = {
+    ("%s   %s, planned in %.1f s; no device used"):format(file:match "[^/]+$",
+      screen.plural(summary.ranks, "rank"), seconds),
+    "  model      " .. screen.model_text(summary),
+    ("  batch      %s of %s, %s of %d on a rank"):format(
+      screen.plural(spec.batch.samples, "sample"), screen.plural(spec.batch.length, "token"),
+      screen.plural(plan.micros, "micro-batch"), spec.batch.micro),
+    ("  numbers    %s (%s), %s"):format(spec.dtype, spec.policy.arithmetic,
+      screen.policy_text(spec.policy)),
+    "  layout     " .. (layout ~= "" and layout or "one rank"),
+  }
+  memory_lines(plan, lines)
+  traffic_lines(plan, lines)
+  lines[#lines + 1] = ("  work       %s a step, %s a rank"):format(screen.flop(work),
+    screen.flop(work / summary.ranks))
+  return table.concat(lines, "\n")
+end
+
+--- The command.
+---@param request tidelock.Request
+---@return integer # exit status
+function forecast.command(request)
+  local begin = core.files.seconds()
+  local plan = requests.plan(requests.of(request))
+  io.stdout:write(forecast.text(plan, request.recipe, core.files.seconds() - begin), "\n")
+  return 0
+end
+
+return forecast

@@ -1,0 +1,58 @@
+--- From the words of a command to one recipe and its plan, with the right exit status.
+--
+-- What a recipe or a layout does wrong is status 2 ("nothing was started"); a mistake of ours,
+-- whose message begins with a place in a Lua file of the library, stays a plain error.
+
+local planner = require "tidelock.plan"
+local recipes = require "tidelock.recipe"
+
+local requests = {}
+
+--- Call fn(...); what it raises about the recipe is raised again as { status = 2, message }.
+function requests.guarded(fn, ...)
+  local results = table.pack(pcall(fn, ...))
+  if results[1] then return table.unpack(results, 2, results.n) end
+  local problem = results[2]
+  local ours = type(problem) ~= "string" or problem:find "tidelock/[%w_/]+%.lua:%d+:"
+  error(ours and problem or { status = 2, message = problem }, 0)
+end
+
+--- The points of a sweep as text, and how to choose one.
+local function list_points(points, file)
+  local lines = { ("%s has %d points; choose one with --point N:"):format(file, #points) }
+  for i, point in ipairs(points) do lines[#lines + 1] = ("  %d  %s"):format(i, point.label) end
+  return table.concat(lines, "\n")
+end
+
+--- The recipe of a file with overrides; of a sweep the chosen point.
+---@param file string
+---@param overrides string[] # "key=value"
+---@param point integer? # from 1
+function requests.recipe(file, overrides, point)
+  return requests.guarded(function()
+    local points = recipes.load(file, overrides):points()
+    if #points == 1 and (point or 1) == 1 then return points[1] end
+    if not point then error({ status = 2, message = list_points(points, file) }, 0) end
+    if not points[point] then
+      local text = "tidelock: --point %d: %s has points 1 to %d"
+      error({ status = 2, message = text:format(point, file, #points) }, 0)
+    end
+    return points[point]
+  end)
+end
+
+--- The recipe that a request names.
+---@param request tidelock.Request
+---@param more string[]? # overrides after those of the request
+function requests.of(request, more)
+  local overrides = table.move(request.overrides, 1, #request.overrides, 1, {})
+  table.move(more or {}, 1, more and #more or 0, #overrides + 1, overrides)
+  return requests.recipe(request.recipe, overrides, request.options.point)
+end
+
+--- Plan up to and including `stage`; all stages when it is nil.
+function requests.plan(recipe, stage)
+  return requests.guarded(planner, recipe, stage)
+end
+
+return requests

@@ -1,0 +1,65 @@
+--- summary.lua - a plan in numbers, for headers, logs and tables; and the key of the run.
+local canonical = require "tidelock.canonical"
+local key = require "tidelock.key"
+
+local summary = {}
+
+--- Heads of the first attention of the model; nil when there is none.
+local function heads_of(graph)
+  for _, node in ipairs(graph.nodes) do
+    if node.op == "attention" then return node.inputs[1].dims[2].size,
+      node.inputs[2].dims[2].size end
+  end
+end
+
+--- Most leaf buffers that a weight's gradient has on a rank.
+local function leaf_buffers(plan)
+  local most = 0
+  for _, sum in pairs(plan.ranks[1].sums) do
+    local count = 0
+    for _ in pairs(sum.stack) do count = count + 1 end
+    most = math.max(most, count)
+  end
+  return most
+end
+
+--- Bytes of mailbox slots of a rank's receivers, and the largest message.
+local function arena_bytes(plan)
+  local layout = plan.spec.layout
+  local total = 0
+  for _, place in ipairs(plan.places) do total = total + place.bytes * layout.tp * layout.dp end
+  return total
+end
+
+---@param plan table # after the stage place
+---@return table # { weights, tensors, layers, dim, vocab, heads, kv_heads, ranks, planned_bytes,
+--- rank_bytes,
+---  memory_kinds, leaf_buffers, stages, bubble }
+function summary.of(plan)
+  local model, layout = plan.spec.model, plan.spec.layout
+  local count = 0
+  for _, weight in ipairs(plan.graph.weights) do count = count + weight.rows * weight.cols end
+  local heads, kv_heads = heads_of(plan.graph)
+  local fullest = 1
+  for i, place in ipairs(plan.places) do
+    if place.bytes > plan.places[fullest].bytes then fullest = i end
+  end
+  local m, p = plan.micros, layout.pp
+  return {
+    weights = count, tensors = #plan.graph.weights, layers = model.layers, dim = model.dim,
+      vocab = model.vocab,
+    heads = heads, kv_heads = kv_heads, ranks = layout.tp * layout.dp * layout.pp, planned_bytes =
+      arena_bytes(plan),
+    rank_bytes = plan.places[fullest].bytes, memory_kinds = plan.places[fullest].kinds,
+      leaf_buffers = leaf_buffers(plan),
+    stages = plan.stages, bubble = p > 1 and (p - 1) / (m + p - 1) or 0,
+  }
+end
+
+--- key and recipe_hash. `data_text`: the fingerprint of the data; nil: its description.
+function summary.keys(plan, data_text)
+  local model = canonical.model(plan.graph, plan.fields)
+  return key.of(plan.spec, model, data_text), key.recipe_hash(plan.spec, model, data_text)
+end
+
+return summary

@@ -1,0 +1,264 @@
+/* bind_ranks.c - ranks in Lua: open, run, look, close. Options are read in bind_ranks_options.c.
+**
+**   ranks:run(section, { step =, scalars = { .. }, check = true }) -> { loss =, loss_bits =,
+**       grad_norm =, grad_norm_bits =, control = { scale, skip }, skipped =, count =, ms = }
+**   ranks:read(rank, tensor) -> tensor        ranks:write(rank, tensor, from)
+**   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols }) -> integer
+**   ranks:trace(on)    ranks:times(rank) -> { ns, .. }    ranks:spans(rank) -> { { from, to }, .. }
+**   ranks:memory() -> { arena =, .., peak = { arena =, .. } }    ranks:count()    ranks:close()
+**
+** Ranks count from 0, tensors and instructions from 1. Fields of a result that the section does not
+** write are absent. Bits are eight hex digits.
+*/
+#include "bind_ranks.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "../hash.h"
+#include "../memory.h"
+
+static const char *const class_name = "tidelock.Ranks";
+
+typedef struct handle {
+  tl_ranks *ranks; /* NULL before creation and after close() */
+} handle;
+
+static tl_ranks *check_ranks(lua_State *L) {
+  const handle *h = luaL_checkudata(L, 1, class_name);
+  luaL_argcheck(L, h->ranks != NULL, 1, "ranks are closed");
+  return h->ranks;
+}
+
+/* Programs and sources stay in the handle's user values, so that they live as long. */
+static int core_ranks(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  luaL_checkstack(L, 24, "ranks");
+  handle *h = lua_newuserdatauv(L, sizeof *h, 2);
+  h->ranks = NULL;
+  luaL_setmetatable(L, class_name);
+  const int self = lua_gettop(L);
+  tl_ranks_options options;
+  bind_read_ranks_options(L, 1, &options);
+  bind_check(L, tl_ranks_open(&options, &h->ranks));
+  lua_getfield(L, 1, "programs");
+  bind_copy_list(L);
+  for (lua_Integer i = 1; i <= (lua_Integer)lua_rawlen(L, -1); i++) {
+    lua_rawgeti(L, -1, i);
+    bind_hold_program(L, lua_gettop(L), 1);
+    lua_pop(L, 1);
+  }
+  lua_setiuservalue(L, self, 1);
+  lua_getfield(L, 1, "data");
+  if (!lua_isnil(L, -1)) bind_copy_list(L);
+  lua_setiuservalue(L, self, 2);
+  lua_settop(L, self);
+  return 1;
+}
+
+static int ranks_close(lua_State *L) {
+  handle *h = luaL_checkudata(L, 1, class_name);
+  if (h->ranks == NULL) return 0;
+  tl_ranks_close(h->ranks);
+  h->ranks = NULL;
+  lua_getiuservalue(L, 1, 1);
+  for (lua_Integer i = 1; lua_istable(L, -1) && i <= (lua_Integer)lua_rawlen(L, -1); i++) {
+    lua_rawgeti(L, -1, i);
+    bind_hold_program(L, lua_gettop(L), -1);
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
+static void set_float(lua_State *L, const char *name, float value) {
+  char text[32];
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, name);
+  lua_pushfstring(L, "%s_bits", name);
+  snprintf(text, sizeof text, "%08x", tl_bits_from_f32(value));
+  lua_pushstring(L, text);
+  lua_settable(L, -3);
+}
+
+static void push_results(lua_State *L, const tl_results *results) {
+  lua_newtable(L);
+  if (results->has[TL_RESULT_LOSS]) set_float(L, "loss", results->loss);
+  if (results->has[TL_RESULT_GRAD_NORM]) set_float(L, "grad_norm", results->grad_norm);
+  if (results->has[TL_RESULT_CONTROL]) {
+    lua_createtable(L, 2, 0);
+    for (int i = 0; i < 2; i++) {
+      lua_pushnumber(L, results->control[i]);
+      lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "control");
+    lua_pushboolean(L, results->control[1] != 0);
+    lua_setfield(L, -2, "skipped");
+  }
+  if (results->has[TL_RESULT_COUNT]) {
+    lua_pushinteger(L, results->count);
+    lua_setfield(L, -2, "count");
+  }
+  lua_pushnumber(L, results->ms);
+  lua_setfield(L, -2, "ms");
+}
+
+static int ranks_run(lua_State *L) {
+  tl_ranks *ranks = check_ranks(L);
+  tl_run run = {.section = TL_SECTION_INIT};
+  tl_results results;
+  float scalars[TL_SCALARS_MAX];
+  bind_check(L, tl_section_find(luaL_checkstring(L, 2), &run.section));
+  lua_settop(L, 3);
+  if (!lua_isnil(L, 3)) {
+    luaL_checktype(L, 3, LUA_TTABLE);
+    run.step.step = bind_integer(L, 3, "run", "step", 0);
+    lua_getfield(L, 3, "check");
+    run.check = lua_toboolean(L, -1);
+    if (bind_optional(L, 3, "run", "scalars", LUA_TTABLE)) {
+      const lua_Unsigned count = lua_rawlen(L, -1);
+      luaL_argcheck(L, count <= TL_SCALARS_MAX, 3, "more than 256 scalars");
+      for (lua_Unsigned i = 0; i < count; i++) {
+        lua_rawgeti(L, -1, (lua_Integer)i + 1);
+        scalars[i] = (float)luaL_checknumber(L, -1);
+        lua_pop(L, 1);
+      }
+      run.step.scalar_count = (int32_t)count;
+    }
+  }
+  run.step.scalars = scalars;
+  bind_check(L, tl_ranks_run(ranks, &run, &results));
+  push_results(L, &results);
+  return 1;
+}
+
+/* Arguments 2 and 3: a rank from 0 and a tensor from 1. */
+static tl_view check_place(lua_State *L, const tl_ranks *ranks) {
+  tl_view view = {.data = NULL};
+  const lua_Integer rank = luaL_checkinteger(L, 2), tensor = luaL_checkinteger(L, 3);
+  luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), 2, "no such rank");
+  luaL_argcheck(L, tensor >= 1 && tensor <= INT32_MAX, 3, "no such tensor");
+  bind_check(L, tl_ranks_view(ranks, (int32_t)rank, (int32_t)tensor - 1, &view));
+  return view;
+}
+
+static int ranks_read(lua_State *L) {
+  const tl_view view = check_place(L, check_ranks(L));
+  tl_tensor **out = bind_push_tensor(L);
+  bind_check(L, tl_tensor_new(view.dtype, view.dims, view.shape, out));
+  memcpy(tl_tensor_view(*out)->data, view.data, (size_t)tl_view_bytes(&view));
+  return 1;
+}
+
+static int ranks_write(lua_State *L) {
+  const tl_view to = check_place(L, check_ranks(L));
+  const tl_view *from = tl_tensor_view(bind_check_tensor(L, 4));
+  luaL_argcheck(L, from->dtype == to.dtype, 4, "tensor of another dtype");
+  luaL_argcheck(L, tl_view_count(from) == tl_view_count(&to), 4, "tensor of another size");
+  memcpy(to.data, from->data, (size_t)tl_view_bytes(&to));
+  return 0;
+}
+
+/* The share of a shard; rows and cols default to dim 0 and the product of the others. */
+static int ranks_hash(lua_State *L) {
+  tl_view view = check_place(L, check_ranks(L));
+  size_t length;
+  const char *name = luaL_checklstring(L, 4, &length);
+  tl_hash_place place = {0, 0, tl_view_row(&view)};
+  lua_settop(L, 5);
+  if (!lua_isnil(L, 5)) {
+    luaL_checktype(L, 5, LUA_TTABLE);
+    place.row_first = bind_integer(L, 5, "hash", "row_first", 0);
+    place.col_first = bind_integer(L, 5, "hash", "col_first", 0);
+    const int64_t rows = bind_integer(L, 5, "hash", "rows", view.shape[0]);
+    const int64_t cols = bind_integer(L, 5, "hash", "cols", tl_view_row(&view));
+    place.cols_full = bind_integer(L, 5, "hash", "cols_full", cols);
+    luaL_argcheck(L, rows > 0 && cols > 0 && rows * cols <= tl_view_count(&view), 5,
+                  "rows times cols is more than the tensor has");
+    luaL_argcheck(L, place.col_first >= 0 && place.col_first <= place.cols_full - cols, 5,
+                  "columns past cols_full");
+    view.dims = 2, view.shape[0] = rows, view.shape[1] = cols;
+  }
+  lua_pushinteger(L,
+                  (lua_Integer)tl_hash_shard(tl_hash_bytes(name, (int64_t)length), &view, &place));
+  return 1;
+}
+
+static void push_bytes(lua_State *L, int64_t (*bytes)(tl_memory kind)) {
+  lua_createtable(L, 0, TL_MEMORY_COUNT + 1);
+  for (int kind = 0; kind < TL_MEMORY_COUNT; kind++) {
+    lua_pushinteger(L, bytes((tl_memory)kind));
+    lua_setfield(L, -2, tl_memory_name((tl_memory)kind));
+  }
+}
+
+static int ranks_memory(lua_State *L) {
+  check_ranks(L);
+  push_bytes(L, tl_memory_current);
+  push_bytes(L, tl_memory_peak);
+  lua_setfield(L, -2, "peak");
+  return 1;
+}
+
+static int ranks_count(lua_State *L) {
+  lua_pushinteger(L, tl_ranks_count(check_ranks(L)));
+  return 1;
+}
+
+static int ranks_trace(lua_State *L) {
+  bind_check(L, tl_ranks_trace(check_ranks(L), lua_toboolean(L, 2)));
+  return 0;
+}
+
+static const tl_trace_record *check_records(lua_State *L, int32_t *count) {
+  const tl_ranks *ranks = check_ranks(L);
+  const lua_Integer rank = luaL_checkinteger(L, 2);
+  luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), 2, "no such rank");
+  const tl_trace_record *records = tl_ranks_records(ranks, (int32_t)rank);
+  if (records == NULL) luaL_error(L, "tracing is off: call ranks:trace(true) before a run");
+  *count = tl_ranks_program(ranks, (int32_t)rank)->instruction_count;
+  return records;
+}
+
+static int ranks_times(lua_State *L) {
+  int32_t count = 0;
+  const tl_trace_record *records = check_records(L, &count);
+  lua_createtable(L, count, 0);
+  for (int32_t i = 0; i < count; i++) {
+    lua_pushinteger(L, records[i].total_ns);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+static int ranks_spans(lua_State *L) {
+  int32_t count = 0;
+  const tl_trace_record *records = check_records(L, &count);
+  lua_createtable(L, count, 0);
+  for (int32_t i = 0; i < count; i++) {
+    lua_createtable(L, 2, 0);
+    lua_pushinteger(L, records[i].start_ns);
+    lua_rawseti(L, -2, 1);
+    lua_pushinteger(L, records[i].end_ns);
+    lua_rawseti(L, -2, 2);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+void bind_ranks_open(lua_State *L) {
+  static const luaL_Reg methods[] = {
+      {"run",    ranks_run   },
+      {"read",   ranks_read  },
+      {"write",  ranks_write },
+      {"hash",   ranks_hash  },
+      {"memory", ranks_memory},
+      {"count",  ranks_count },
+      {"trace",  ranks_trace },
+      {"times",  ranks_times },
+      {"spans",  ranks_spans },
+      {NULL,     NULL        },
+  };
+  bind_class(L, class_name, methods, ranks_close);
+  lua_pushcfunction(L, core_ranks);
+  lua_setfield(L, -2, "ranks");
+}

@@ -1,0 +1,208 @@
+/* execute.c - the loop over instructions. */
+#include "execute.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "random.h"
+
+void tl_executor_resolve(tl_executor *e) {
+  const tl_program *p = e->program;
+  for (int32_t i = 0; i < p->operand_count; i++) {
+    const int32_t tensor = p->operands[i];
+    e->views[i] = (tl_view){.data = NULL};
+    if (tensor == TL_NO_TENSOR) continue;
+    e->views[i] = p->places[tensor].view;
+    e->views[i].data = e->arena + p->places[tensor].offset;
+  }
+}
+
+tl_status tl_fault_find(const char *name, tl_fault_kind *out) {
+  static const char *const names[] = {
+#define FAULT(name, text) text,
+#include "fault.def"
+#undef FAULT
+  };
+  for (int i = 0; i < TL_FAULTS; i++)
+    if (strcmp(name, names[i]) == 0) {
+      *out = (tl_fault_kind)i;
+      return TL_OK;
+    }
+  return tl_fail(TL_ARGUMENT, "no fault %s; there are fail, stall, nan", name);
+}
+
+static tl_status run_kernel(const tl_executor *e, const tl_instruction *i, const tl_step *step) {
+  const tl_program *p = e->program;
+  const tl_call call = {
+      .in = e->views + i->in.first,
+      .out = e->views + i->out.first,
+      .in_count = i->in.count,
+      .out_count = i->out.count,
+      .ints = p->ints + i->ints.first,
+      .int_count = i->ints.count,
+      .floats = p->floats + i->floats.first,
+      .float_count = i->floats.count,
+      .step = step,
+      .team = e->team,
+  };
+  return tl_ops[i->op].host(&call);
+}
+
+/* The ints of the rows, by position: group outer | group peer channel. */
+static tl_status run_comm(const tl_executor *e, const tl_instruction *i) {
+  const int64_t *ints = e->program->ints + i->ints.first;
+  tl_comm *comm = e->comms[ints[0]];
+  const tl_view *x = e->views + i->in.first, *y = e->views + i->out.first;
+  switch (i->op) {
+    case TL_OP_all_gather:
+      return tl_comm_all_gather(comm, x->data, y->data, ints[1], tl_view_bytes(x) / ints[1]);
+    case TL_OP_reduce_scatter:
+      return tl_comm_reduce_scatter(comm, x->data, y->data, ints[1], tl_view_count(y) / ints[1]);
+    case TL_OP_all_reduce: return tl_comm_all_reduce(comm, x->data, y->data, tl_view_count(x));
+    case TL_OP_all_reduce_max:
+      return tl_comm_all_reduce_max(comm, x->data, y->data, tl_view_count(x));
+    case TL_OP_all_reduce_count:
+      return tl_comm_all_reduce_count(comm, x->data, y->data, tl_view_count(x));
+    case TL_OP_send:
+      return tl_comm_send(comm, (int32_t)ints[1], (int32_t)ints[2], x->data, tl_view_bytes(x));
+    case TL_OP_recv:
+      return tl_comm_recv(comm, (int32_t)ints[1], (int32_t)ints[2], y->data, tl_view_bytes(y));
+    default: return tl_fail(TL_PROGRAM, "no way to communicate by %s", tl_ops[i->op].name);
+  }
+}
+
+/* The ints of the rows, by position: first samples length source | samples length source. */
+static tl_status run_data(const tl_executor *e, const tl_instruction *i, int64_t step) {
+  const int64_t *ints = e->program->ints + i->ints.first;
+  const tl_view *out = e->views + i->out.first;
+  if (i->op == TL_OP_count_targets) {
+    const tl_feed *feed = &e->feeds[ints[2]];
+    return tl_data_targets(feed->data, step, feed->samples, feed->sample_base, (int32_t)ints[0],
+                           (int32_t)ints[1], out->data);
+  }
+  const tl_feed *feed = &e->feeds[ints[3]];
+  return tl_data_micro(feed->data, step, feed->samples, feed->sample_base + ints[0],
+                       (int32_t)ints[1], (int32_t)ints[2], out[0].data, out[1].data, out[2].data);
+}
+
+/* -1 when all elements are finite, or the index of the first that is not. */
+static int64_t first_not_finite(const tl_view *view) {
+  const int64_t count = tl_view_count(view);
+  if (view->dtype == TL_F32) {
+    const uint32_t *bits = view->data;
+    for (int64_t i = 0; i < count; i++)
+      if ((bits[i] & 0x7f800000u) == 0x7f800000u) return i;
+  } else if (view->dtype == TL_BF16) {
+    const uint16_t *bits = view->data;
+    for (int64_t i = 0; i < count; i++)
+      if ((bits[i] & 0x7f80u) == 0x7f80u) return i;
+  }
+  return -1;
+}
+
+static tl_status report_element(const tl_executor *e, int32_t index, int32_t position,
+                                int64_t element) {
+  const tl_view *view = e->views + e->program->instructions[index].out.first + position;
+  const float value = view->dtype == TL_F32
+                          ? ((const float *)view->data)[element]
+                          : tl_f32_from_bf16(((const uint16_t *)view->data)[element]);
+  char name[160], where[96];
+  int64_t at[TL_DIMS_MAX], rest = element;
+  int used = 0;
+  for (int32_t dim = view->dims - 1; dim >= 0; dim--) {
+    at[dim] = rest % view->shape[dim];
+    rest /= view->shape[dim];
+  }
+  for (int32_t dim = 0; dim < view->dims; dim++)
+    used += snprintf(where + used, sizeof where - (size_t)used, "%s%lld", dim == 0 ? "" : ", ",
+                     (long long)at[dim]);
+  tl_program_describe_operand(e->program, index, 1, position, name, sizeof name);
+  return tl_fail(TL_NUMERIC, "element [%s] of %s is %s", where, name,
+                 value != value ? "NaN"
+                 : value > 0    ? "Inf"
+                                : "-Inf");
+}
+
+/* Infinities belong to the contract of two outputs: lse of a row that sees no key, and the maximum
+** of a row without columns. */
+static tl_status check_outputs(const tl_executor *e, int32_t index) {
+  const tl_instruction *i = &e->program->instructions[index];
+  for (int32_t k = 0; k < i->out.count; k++) {
+    const int allowed = (i->op == TL_OP_attention && k == 1) || i->op == TL_OP_row_max;
+    if (allowed || e->program->operands[i->out.first + k] == TL_NO_TENSOR) continue;
+    const int64_t element = first_not_finite(e->views + i->out.first + k);
+    if (element >= 0) return report_element(e, index, k, element);
+  }
+  return TL_OK;
+}
+
+/* A different time for each rank, instruction and step. */
+static void delay(const tl_executor *e, int32_t index, int64_t step) {
+  const uint64_t word = tl_mix64((uint64_t)e->rank << 48 ^ (uint64_t)index << 24 ^ (uint64_t)step);
+  const long ns = (long)(word % ((uint64_t)e->delay_us * 1000 + 1));
+  nanosleep(&(struct timespec){.tv_nsec = ns % 1000000000, .tv_sec = ns / 1000000000}, NULL);
+}
+
+/* Failing and stalling come before the instruction, a NaN after it. */
+static tl_status run_faults(const tl_executor *e, int32_t index, int32_t after) {
+  const tl_instruction *i = &e->program->instructions[index];
+  for (int32_t k = 0; k < e->fault_count; k++) {
+    const tl_fault *f = &e->faults[k];
+    if (f->rank != e->rank || f->instruction != index) continue;
+    if (after != (f->kind == TL_FAULT_NAN)) continue;
+    if (f->kind == TL_FAULT_FAIL) return tl_fail(TL_STOPPED, "a test made it fail");
+    if (f->kind == TL_FAULT_STALL) {
+      tl_world_stall(e->world);
+      return tl_world_stopped(e->world);
+    }
+    const tl_view *y = e->views + i->out.first;
+    if (i->out.count == 0 || y->data == NULL) continue;
+    if (y->dtype == TL_F32) *(uint32_t *)y->data = 0x7fc00000u;
+    if (y->dtype == TL_BF16) *(uint16_t *)y->data = 0x7fc0u;
+  }
+  return TL_OK;
+}
+
+static tl_status run_instruction(const tl_executor *e, int32_t index, const tl_run *run,
+                                 const tl_step *step) {
+  const tl_instruction *i = &e->program->instructions[index];
+  const int32_t traits = tl_ops[i->op].traits;
+  if (e->delay_us > 0) delay(e, index, step->step);
+  TL_TRY(run_faults(e, index, 0));
+  if (traits & TL_TRAIT_COMM) {
+    TL_TRY(run_comm(e, i));
+  } else if (traits & TL_TRAIT_DATA) {
+    TL_TRY(run_data(e, i, step->step));
+  } else {
+    TL_TRY(run_kernel(e, i, step));
+  }
+  TL_TRY(run_faults(e, index, 1));
+  return run->check ? check_outputs(e, index) : TL_OK;
+}
+
+/* Puts the place in front of the thread's message. */
+static tl_status locate(const tl_executor *e, int32_t index, const tl_step *step,
+                        tl_status status) {
+  char text[TL_ERROR_BYTES], place[256];
+  snprintf(text, sizeof text, "%s", tl_last_error());
+  tl_program_describe(e->program, index, place, sizeof place);
+  return tl_fail(status, "rank %d of %d: step %lld, micro-batch %d, %s: %s", e->rank, e->ranks,
+                 (long long)step->step, e->program->instructions[index].micro, place, text);
+}
+
+tl_status tl_execute(tl_executor *e, const tl_run *run) {
+  const tl_range section = e->program->sections[run->section];
+  tl_step step = run->step;
+  step.sample_base = e->sample_base;
+  for (int32_t index = section.first; index < section.first + section.count; index++) {
+    if (tl_world_aborted(e->world)) return tl_world_stopped(e->world);
+    tl_world_at(e->world, e->rank, index);
+    const int64_t start = e->trace == NULL ? 0 : tl_now_ns();
+    const tl_status status = run_instruction(e, index, run, &step);
+    if (status != TL_OK) return locate(e, index, &step, status);
+    if (e->trace != NULL) tl_trace_note(e->trace, index, start, tl_now_ns());
+  }
+  tl_world_at(e->world, e->rank, -1);
+  return TL_OK;
+}

@@ -1,0 +1,68 @@
+/* ranks.h - the ranks of a run as threads of this process, from open to close.
+**
+**   caller        open ---- run(step) ------------ run(step) ---- read, hash ---- close
+**   rank 0             zzz | section      | zzz  | section  | zzz                  | end
+**   rank 1             zzz | section         |zz | section | zzzz                  | end
+**
+** Each rank has an arena, a team, and a thread that sleeps between runs. A run returns when all
+** ranks have ended the section, or when one has failed and all have noticed. Signals are left to
+** the caller's thread, so Ctrl-C never cuts a step.
+**
+** After a failure the ranks cannot run again, since they stand at different places; arenas can
+** still be read. Every call is made by one thread, the caller's.
+*/
+#ifndef TL_RANKS_H
+#define TL_RANKS_H
+
+#include "execute.h"
+#include "verify.h"
+
+enum { TL_SCALARS_MAX = 256 };
+
+typedef struct tl_ranks tl_ranks;
+
+typedef struct tl_ranks_options {
+  const tl_rank_plan *plans; /* (count) programs stay the caller's and outlive the ranks */
+  int32_t count;
+  const tl_feed *feeds; /* (count, feed_count); the sources stay the caller's */
+  int32_t feed_count;
+  const int64_t *sample_bases; /* (count) */
+  uint64_t seed;
+  int32_t cores;    /* helpers of the pool = cores - ranks, if that is positive */
+  double timeout_s; /* a rank that is silent for longer, or for 20 median runs, is given up */
+  double start_s;   /* the same for the first run of each section */
+  int32_t poison;   /* 0 .. 255: arenas start filled with it, and all that a section may not expect
+                       to find is filled again before each run; -1: off */
+  int32_t delay_us; /* see tl_executor */
+  const tl_fault *faults; /* copied */
+  int32_t fault_count;
+} tl_ranks_options;
+
+/* Verifies the ranks together, allocates everything, starts the threads. */
+tl_status tl_ranks_open(const tl_ranks_options *options, tl_ranks **out);
+/* Ends the threads and frees everything; NULL is allowed. If a rank never came back from a kernel,
+** its thread and memory stay behind. */
+void tl_ranks_close(tl_ranks *ranks);
+
+typedef struct tl_results {
+  int32_t has[TL_RESULTS]; /* 1: some rank's section has written it */
+  float loss, grad_norm, control[2];
+  int64_t count;
+  double ms;
+} tl_results;
+
+/* Runs a section once on all ranks. Where several ranks have a result, they must agree on every
+** bit: else TL_NUMERIC. A failure of a rank is returned with that rank's code and message. */
+tl_status tl_ranks_run(tl_ranks *ranks, const tl_run *run, tl_results *out);
+
+/* A tensor of a rank's program, in its arena. */
+tl_status tl_ranks_view(const tl_ranks *ranks, int32_t rank, int32_t tensor, tl_view *out);
+int32_t tl_ranks_count(const tl_ranks *ranks);
+const tl_program *tl_ranks_program(const tl_ranks *ranks, int32_t rank);
+
+/* Records times from the next run on, or stops. */
+tl_status tl_ranks_trace(tl_ranks *ranks, int32_t on);
+/* Records by instruction of the rank's program; NULL while tracing is off. */
+const tl_trace_record *tl_ranks_records(const tl_ranks *ranks, int32_t rank);
+
+#endif

@@ -1,0 +1,369 @@
+-- The command line, and what the commands do with a driver that only pretends to train.
+
+local commands = require "tidelock.commands"
+local core = require "tidelock.core"
+
+local recipe = "recipes/quickstart.lua"
+
+local function raised(fn, ...)
+  local ok, problem = pcall(fn, ...)
+  assert.is_false(ok)
+  return problem
+end
+
+local function has(text, part)
+  assert.is_truthy(text:find(part, 1, true), ("no %q in:\n%s"):format(part, text))
+end
+
+describe("the command line", function()
+  it("takes overrides and options anywhere after the recipe, in order", function()
+    local request = commands.parse {
+      "run", recipe, "layout.tp=2", "--stop-at", "20", "train.clip=0.5", "--jsonl=out.jsonl",
+      "--quiet",
+    }
+    assert.equal("run", request.command.name)
+    assert.equal(recipe, request.recipe)
+    assert.same({ "layout.tp=2", "train.clip=0.5" }, request.overrides)
+    assert.same({ stop_at = 20, jsonl = "out.jsonl", quiet = true }, request.options)
+  end)
+
+  it("suggests the nearest command and option, and lists what there is", function()
+    local problem = raised(commands.parse, { "rnu", recipe })
+    assert.equal(2, problem.status)
+    has(problem.message, "rnu: no such command; did you mean run?")
+    has(raised(commands.parse, { "run", recipe, "--stopat", "3" }).message,
+      "no option --stopat; did you mean --stop-at?; run has --check, --jsonl")
+  end)
+
+  it("says what a value has to be", function()
+    has(raised(commands.parse, { "run", recipe, "--stop-at", "soon" }).message,
+      '--stop-at: expected a positive integer, got "soon"')
+    has(raised(commands.parse, { "explain", recipe, "--rank", "-1" }).message,
+      '--rank: expected an integer from 0, got "-1"')
+    has(raised(commands.parse, { "run", recipe, "--jsonl" }).message,
+      "expected a file name, got nothing")
+    has(raised(commands.parse, { "run", recipe, "--quiet=1" }).message, "--quiet takes no value")
+    has(raised(commands.parse, { "run", recipe, "--quiet", "--quiet" }).message, "given twice")
+  end)
+
+  it("asks for what is missing and refuses what is too much", function()
+    has(raised(commands.parse, { "run" }).message, "a recipe is missing; e.g. ./tl run recipes/")
+    has(raised(commands.parse, { "run", "layout.tp=2" }).message,
+      "the recipe comes before layout.tp=2")
+    has(raised(commands.parse, { "run", recipe, "other.lua" }).message, "neither an option nor an")
+    has(raised(commands.parse, { "test" }).message, "test is a command of ./tl")
+  end)
+
+  it("helps", function()
+    has(commands.help(), "verify    run repeats")
+    has(commands.help "run", "--stop-at N")
+    assert.equal("explain", commands.parse({ "explain", "--help" }).topic)
+    assert.equal("help", commands.parse({}).command.name)
+  end)
+
+  it("ends with the status of the outcome", function()
+    local program = os.getenv "TIDELOCK"
+    if not program then return pending "TIDELOCK is not set; ./tl test sets it" end
+    local function status(words)
+      return select(3, os.execute(program .. " " .. words .. " >/dev/null 2>&1"))
+    end
+    assert.equal(0, status "help")
+    assert.equal(2, status "rnu")
+    assert.equal(2, status("plan " .. recipe .. " layout.tp=3"))
+    assert.equal(2, status "plan recipes/absent.lua")
+    assert.equal(0, status("plan " .. recipe))
+  end)
+end)
+
+-- a driver that pretends ------------------------------------------------------------------------
+
+--- Losses that fall, and bits that follow from the step alone; `fault` changes those of one step.
+local function pretend_driver(world)
+  local planner, summary = require "tidelock.plan", require "tidelock.summary"
+  local Run = {}
+  Run.__index = Run
+  Run.__close = function() world.closed = (world.closed or 0) + 1 end
+  function Run:step()
+    self.done = self.done + 1
+    local step = self.done
+    if world.stop_after == step then world.interrupted = true end
+    if world.raise_at == step then error("step " .. step .. ": the loss is nan", 0) end
+    local bits = 0x40000000 - step + (world.fault == step and 1 or 0)
+    return {
+      step = step, loss = 6 / step, loss_bits = bits, grad_norm = 1 / step, grad_norm_bits = step,
+      lr = 1e-3, tokens = 4096, ms = 10,
+    }
+  end
+  function Run.eval() return { loss = 2.4310, loss_bits = 0x401b9581 } end
+  function Run:weights_hash() return ("%016x"):format(world.weights or self.done) end
+  function Run.memory() return { peak_bytes = 41628467, planned_bytes = 41628467 } end
+  function Run.weights() return { { name = "w" } } end
+  function Run.weight() return core.tensor("f32", { 2 }, { 1, 2 }) end
+  return {
+    start = function(given, options)
+      local plan = planner(given, world.last_stage)
+      plan.summary = not world.last_stage and summary.of(plan) or nil
+      plan.key, plan.recipe_hash = "5e1c09af77d2c340", "7d2041be0c1192aa"
+      plan.spec.eval = world.eval
+      world.options = options
+      local notes = { summary = "2 texts, 46,506 bytes", warnings = { "a text is not as pinned" } }
+      return setmetatable({ plan = plan, done = 0, notes = { notes } }, Run)
+    end,
+  }
+end
+
+local modules = { "tidelock.driver", "tidelock.run", "tidelock.verify" }
+local folder_number = 0
+
+describe("with a driver that pretends", function()
+  local world, saved, folder, stdout, stderr, interrupted
+
+  local function redirect(out, err)
+    rawset(io, "stdout", out)
+    rawset(io, "stderr", err)
+  end
+
+  local function memory_file()
+    local file = { text = "" }
+    function file:write(...) self.text = self.text .. table.concat { ... } end
+    function file.flush() end
+    return file
+  end
+
+  before_each(function()
+    world, saved = {}, { stdout = io.stdout, stderr = io.stderr }
+    for _, name in ipairs(modules) do
+      saved[name], package.loaded[name] = package.loaded[name], nil
+    end
+    package.loaded["tidelock.driver"] = pretend_driver(world)
+    interrupted = core.interrupted
+    core.interrupted = function() return world.interrupted or false end
+    folder_number = folder_number + 1
+    folder = ("/tmp/tidelock-cli-%d-%d"):format(core.files.getpid(), folder_number)
+  end)
+
+  after_each(function()
+    for _, name in ipairs(modules) do package.loaded[name] = saved[name] end
+    core.interrupted = interrupted
+    redirect(saved.stdout, saved.stderr)
+    os.execute("rm -r -f " .. folder)
+  end)
+
+  --- Runs a command and returns its status (or what it raised) and both outputs.
+  local function call(...)
+    local request = commands.parse { ... }
+    local module = require(request.command.module)
+    stdout, stderr = memory_file(), memory_file()
+    redirect(stdout, stderr)
+    local ok, status = pcall(module.command, request)
+    redirect(saved.stdout, saved.stderr)
+    world.interrupted = nil
+    return ok and status or { problem = status }, stdout.text, stderr.text
+  end
+
+  local function run(...) return call("run", recipe, "--runs", folder, ...) end
+
+  local function records(path)
+    return require("tidelock.log").read(path or folder .. "/quickstart-5e1c/log.jsonl")
+  end
+
+  it("run prints header, rows and summary, and keeps a folder", function()
+    local status, text, messages = run("train.steps=20", "--jsonl", folder .. ".jsonl")
+    assert.equal(0, status)
+    has(text, "quickstart.lua   key 5e1c 09af 77d2 c340   recipe 7d20 41be 0c11 92aa\n")
+    has(text, "\n  model    853,120 weights in 39 tensors: 4 layers, dim 128, ")
+    has(text, "  data     2 texts, 46,506 bytes; a step is 16 samples of 256 tokens\n")
+    has(messages, "a text is not as pinned\n")
+    has(text, "  ranks    1 thread rank on ")
+    has(text, "    10  0.6000  3ffffff6      0.100  1.0e-03  409.6k ")
+    has(text, "trained    20 steps, 81,920 tokens in ")
+    has(text, "39.7 MiB used, as planned\nloss       6.0000 -> 0.3000 (3fffffec)\n")
+    has(text, "weights    0000000000000014\n")
+    has(text, "saved      " .. folder .. "/quickstart-5e1c: recipe, log.jsonl, weights\n")
+    assert.is_nil(text:find "\27")
+    for line in text:gmatch "[^\n]+" do assert.is_true(#line < 100, line) end
+    local list = records()
+    assert.equal(21, #list)
+    assert.same(list, records(folder .. ".jsonl"))
+    os.remove(folder .. ".jsonl")
+    for _, field in ipairs {
+      "step", "loss", "loss_bits", "grad_norm", "grad_norm_bits", "lr", "tokens", "tokens_per_s",
+      "ms",
+    } do assert.is_truthy(list[1][field], field) end
+    for field, value in pairs {
+      summary = true, key = "5e1c09af77d2c340", recipe_hash = "7d2041be0c1192aa", steps = 20,
+      weights_hash = "0000000000000014", peak_bytes = 41628467, planned_bytes = 41628467,
+    } do assert.equal(value, list[21][field]) end
+    for _, name in ipairs { "recipe.lua", "resolved.txt", "summary.json", "weights.safetensors" } do
+      assert.is_true(core.files.exists(folder .. "/quickstart-5e1c/" .. name), name)
+    end
+  end)
+
+  it("run ends after --stop-at, and at a step boundary after Ctrl-C", function()
+    local _, text = run("--stop-at", "7")
+    has(text, "     7  0.8571")
+    has(text, "trained    7 steps")
+    world.stop_after = 9
+    _, text = run()
+    has(text, "trained    9 steps")
+    has(text, ": 7 losses, 7 gradient norms, weights not compared: it has 7 steps")
+  end)
+
+  it("a second run compares itself and leaves the reference alone", function()
+    run "train.steps=20"
+    local status, text = run("train.steps=20", "layout.tp=2")
+    assert.equal(0, status)
+    has(text, ("bits       equal to %s/quickstart-5e1c: 20 losses, 20 gradient norms, weights 0000")
+      :format(folder))
+    assert.same({ "quickstart-5e1c" }, core.files.list(folder))
+  end)
+
+  it("a longer run takes the place of the reference", function()
+    run("--stop-at", "3")
+    assert.equal(4, #records())
+    local status, text = run("--stop-at", "5")
+    assert.equal(0, status)
+    has(text, "saved      " .. folder .. "/quickstart-5e1c:")
+    assert.equal(6, #records())
+    assert.same({ "quickstart-5e1c" }, core.files.list(folder))
+  end)
+
+  it("a run whose bits differ says where, fails and is kept", function()
+    run "train.steps=20"
+    world.fault = 13
+    local status, text, messages = run "train.steps=20"
+    assert.equal(1, status)
+    has(messages, "differs from " .. folder .. "/quickstart-5e1c at step 13: loss 0.4615")
+    has(text, "at step 13: loss 0.4615 (3ffffff3) | 0.4615 (3ffffff4)")
+    assert.same({ "quickstart-5e1c", "quickstart-5e1c-2" }, core.files.list(folder))
+  end)
+
+  it("weights that differ after equal steps are a difference too", function()
+    run "train.steps=20"
+    world.weights = 99
+    local status, text = run "train.steps=20"
+    assert.equal(1, status)
+    has(text, "the weights after step 20: 0000000000000014 | 0000000000000063")
+  end)
+
+  it("run prints evaluations and keeps them in the record of their step", function()
+    world.eval = { every = 5 }
+    local _, text = run("--stop-at", "6")
+    has(text, "  eval 2.4310 (401b9581)\n")
+    assert.equal("401b9581", records()[5].eval_loss_bits)
+    assert.is_nil(records()[4].eval_loss_bits)
+  end)
+
+  it("a run that fails raises, closes its ranks and does not become a reference", function()
+    world.raise_at = 3
+    local status = run()
+    has(status.problem, "step 3: the loss is nan")
+    assert.equal(1, world.closed)
+    world.raise_at = nil
+    local _, text = run "--quiet"
+    has(text, "saved      ")
+    assert.is_nil(text:find "grad norm")
+  end)
+
+  it("run hands its options to the driver", function()
+    run("--stop-at", "1", "--threads", "2", "--poison", "--check")
+    assert.same({ threads = 2, poison = 255, check = true }, world.options)
+  end)
+
+  it("verify prints the matrix and fails only when a cell differs", function()
+    world.last_stage = "check"
+    local status, text = call("verify", recipe)
+    assert.equal(0, status)
+    has(text, "key 5e1c 09af 77d2 c340, 3 steps; a cell is the hash of losses, gradient norms and")
+    has(text, "  again                                 =               =\n")
+    has(text, "  dp 2, 4, 8                            = = =           = = =\n")
+    has(text, "  tp 2, 4                               = =             = =\n")
+    has(text, "  pp 2 gpipe, 1f1b, interleaved, zb-h1  = = = =         = = = =\n")
+    has(text, "30 equal, 0 differ, 0 not run")
+    local count = 0
+    local start = package.loaded["tidelock.driver"].start
+    package.loaded["tidelock.driver"].start = function(...)
+      count = count + 1
+      world.fault = count == 6 and 2 or nil
+      return start(...)
+    end
+    status, text = call("verify", recipe)
+    assert.equal(1, status)
+    has(text, "differs from the head of its column at step 2: loss 3ffffffe | 3fffffff")
+    has(text, "29 equal, 1 differ, 0 not run")
+  end)
+end)
+
+describe("plan and explain", function()
+  local requests = require "tidelock.requests"
+
+  local function request_of(...) return commands.parse { ... } end
+
+  it("count the work of a step by the formula that they name", function()
+    local plan = requests.plan(requests.of(request_of("plan", recipe)), "expand")
+    local matrices = 4 * (2 * 128 * 128 + 2 * 64 * 128 + 3 * 384 * 128) + 256 * 128
+    local tokens, length = 16 * 256, 256
+    assert.equal(6 * matrices * tokens + 12 * 4 * 8 * 16 * 16 * length * length / 2,
+      require("tidelock.flops").of_step(plan.graph, plan.spec.batch))
+  end)
+
+  it("print the same text every time, for every stage and rank", function()
+    local explain = require "tidelock.explain"
+    local function texts()
+      local request = request_of("explain", recipe, "layout.tp=2", "layout.pp=2")
+      local plan, list = requests.plan(requests.of(request)), {}
+      for _, stage in ipairs(explain.stages) do
+        for rank = 0, 3 do list[#list + 1] = explain.text(plan, stage, rank) end
+      end
+      list[#list + 1] = explain.weights(plan)
+      return list
+    end
+    local first = texts()
+    assert.same(first, texts())
+    assert.equal(29, #first)
+    has(first[#first], "layers.0.attention.q ")
+    has(first[17], "pipeline rank 0 of 2: F0 F1 B0 F2 B1 F3 B2 B3")
+    has(first[3], "batch = { length = 256, micro = 4, samples = 16 }")
+  end)
+
+  it("refuse a stage or a rank that is not there", function()
+    local explain = require "tidelock.explain"
+    local problem = raised(explain.command, request_of("explain", recipe, "--stage", "shrad"))
+    assert.equal(2, problem.status)
+    has(problem.message, "--stage shrad: no such stage; did you mean shard?; there are check, ex")
+    has(raised(explain.command, request_of("explain", recipe, "--rank", "8")).message,
+      "--rank 8: the layout has ranks 0 to 0")
+  end)
+
+  it("take a schedule that is a function, and refuse one that would change bits", function()
+    local file = ("/tmp/tidelock-schedule-%d.lua"):format(core.files.getpid())
+    local function orders(first, last, step)
+      local text = core.files.read_all(recipe):gsub('policy = "layout",', ([[
+        layout = { pp = 2, schedule = function(_, _, micros)
+          local list = {}
+          for m = 0, micros - 1 do list[m + 1] = { phase = "forward", micro = m } end
+          for m = %s, %s, %s do list[#list + 1] = { phase = "backward", micro = m } end
+          return list
+        end },]]):format(first, last, step))
+      core.files.write_atomic(file, text)
+      return requests.plan(requests.of(request_of("plan", file)), "pipeline").orders
+    end
+    local named = requests.of(request_of("plan", recipe, "layout.pp=2", "layout.schedule=gpipe"))
+    assert.same(requests.plan(named, "pipeline").orders, orders("0", "micros - 1", "1"))
+    local problem = raised(orders, "micros - 1", "0", "-1")
+    os.remove(file)
+    assert.equal(2, problem.status)
+    has(problem.message, "layout.schedule: rank 0, operation 6: backward of micro-batch 2: its")
+    has(problem.message, "6 errors; nothing was started")
+  end)
+
+  it("list the points of a sweep and ask for one", function()
+    local request = request_of("plan", "recipes/gpt_ablation.lua")
+    local problem = raised(requests.of, request)
+    assert.equal(2, problem.status)
+    has(problem.message, "has 6 points; choose one with --point N:\n  1  depth 6, width 384\n")
+    request.options.point = 7
+    has(raised(requests.of, request).message,
+      "--point 7: recipes/gpt_ablation.lua has points 1 to 6")
+  end)
+end)
