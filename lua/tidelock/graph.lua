@@ -99,6 +99,12 @@ function Graph:dim(name, size, axis)
   return self:define(name, size, axis)
 end
 
+--- The width of the residual stream, where it has `size` elements: a linear may lead back to it.
+function Graph:width(size)
+  local dim = scope(self).dims.dim
+  return dim and dim.size == size and dim or nil
+end
+
 local function find_dim(g, name)
   local dim = scope(g).dims[name]
   if not dim then
