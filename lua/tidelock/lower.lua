@@ -156,6 +156,8 @@ function lowering.gather(self, node, env, o)
     { group = "tp", outer = self.l.samples }, o)
 end
 
+lowering.spread = lowering.gather
+
 function lowering.reduce(self, node, env, o)
   local x, y = self:at(node.inputs[1], env), self:at(node.outputs[1], env)
   local bias = node.bias and self:at(node.bias, env)

@@ -82,6 +82,7 @@ return {
   { "one net for all layers", { layer = shared_layer, layers = 3 } },
   { "linears in the trunk", { layer = linear_layer(true), layers = 3 } },
   { "linears in the trunk, odd runs", { layer = linear_layer(false), length = 20 } },
+  { "linears in the trunk, length 18", { layer = linear_layer(true), length = 18 } },
   { "a graph, dim over tp", { layer = graph_layer("tp", 24) } },
   { "a graph, dim not cut", { layer = graph_layer(nil, 23) } },
   { "a loss of the trunk", { layer = extra_loss_layer } },

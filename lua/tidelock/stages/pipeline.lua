@@ -94,22 +94,23 @@ local function borders(plan, nodes, chunk_of, backward)
   return list
 end
 
+--- Receives and sends of a chunk in a micro-batch. Each border has a channel of its own: an operation
+--- of the schedule then is one message on any channel, which is what two slots are enough for.
 local function cross(self, list, chunk, env, backward)
   local step = backward and -1 or 1
   local arriving, leaving = {}, {}
-  for _, border in ipairs(list) do
+  for i, border in ipairs(list) do
     local from, to = border.from * step, border.to * step
-    local at = chunk * step
-    if at > from and at <= to then arriving[#arriving + 1] = border.value end
-    if at >= from and at < to then leaving[#leaving + 1] = border.value end
+    local at, entry = chunk * step, { value = border.value, channel = 4 * (i - 1) + (backward and 1 or 0) }
+    if at > from and at <= to then arriving[#arriving + 1] = entry end
+    if at >= from and at < to then leaving[#leaving + 1] = entry end
   end
-  local channel = backward and 1 or 0
-  local o = { site = self.plan.spec.model.site, micro = env.micro, phase = backward and "backward" or "forward", path = "pipeline" }
-  local function move(op, values, peer)
-    for _, value in ipairs(values) do
-      local v = self:at(value, env)
-      if op == "send" then self:emit("send", { v }, {}, { group = "pp", peer = peer, channel = channel }, o)
-      else self:emit("recv", {}, { v }, { group = "pp", peer = peer, channel = channel }, o) end
+  local phase = backward and "backward" or "forward"
+  local o = { site = self.plan.spec.model.site, micro = env.micro, phase = phase, path = "pipeline" }
+  local function move(op, entries, peer)
+    for _, entry in ipairs(entries) do
+      local v, attrs = self:at(entry.value, env), { group = "pp", peer = peer, channel = entry.channel }
+      if op == "send" then self:emit("send", { v }, {}, attrs, o) else self:emit("recv", {}, { v }, attrs, o) end
     end
   end
   local pp = self.pp

@@ -141,6 +141,12 @@ function Shard:gather(node, x)
   return self:add(node, "gather", { x }, { y })
 end
 
+--- All tokens of a trunk value on every rank, for losses that are made of it.
+function Shard:spread(node, x)
+  local y = self:value("loss", self.tokens, x.cols, x.dtype, { alias = not self.sp and x or nil })
+  return self:add(node, "spread", { x }, { y })
+end
+
 --- Folds f32 roots of the tp ranks in the tree, adds the bias, rounds once.
 function Shard:reduce(node, x, global, bias)
   local y = self:like(global, "trunk")
@@ -221,6 +227,9 @@ rule.unary, rule.scale, rule.cast, rule.swiglu = same_region, same_region, same_
 
 function rule.binary(s, node, inputs)
   local a, b = inputs[1], inputs[2]
+  if a.region == "trunk" and b.region == "loss" then a = s:spread(node, a) end
+  if b.region == "trunk" and a.region == "loss" then b = s:spread(node, b) end
+  inputs = { a, b }
   if b.region ~= "step" and a.region ~= b.region then
     error(string.format("%s: %s of values that lie differently over tp (%s, %s)", node.site, node.attrs.name,
       a.region, b.region), 0)
