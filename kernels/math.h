@@ -40,12 +40,8 @@
 
 #if defined(__CUDACC__)
 #define TL_MATH static __device__ __forceinline__
-TL_MATH uint32_t tl_math_bits(float value) {
-  return __float_as_uint(value);
-}
-TL_MATH float tl_math_float(uint32_t bits) {
-  return __uint_as_float(bits);
-}
+TL_MATH uint32_t tl_math_bits(float value) { return __float_as_uint(value); }
+TL_MATH float tl_math_float(uint32_t bits) { return __uint_as_float(bits); }
 #else
 /* Inlined always: inside a function with a wider target, fmaf becomes that target's instruction. */
 #define TL_MATH static inline __attribute__((always_inline, unused))
@@ -130,17 +126,11 @@ TL_MATH float tl_exp2(float x) {
 }
 #endif
 
-TL_MATH float tl_exp(float x) {
-  return tl_exp2(x * TL_LOG2E);
-}
+TL_MATH float tl_exp(float x) { return tl_exp2(x * TL_LOG2E); }
 
-TL_MATH float tl_sigmoid(float x) {
-  return 1.0f / (1.0f + tl_exp2(-x * TL_LOG2E));
-}
+TL_MATH float tl_sigmoid(float x) { return 1.0f / (1.0f + tl_exp2(-x * TL_LOG2E)); }
 
-TL_MATH float tl_rsqrt(float x) {
-  return 1.0f / sqrtf(x);
-}
+TL_MATH float tl_rsqrt(float x) { return 1.0f / sqrtf(x); }
 
 /* Subnormals count in full; +-0 gives -infinity, negative values and NaN give NaN. */
 TL_MATH float tl_log2(float x) {
@@ -166,11 +156,13 @@ TL_MATH float tl_log2(float x) {
   return x >= 0.0f ? y : tl_math_float(TL_NAN_BITS);
 }
 
-TL_MATH float tl_log(float x) {
-  return tl_log2(x) * TL_LN2;
-}
+TL_MATH float tl_log(float x) { return tl_log2(x) * TL_LN2; }
 
-TL_MATH float tl_tanh(float x) {
+/* tanh in two halves, so that vector code can put its own exp2 between them: the argument of exp2, and
+** the result from e = exp2 of it. */
+TL_MATH float tl_tanh_argument(float x) { return (fabsf(x) + fabsf(x)) * TL_LOG2E; }
+
+TL_MATH float tl_tanh_result(float x, float e) {
   const float size = fabsf(x), square = size * size;
   float p = -0x1.76ac2p-8f; /* (tanh(x) / x - 1) / x^2 in x^2 */
   p = fmaf(p, square, 0x1.5256d8p-6f);
@@ -178,12 +170,14 @@ TL_MATH float tl_tanh(float x) {
   p = fmaf(p, square, 0x1.110768p-3f);
   p = fmaf(p, square, -0x1.555534p-2f);
   const float near_zero = fmaf(size * square, p, size);
-  const float outside = 1.0f - 2.0f / (tl_exp2((size + size) * TL_LOG2E) + 1.0f);
+  const float outside = 1.0f - 2.0f / (e + 1.0f);
   /* Chosen by masks: a branch here would keep loops from becoming vector code. */
   const uint32_t mask = size < 0.625f ? 0xffffffffu : 0u, nan = x != x ? TL_NAN_BITS : 0u;
   const uint32_t y = (tl_math_bits(near_zero) & mask) | (tl_math_bits(outside) & ~mask);
   return tl_math_float(y | (tl_math_bits(x) & 0x80000000u & ~nan) | nan);
 }
+
+TL_MATH float tl_tanh(float x) { return tl_tanh_result(x, tl_exp2(tl_tanh_argument(x))); }
 
 /* r in [-pi/4, pi/4] and the quadrant k of x. Adding 1.5 * 2^23 rounds to a whole number. The
 ** first step of r is exact, the second exact where r is tiny: near a multiple of pi/2 nothing is
@@ -217,13 +211,9 @@ TL_MATH float tl_sin_turned(float x, uint32_t turn) {
   return tl_math_float(fabsf(x) <= 2097152.0f ? bits : TL_NAN_BITS);
 }
 
-TL_MATH float tl_sin(float x) {
-  return tl_sin_turned(x, 0);
-}
+TL_MATH float tl_sin(float x) { return tl_sin_turned(x, 0); }
 
-TL_MATH float tl_cos(float x) {
-  return tl_sin_turned(x, 1);
-}
+TL_MATH float tl_cos(float x) { return tl_sin_turned(x, 1); }
 
 #if !defined(__CUDACC__)
 /* math_many.c: y[i] = f(x[i]) with the bits of the functions above, in vector form. y may be x. */

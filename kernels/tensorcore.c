@@ -10,9 +10,8 @@ enum {
   STEP = TL_TENSORCORE_STEP,
   SLOTS = TL_TENSORCORE_SLOTS,
   COLUMNS = TL_TENSORCORE_COLUMNS,
-  FRACTION = 25,       /* bits below the largest exponent */
-  EXPONENT_MIN = -133, /* the largest exponent is never less */
-  WIDE_FIELD = 127 + 64
+  FRACTION = 25,      /* bits below the largest exponent */
+  EXPONENT_MIN = -133 /* the largest exponent is never less */
 };
 
 static const uint32_t quiet_nan = 0x7fffffffu, infinity = 0x7f800000u, sign_bit = 0x80000000u;
@@ -62,9 +61,12 @@ static float step_special(const uint32_t *a, const uint32_t *b, uint32_t c) {
   for (int k = 0; k < STEP; k++) {
     if (is_finite(a[k]) && is_finite(b[k])) continue;
     const int is_nan = (a[k] & ~sign_bit) > infinity || (b[k] & ~sign_bit) > infinity;
-    if (is_nan || is_zero(a[k]) || is_zero(b[k])) nan = 1;
-    else if ((a[k] ^ b[k]) & sign_bit) minus = 1;
-    else plus = 1;
+    if (is_nan || is_zero(a[k]) || is_zero(b[k]))
+      nan = 1;
+    else if ((a[k] ^ b[k]) & sign_bit)
+      minus = 1;
+    else
+      plus = 1;
   }
   if (nan || (plus && minus)) return tl_f32_from_bits(quiet_nan);
   return tl_f32_from_bits(plus ? infinity : sign_bit | infinity);
@@ -128,7 +130,7 @@ static void pack_rows(tl_tensorcore_source source, int32_t count, int64_t k_coun
       const uint32_t exponent = packed_exponent(bits, 127);
       step->value[k][r] = tl_f32_from_bits(bits);
       step->exponent[k][r] = exponent << 16 | exponent;
-      step->wide |= field_of(bits) >= WIDE_FIELD;
+      step->wide |= field_of(bits) >= TL_TENSORCORE_FIELD_WIDE;
     }
   }
 }
@@ -144,18 +146,30 @@ static void pack_columns(tl_tensorcore_source source, int32_t count, int64_t k_c
       uint32_t *word = &step->exponent[k][c % (COLUMNS / 2)];
       step->value[k][c] = tl_f32_from_bits(bits);
       *word = (*word & ~(0xffffu << half)) | packed_exponent(bits, 0) << half;
-      step->wide |= field_of(bits) >= WIDE_FIELD;
+      step->wide |= field_of(bits) >= TL_TENSORCORE_FIELD_WIDE;
     }
   }
 }
 
 void tl_tensorcore_pack_rows(tl_tensorcore_source source, int32_t count, int64_t k_count,
                              int64_t position, tl_tensorcore_rows *out) {
+#if defined(__x86_64__)
+  if (tl_simd_level() == TL_SIMD_AVX512 && (source.stride == 1 || source.k_stride == 1)) {
+    tl_tensorcore_pack_rows_avx512(source, count, k_count, position, out);
+    return;
+  }
+#endif
   pack_rows(source, count, k_count, position, out);
 }
 
 void tl_tensorcore_pack_columns(tl_tensorcore_source source, int32_t count, int64_t k_count,
                                 int64_t position, tl_tensorcore_columns *out) {
+#if defined(__x86_64__)
+  if (tl_simd_level() == TL_SIMD_AVX512 && (source.stride == 1 || source.k_stride == 1)) {
+    tl_tensorcore_pack_columns_avx512(source, count, k_count, position, out);
+    return;
+  }
+#endif
   pack_columns(source, count, k_count, position, out);
 }
 
@@ -163,8 +177,8 @@ void tl_tensorcore_repair(const tl_tensorcore_rows *a, const tl_tensorcore_colum
                           int32_t column, uint32_t bad, const float *c, float *result) {
   for (; bad != 0; bad &= bad - 1) {
     const int32_t lane = __builtin_ctz(bad);
-    result[lane] = tl_tensorcore_step(&a->value[0][row], SLOTS, &b->value[0][column + lane], COLUMNS,
-                                      c[lane]);
+    result[lane] =
+        tl_tensorcore_step(&a->value[0][row], SLOTS, &b->value[0][column + lane], COLUMNS, c[lane]);
   }
 }
 

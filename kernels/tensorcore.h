@@ -11,7 +11,8 @@
 **
 ** 1. A product is exact. Its exponent is e(a) + e(b), not normalised: 1.5 * 1.5 keeps exponent 0. A
 **    subnormal number has exponent -126.
-** 2. Products with a zero factor and a zero C take no part at all, so a step of zeros changes no bit.
+** 2. Products with a zero factor and a zero C take no part at all: a step of zeros changes no bit
+**    (but -0 becomes +0, see 4).
 ** 3. The largest exponent of the others, but never less than -133, sets the 25 bits.
 ** 4. A zero result is +0, also from C = -0.
 ** 5. A NaN, 0 * infinity, or infinities of both signs give the NaN 0x7fffffff; else an infinity
@@ -59,16 +60,17 @@ typedef struct tl_tensorcore_columns {
   uint32_t unused[15];
 } __attribute__((aligned(64))) tl_tensorcore_columns;
 
-/* bf16 numbers where they lie: element (i, k) is data[i * stride + k * k_stride], i a row or a column. */
+/* bf16 numbers where they lie: (i, k) is data[i * stride + k * k_stride], i a row or a column. */
 typedef struct tl_tensorcore_source {
   const uint16_t *data;
   int64_t stride, k_stride;
 } tl_tensorcore_source;
 
 /* One step, element by element: the specification. a and b hold 16 bf16 values widened to f32. */
-float tl_tensorcore_step(const float *a, int64_t a_stride, const float *b, int64_t b_stride, float c);
+float tl_tensorcore_step(const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                         float c);
 
-/* Makes `steps` steps all zero. Needed before packing: marks gather, and what is not packed counts. */
+/* Makes `steps` steps all zero. Needed before packing: marks gather, and all of a step counts. */
 void tl_tensorcore_clear_rows(tl_tensorcore_rows *out, int64_t steps);
 void tl_tensorcore_clear_columns(tl_tensorcore_columns *out, int64_t steps);
 

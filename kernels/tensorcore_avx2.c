@@ -1,4 +1,4 @@
-/* tensorcore_avx2.c - tl_tensorcore_tile on 8 lanes: 3 x 16 outputs at a time. */
+/* tensorcore_avx2.c - tl_tensorcore_tile on 8 lanes: 2 x 16 outputs at a time. */
 #include "tensorcore_tile.h"
 
 #if defined(__x86_64__)
@@ -7,7 +7,7 @@
 
 #include "simd.h"
 
-enum { COLUMNS = TL_TENSORCORE_COLUMNS, HALF = COLUMNS / 2, LANES = 8, ROWS = 3 };
+enum { COLUMNS = TL_TENSORCORE_COLUMNS, HALF = COLUMNS / 2, LANES = 8, ROWS = 2 };
 
 typedef struct lanes {
   __m256i largest[2]; /* exponent fields of the step, in place: 8 columns and those 16 further on */
@@ -75,22 +75,22 @@ TL_TARGET_AVX2 TL_INLINE void step_rows(const tl_tensorcore_rows *a, const tl_te
                                         int32_t row, int32_t column, float *c, const int rows) {
   __m256i exponent[ROWS];
   lanes l[ROWS];
-#pragma GCC unroll 3
+#pragma GCC unroll 2
   for (int r = 0; r < rows; r++) exponent[r] = _mm256_set1_epi16(INT16_MIN);
   for (int k = 0; k < TL_TENSORCORE_STEP; k++) {
     const __m256i right = _mm256_load_si256((const __m256i *)&b->exponent[k][column]);
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (int r = 0; r < rows; r++) {
       const __m256i left = _mm256_set1_epi32((int32_t)a->exponent[k][row + r]);
       exponent[r] = _mm256_max_epi16(exponent[r], _mm256_adds_epi16(left, right));
     }
   }
-#pragma GCC unroll 3
+#pragma GCC unroll 2
   for (int r = 0; r < rows; r++) align(exponent[r], c + r * COLUMNS, &l[r]);
   for (int k = 0; k < TL_TENSORCORE_STEP; k++) {
     const __m256 right[2] = {_mm256_load_ps(&b->value[k][column]),
                              _mm256_load_ps(&b->value[k][HALF + column])};
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (int r = 0; r < rows; r++) {
       const __m256 left = _mm256_broadcast_ss(&a->value[k][row + r]);
 #pragma GCC unroll 2
@@ -100,7 +100,7 @@ TL_TARGET_AVX2 TL_INLINE void step_rows(const tl_tensorcore_rows *a, const tl_te
       }
     }
   }
-#pragma GCC unroll 3
+#pragma GCC unroll 2
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
     for (int v = 0; v < 2; v++)
@@ -112,11 +112,10 @@ TL_TARGET_AVX2 static void step(const tl_tensorcore_rows *a, const tl_tensorcore
   for (int32_t row = 0; row < rows; row += ROWS)
     for (int32_t column = 0; column < HALF; column += LANES) {
       float *corner = c + row * COLUMNS + column;
-      switch (rows - row) {
-        case 1: step_rows(a, b, row, column, corner, 1); break;
-        case 2: step_rows(a, b, row, column, corner, 2); break;
-        default: step_rows(a, b, row, column, corner, 3); break;
-      }
+      if (rows - row == 1)
+        step_rows(a, b, row, column, corner, 1);
+      else
+        step_rows(a, b, row, column, corner, 2);
     }
 }
 

@@ -41,8 +41,8 @@ TL_TARGET_AVX512 TL_INLINE void finish(const tl_tensorcore_rows *a, const tl_ten
   const __m512 cut = _mm512_cvt_roundepi32_ps(sum, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
   const __m512 result = _mm512_mul_ps(cut, _mm512_castsi512_ps(unit));
   /* Signs: the sum differs from both of its terms, so it left 32 bits. */
-  const __mmask16 overflow = _mm512_movepi32_mask(
-      _mm512_ternarylogic_epi32(l->sum[v], aligned, sum, 0x42));
+  const __mmask16 overflow =
+      _mm512_movepi32_mask(_mm512_ternarylogic_epi32(l->sum[v], aligned, sum, 0x42));
   const __m512i low = _mm512_set1_epi32(TL_TENSORCORE_FIELD_LOW << 23);
   const __m512i range = _mm512_set1_epi32(
       (int32_t)((uint32_t)(TL_TENSORCORE_FIELD_HIGH - TL_TENSORCORE_FIELD_LOW) << 23));
@@ -95,25 +95,25 @@ TL_TARGET_AVX512 TL_INLINE void step_rows(const tl_tensorcore_rows *a,
 #pragma GCC unroll 6
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
-    for (int v = 0; v < 2; v++)
-      finish(a, b, r, v, &l[r], exponent[r], c + r * COLUMNS + 16 * v);
+    for (int v = 0; v < 2; v++) finish(a, b, r, v, &l[r], exponent[r], c + r * COLUMNS + 16 * v);
 }
 
-typedef float tile[ROWS * COLUMNS] __attribute__((aligned(64)));
-
-#define STEPS(count)                                                                             \
-  TL_TARGET_AVX512 static void steps_##count(const tl_tensorcore_rows *a,                        \
-                                             const tl_tensorcore_columns *b, int64_t steps,      \
-                                             float *c) {                                         \
-    for (int64_t s = 0; s < steps; s++) {                                                        \
-      if (__builtin_expect(a[s].wide | b[s].wide, 0)) {                                          \
-        tl_tensorcore_step_tile(&a[s], &b[s], count, COLUMNS, c, COLUMNS);                       \
-      } else {                                                                                   \
-        step_rows(&a[s], &b[s], c, count);                                                       \
-      }                                                                                          \
-    }                                                                                            \
+#define STEPS(count)                                                                          \
+  TL_TARGET_AVX512 static void steps_##count(                                                 \
+      const tl_tensorcore_rows *a, const tl_tensorcore_columns *b, int64_t steps, float *c) { \
+    for (int64_t s = 0; s < steps; s++) {                                                     \
+      if (__builtin_expect(a[s].wide | b[s].wide, 0)) {                                       \
+        tl_tensorcore_step_tile(&a[s], &b[s], count, COLUMNS, c, COLUMNS);                    \
+      } else {                                                                                \
+        step_rows(&a[s], &b[s], c, count);                                                    \
+      }                                                                                       \
+    }                                                                                         \
   }
+/* clang-format off */
 STEPS(1) STEPS(2) STEPS(3) STEPS(4) STEPS(5) STEPS(6)
+
+typedef float tile[ROWS * COLUMNS] __attribute__((aligned(64)));
+/* clang-format on */
 
 void tl_tensorcore_tile_avx512(const tl_tensorcore_rows *a, const tl_tensorcore_columns *b,
                                int64_t steps, int32_t rows, int32_t columns, float *c,

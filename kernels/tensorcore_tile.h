@@ -19,12 +19,14 @@ enum {
   /* Exponent fields (exponent + 127) of the largest exponents that lanes can do. */
   TL_TENSORCORE_FIELD_LOW = 127 - 100,
   TL_TENSORCORE_FIELD_HIGH = 127 + 127,
+  /* A factor from here on makes a step `wide`. */
+  TL_TENSORCORE_FIELD_WIDE = 127 + 64,
   /* The packed exponent of a product below 2^-160. */
   TL_TENSORCORE_NEGLIGIBLE = (127 - 160) * 128
 };
 
-/* Lanes `bad` (a bit each) of one row, columns from `column` on, by the specification: `c` holds what
-** the step started from, `result` gets what it ends with. */
+/* Lanes `bad` (a bit each) of one row, columns from `column` on, by the specification: `c` holds
+** what the step started from, `result` gets what it ends with. */
 void tl_tensorcore_repair(const tl_tensorcore_rows *a, const tl_tensorcore_columns *b, int32_t row,
                           int32_t column, uint32_t bad, const float *c, float *result);
 
@@ -38,5 +40,11 @@ void tl_tensorcore_tile_avx2(const tl_tensorcore_rows *a, const tl_tensorcore_co
 void tl_tensorcore_tile_avx512(const tl_tensorcore_rows *a, const tl_tensorcore_columns *b,
                                int64_t steps, int32_t rows, int32_t columns, float *c,
                                int64_t stride, int32_t resume);
+
+/* Packing, where one of the strides is 1. */
+void tl_tensorcore_pack_rows_avx512(tl_tensorcore_source source, int32_t count, int64_t k_count,
+                                    int64_t position, tl_tensorcore_rows *out);
+void tl_tensorcore_pack_columns_avx512(tl_tensorcore_source source, int32_t count, int64_t k_count,
+                                       int64_t position, tl_tensorcore_columns *out);
 
 #endif

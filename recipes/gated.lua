@@ -12,11 +12,14 @@ local function gated(block, name)
   end)
 end
 
---- A gated unit written out. `inner` may be cut over tp, which fixes where the leaves of its sums lie.
+--- A gated unit written out. `inner` may be cut over tp, which fixes where the leaves of its sums
+--- lie.
 local unit = nn.graph("unit", function(g, x)
   g.dim("inner", 384, "tp")
-  local up, gate, down = g.weight("up", "inner dim"), g.weight("gate", "inner dim"), g.weight("down", "dim inner")
-  return g.matmul(g.silu(g.matmul(x, gate)) * g.matmul(x, up), down) -- sums over the dim that both have
+  local up, gate, down = g.weight("up", "inner dim"), g.weight("gate", "inner dim"),
+    g.weight("down", "dim inner")
+  -- sums over the dim that both have
+  return g.matmul(g.silu(g.matmul(x, gate)) * g.matmul(x, up), down)
 end)
 
 local function layer(i)
@@ -27,7 +30,8 @@ end
 return tl.recipe {
   model   = nn.decoder { vocab = 256, dim = 128, layers = 4, layer = layer },
   weights = { { "embed", frozen = true, from = "runs/quickstart-5e1c" } },
-  loss    = function(g, logits, targets) -- one number per target token; Tidelock sums, and divides once
+  -- one number per target token; Tidelock sums, and divides once
+  loss    = function(g, logits, targets)
     return g.cross_entropy(logits, targets) + 1e-4 * g.square(g.logsumexp(logits, "vocab"))
   end,
   data    = tl.data.text { "text/*.txt" },

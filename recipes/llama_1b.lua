@@ -4,13 +4,15 @@ local nn = tl.nn
 
 local function layer()
   return {
-    nn.residual { nn.rms_norm {}, nn.attention { heads = 32, kv_heads = 4, rope = { base = 10000 } } },
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 32, kv_heads = 4,
+      rope = { base = 10000 } } },
     nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 5632 } },
   }
 end
 local web  = tl.data.tokens { "data/web/*.bin", dtype = "uint16", eos = 2 }
 local code = tl.data.tokens { "data/code/*.bin", dtype = "uint16", eos = 2 }
-local train, held = tl.data.mix { { 8, web }, { 2, code } }:split(0.999) -- whole shares; order from the seed alone
+-- whole shares; order from the seed alone
+local train, held = tl.data.mix { { 8, web }, { 2, code } }:split(0.999)
 
 return tl.recipe {
   model   = nn.decoder { vocab = 32000, dim = 2048, layers = 22, layer = layer },

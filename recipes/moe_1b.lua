@@ -9,7 +9,8 @@ local function layer(i)
   }
   return {
     nn.residual { nn.rms_norm {}, nn.attention { heads = 16, kv_heads = 4 } },
-    nn.residual { nn.rms_norm {}, i == 1 and nn.swiglu { hidden = 2816 } or experts }, -- the first layer is dense
+    -- the first layer is dense
+    nn.residual { nn.rms_norm {}, i == 1 and nn.swiglu { hidden = 2816 } or experts },
   }
 end
 
@@ -20,6 +21,7 @@ return tl.recipe {
   batch  = { samples = 256, micro = 8, length = 2048 },
   layout = { dp = 8, ep = 8 },
   blocks = { moe = { waves = 4 } },
-  train  = { steps = 40000, lr = { "cosine", peak = 4e-4, floor = 4e-5, warmup = 1000 }, clip = 1.0 },
+  train  = { steps = 40000, lr = { "cosine", peak = 4e-4, floor = 4e-5, warmup = 1000 },
+    clip = 1.0 },
   log    = { watch = { "layers.*.moe.load:max", "layers.*.moe.bias:max" } },
 }

@@ -98,11 +98,12 @@ static tl_status barrier(tl_comm *comm) {
   }
   while (atomic_load(&g->generation) == generation && !tl_world_aborted(c->world)) {
     const int32_t peer = late_rank(g, generation);
-    if (tl_gate_wait(c->world, &g->gate, peer)) continue;
+    if (tl_gate_wait(c->world, &g->gate, c->rank, peer)) continue;
     late = peer;
     break;
   }
   const int32_t complete = atomic_load(&g->generation) != generation;
+  if (complete) tl_gate_done(c->world, c->rank);
   pthread_mutex_unlock(&g->gate.mutex);
   if (complete) return TL_OK;
   return late < 0 ? tl_world_stopped(c->world) : tl_world_silent(c->world, c->rank, late);

@@ -55,10 +55,13 @@ static tl_status enter(tl_mailbox *m, int32_t rank, int32_t full) {
     const uint64_t count = m->sent - m->received;
     ready = full ? count > 0 : count < TL_SLOTS;
     if (ready || tl_world_aborted(m->world)) break;
-    late = !tl_gate_wait(m->world, &m->gate, peer);
+    late = !tl_gate_wait(m->world, &m->gate, rank, peer);
     if (late) break;
   }
-  if (ready) return TL_OK;
+  if (ready) {
+    tl_gate_done(m->world, rank);
+    return TL_OK;
+  }
   pthread_mutex_unlock(&m->gate.mutex);
   return late ? tl_world_silent(m->world, rank, peer) : tl_world_stopped(m->world);
 }

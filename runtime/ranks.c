@@ -66,6 +66,7 @@ static void *rank_main(void *argument) {
     memset(r->executor.arena, ranks->poison, (size_t)r->executor.program->arena_bytes);
   int64_t seen = 0;
   pthread_mutex_lock(&ranks->mutex);
+  if (--ranks->running == 0) pthread_cond_signal(&ranks->end);
   for (;;) {
     while (ranks->turn == seen && !ranks->closing) pthread_cond_wait(&ranks->begin, &ranks->mutex);
     if (ranks->closing) break;
@@ -150,10 +151,11 @@ static tl_status open_rank(tl_ranks *ranks, const tl_ranks_options *o, int32_t i
   return tl_team_open(ranks->pool, &r->executor.team);
 }
 
-/* Threads inherit the mask, so signals stay with the caller. */
+/* Returns when all of them sleep. They inherit the mask, so signals stay with the caller. */
 static tl_status start_threads(tl_ranks *ranks) {
   sigset_t all, before;
   tl_status status = TL_OK;
+  ranks->running = ranks->count;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   for (int32_t i = 0; i < ranks->count; i++) {
@@ -161,6 +163,9 @@ static tl_status start_threads(tl_ranks *ranks) {
       TL_TRY_GOTO(status, tl_fail(TL_MEMORY, "the thread of rank %d cannot be started", i), done);
     ranks->list[i].started = 1;
   }
+  pthread_mutex_lock(&ranks->mutex);
+  while (ranks->running > 0) pthread_cond_wait(&ranks->end, &ranks->mutex);
+  pthread_mutex_unlock(&ranks->mutex);
 done:
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return status;

@@ -10,6 +10,7 @@
 typedef struct seat {                 /* written by its rank, read by all */
   _Alignas(64) _Atomic int64_t stamp; /* ns, when it began its instruction */
   _Atomic int32_t instruction;        /* -1: it has ended its section */
+  _Atomic int32_t waits_for;          /* a rank, or -1 */
 } seat;
 
 struct tl_world {
@@ -47,17 +48,28 @@ void tl_gate_close(tl_gate *g) {
   pthread_mutex_destroy(&g->mutex);
 }
 
-/* Says who waits for whom and where both are. */
+/* Goes to the last link of the chain, or round a ring once. */
+static void last_link(tl_world *world, int32_t *rank, int32_t *peer) {
+  for (int32_t links = 0; links < world->ranks; links++) {
+    const int32_t next = atomic_load(&world->seats[*peer].waits_for);
+    if (next < 0) return;
+    *rank = *peer;
+    *peer = next;
+  }
+}
+
 tl_status tl_world_silent(tl_world *world, int32_t rank, int32_t peer) {
   char here[256] = "", there[256] = "", text[TL_ERROR_BYTES];
-  const int32_t at = atomic_load(&world->seats[peer].instruction);
-  world->describe(world->context, rank, atomic_load(&world->seats[rank].instruction), here,
-                  sizeof here);
-  if (at >= 0) world->describe(world->context, peer, at, there, sizeof there);
+  const int32_t caller = rank;
+  last_link(world, &rank, &peer);
+  const int32_t at = atomic_load(&world->seats[rank].instruction);
+  const int32_t peer_at = atomic_load(&world->seats[peer].instruction);
+  if (at >= 0) world->describe(world->context, rank, at, here, sizeof here);
+  if (peer_at >= 0) world->describe(world->context, peer, peer_at, there, sizeof there);
   snprintf(text, sizeof text, "rank %d waits for rank %d: silent for %.3g s in %s; rank %d %s%s",
            rank, peer, (double)world->limit_ns / 1e9, here, peer,
-           at < 0 ? "has ended its section" : "is in ", there);
-  tl_world_abort(world, rank, text);
+           peer_at < 0 ? "has ended its section" : "is in ", there);
+  tl_world_abort(world, caller, text);
   return tl_fail(TL_COMM, "%s", text);
 }
 
@@ -67,12 +79,30 @@ tl_status tl_world_stopped(tl_world *world) {
   return tl_fail(TL_COMM, "stopped because of rank %d: %s", rank, text);
 }
 
-int32_t tl_gate_wait(tl_world *world, tl_gate *g, int32_t peer) {
-  const int64_t until = atomic_load(&world->seats[peer].stamp) + world->limit_ns;
+/* The newest stamp of `rank` and those it waits for. A rank stamps itself before it changes whom it
+** waits for, so when this is old, the chain has not changed meanwhile. */
+static int64_t newest_stamp(tl_world *world, int32_t rank) {
+  int64_t newest = 0;
+  for (int32_t links = 0; rank >= 0 && links < world->ranks; links++) {
+    const int64_t stamp = atomic_load(&world->seats[rank].stamp);
+    if (stamp > newest) newest = stamp;
+    rank = atomic_load(&world->seats[rank].waits_for);
+  }
+  return newest;
+}
+
+int32_t tl_gate_wait(tl_world *world, tl_gate *g, int32_t rank, int32_t peer) {
+  atomic_store(&world->seats[rank].waits_for, peer);
+  const int64_t until = newest_stamp(world, peer) + world->limit_ns;
   if (tl_now_ns() >= until) return 0;
   const struct timespec deadline = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
   pthread_cond_timedwait(&g->open, &g->mutex, &deadline);
   return 1;
+}
+
+void tl_gate_done(tl_world *world, int32_t rank) {
+  atomic_store(&world->seats[rank].stamp, tl_now_ns());
+  atomic_store(&world->seats[rank].waits_for, -1);
 }
 
 tl_status tl_world_open(int32_t ranks, tl_describe describe, void *context, tl_world **out) {
@@ -100,7 +130,10 @@ void tl_world_close(tl_world *world) {
 
 void tl_world_begin(tl_world *world, double limit_s) {
   world->limit_ns = (int64_t)(limit_s * 1e9);
-  for (int32_t i = 0; i < world->ranks; i++) tl_world_at(world, i, 0);
+  for (int32_t i = 0; i < world->ranks; i++) {
+    tl_world_at(world, i, 0);
+    atomic_store(&world->seats[i].waits_for, -1);
+  }
 }
 
 void tl_world_at(tl_world *world, int32_t rank, int32_t instruction) {

@@ -13,33 +13,38 @@ typedef struct operands {
 
 /* --- swiglu ----------------------------------------------------------------------------------- */
 
-TL_INLINE void swiglu_span_body(const float *gate, const float *up, float *y, int64_t n) {
+/* s holds sig(gate). */
+TL_INLINE void swiglu_span_body(const float *gate, const float *up, const float *s, float *y,
+                                int64_t n) {
   TL_LANES
-  for (int64_t i = 0; i < n; i++) y[i] = tl_unary_silu(gate[i]) * up[i];
+  for (int64_t i = 0; i < n; i++) y[i] = (gate[i] * s[i]) * up[i];
 }
-TL_SIMD_VERSIONS(swiglu_span, (const float *gate, const float *up, float *y, int64_t n),
-                 (gate, up, y, n))
+TL_SIMD_VERSIONS(swiglu_span,
+                 (const float *gate, const float *up, const float *s, float *y, int64_t n),
+                 (gate, up, s, y, n))
 
 static void swiglu(const void *context, int64_t first, int64_t n) {
   const operands *o = context;
-  float a[TL_SPAN], b[TL_SPAN], out[TL_SPAN];
+  float a[TL_SPAN], b[TL_SPAN], s[TL_SPAN], out[TL_SPAN];
+  const float *gate = tl_load(o->a, first, n, a);
   float *y = tl_place(o->out, first, out);
-  swiglu_span(tl_load(o->a, first, n, a), tl_load(o->b, first, n, b), y, n);
+  tl_sigmoid_many(gate, s, n);
+  swiglu_span(gate, tl_load(o->b, first, n, b), s, y, n);
   tl_commit(o->out, first, n, y);
 }
 
 typedef struct swiglu_grad_pointers {
-  const float *dy, *gate, *up;
+  const float *dy, *gate, *up, *s;
   float *dgate, *dup;
 } swiglu_grad_pointers;
 
 TL_INLINE void swiglu_grad_span_body(const swiglu_grad_pointers *p, int64_t n) {
-  const float *dy = p->dy, *gate = p->gate, *up = p->up;
+  const float *dy = p->dy, *gate = p->gate, *up = p->up, *s = p->s;
   float *dgate = p->dgate, *dup = p->dup;
   TL_LANES
   for (int64_t i = 0; i < n; i++) {
-    const float g = gate[i], s = tl_sigmoid(g), to_up = dy[i] * (g * s);
-    dgate[i] = (dy[i] * up[i]) * (s * (1.0f + g * (1.0f - s)));
+    const float g = gate[i], to_up = dy[i] * (g * s[i]);
+    dgate[i] = (dy[i] * up[i]) * (s[i] * (1.0f + g * (1.0f - s[i])));
     dup[i] = to_up;
   }
 }
@@ -47,12 +52,14 @@ TL_SIMD_VERSIONS(swiglu_grad_span, (const swiglu_grad_pointers *p, int64_t n), (
 
 static void swiglu_grad(const void *context, int64_t first, int64_t n) {
   const operands *o = context;
-  float a[TL_SPAN], b[TL_SPAN], c[TL_SPAN], out[TL_SPAN], out2[TL_SPAN];
+  float a[TL_SPAN], b[TL_SPAN], c[TL_SPAN], s[TL_SPAN], out[TL_SPAN], out2[TL_SPAN];
   const swiglu_grad_pointers p = {.dy = tl_load(o->a, first, n, a),
                                   .gate = tl_load(o->b, first, n, b),
                                   .up = tl_load(o->c, first, n, c),
+                                  .s = s,
                                   .dgate = tl_place(o->out, first, out),
                                   .dup = tl_place(o->out2, first, out2)};
+  tl_sigmoid_many(p.gate, s, n);
   swiglu_grad_span(&p, n);
   tl_commit(o->out, first, n, p.dgate);
   tl_commit(o->out2, first, n, p.dup);
@@ -84,30 +91,43 @@ tl_status tl_host_swiglu_grad(const tl_call *call) {
   return TL_OK;
 }
 
-/* --- unary: a value loop and a gradient loop for each row of unary.def ------------------------ */
+/* --- unary: argument, function, value or slope, for each row of unary.def --------------------- */
 
-#define UNARY(number, name)                                                                  \
-  TL_INLINE void name##_values_body(const float *x, float *y, int64_t n) {                   \
-    TL_LANES                                                                                 \
-    for (int64_t i = 0; i < n; i++) y[i] = tl_unary_##name(x[i]);                            \
-  }                                                                                          \
-  TL_SIMD_VERSIONS(name##_values, (const float *x, float *y, int64_t n), (x, y, n))          \
-  TL_INLINE void name##_slopes_body(const float *dy, const float *x, float *dx, int64_t n) { \
-    TL_LANES                                                                                 \
-    for (int64_t i = 0; i < n; i++) dx[i] = tl_unary_##name##_grad(dy[i], x[i]);             \
-  }                                                                                          \
-  TL_SIMD_VERSIONS(name##_slopes, (const float *dy, const float *x, float *dx, int64_t n),   \
-                   (dy, x, dx, n))
+static void tl_none_many(const float *x, float *y, int64_t n) { (void)x, (void)y, (void)n; }
+
+#define UNARY(number, name, function)                                                           \
+  TL_INLINE void name##_arguments_body(const float *x, float *h, int64_t n) {                   \
+    TL_LANES                                                                                    \
+    for (int64_t i = 0; i < n; i++) h[i] = tl_unary_##name##_argument(x[i]);                    \
+  }                                                                                             \
+  TL_SIMD_VERSIONS(name##_arguments, (const float *x, float *h, int64_t n), (x, h, n))          \
+  TL_INLINE void name##_values_body(const float *x, const float *h, float *y, int64_t n) {      \
+    TL_LANES                                                                                    \
+    for (int64_t i = 0; i < n; i++) y[i] = tl_unary_##name##_value(x[i], h[i]);                 \
+  }                                                                                             \
+  TL_SIMD_VERSIONS(name##_values, (const float *x, const float *h, float *y, int64_t n),        \
+                   (x, h, y, n))                                                                \
+  TL_INLINE void name##_slopes_body(const float *dy, const float *x, const float *h, float *dx, \
+                                    int64_t n) {                                                \
+    TL_LANES                                                                                    \
+    for (int64_t i = 0; i < n; i++) dx[i] = tl_unary_##name##_slope(dy[i], x[i], h[i]);         \
+  }                                                                                             \
+  TL_SIMD_VERSIONS(name##_slopes,                                                               \
+                   (const float *dy, const float *x, const float *h, float *dx, int64_t n),     \
+                   (dy, x, h, dx, n))
 #include "unary.def"
 #undef UNARY
 
 typedef struct unary_kind {
-  void (*values)(const float *x, float *y, int64_t n);
-  void (*slopes)(const float *dy, const float *x, float *dx, int64_t n);
+  void (*arguments)(const float *x, float *h, int64_t n);
+  void (*function)(const float *x, float *y, int64_t n);
+  void (*values)(const float *x, const float *h, float *y, int64_t n);
+  void (*slopes)(const float *dy, const float *x, const float *h, float *dx, int64_t n);
 } unary_kind;
 
 static const unary_kind unary_kinds[] = {
-#define UNARY(number, name) [number] = {name##_values, name##_slopes},
+#define UNARY(number, name, function) \
+  [number] = {name##_arguments, tl_##function##_many, name##_values, name##_slopes},
 #include "unary.def"
 #undef UNARY
 };
@@ -116,17 +136,25 @@ enum { UNARY_KINDS = sizeof unary_kinds / sizeof unary_kinds[0] };
 
 static void unary(const void *context, int64_t first, int64_t n) {
   const operands *o = context;
-  float a[TL_SPAN], out[TL_SPAN];
+  const unary_kind *kind = &unary_kinds[o->kind];
+  float a[TL_SPAN], h[TL_SPAN], out[TL_SPAN];
+  const float *x = tl_load(o->a, first, n, a);
   float *y = tl_place(o->out, first, out);
-  unary_kinds[o->kind].values(tl_load(o->a, first, n, a), y, n);
+  kind->arguments(x, h, n);
+  kind->function(h, h, n);
+  kind->values(x, h, y, n);
   tl_commit(o->out, first, n, y);
 }
 
 static void unary_grad(const void *context, int64_t first, int64_t n) {
   const operands *o = context;
-  float a[TL_SPAN], b[TL_SPAN], out[TL_SPAN];
+  const unary_kind *kind = &unary_kinds[o->kind];
+  float a[TL_SPAN], b[TL_SPAN], h[TL_SPAN], out[TL_SPAN];
+  const float *x = tl_load(o->b, first, n, b);
   float *dx = tl_place(o->out, first, out);
-  unary_kinds[o->kind].slopes(tl_load(o->a, first, n, a), tl_load(o->b, first, n, b), dx, n);
+  kind->arguments(x, h, n);
+  kind->function(h, h, n);
+  kind->slopes(tl_load(o->a, first, n, a), x, h, dx, n);
   tl_commit(o->out, first, n, dx);
 }
 

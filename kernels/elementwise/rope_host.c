@@ -31,9 +31,7 @@ TL_INLINE void turn_body(const pairs *p, int64_t n, int64_t stride, float sign) 
   }
 }
 
-TL_INLINE void turn_halves_body(const pairs *p, int64_t n, float sign) {
-  turn_body(p, n, 1, sign);
-}
+TL_INLINE void turn_halves_body(const pairs *p, int64_t n, float sign) { turn_body(p, n, 1, sign); }
 TL_SIMD_VERSIONS(turn_halves, (const pairs *p, int64_t n, float sign), (p, n, sign))
 
 TL_INLINE void turn_neighbours_body(const pairs *p, int64_t n, float sign) {

@@ -1,10 +1,11 @@
 /* gemm.h - products of matrices. This text is the specification.
 **
-**   linear              y_i[t, n]   = round( sum over k of  x[t, k] * weight_i[n, k]  + bias_i[n] )
-**   linear_grad_input   dx[t, k]    = round( sum over parts i, features n of  dy_i[t, n] * weight_i[n, k] )
-**   linear_grad_weight  dweight[n, k]      =  sum over rows t of  dy[t, n] * x[t, k]
+**   linear               y_i[t, n]    = round( sum over k of x[t, k] * weight_i[n, k] + bias_i[n] )
+**   linear_grad_input    dx[t, k]     = round( sum over parts i and features n of
+**                                              dy_i[t, n] * weight_i[n, k] )
+**   linear_grad_weight   dweight[n, k] = sum over rows t of dy[t, n] * x[t, k]
 **
-**   x (T, K)   weight_i (N_i, K)   bias_i (N_i)   y_i, dy_i (T, N_i)   dx (T, K)   dweight (N, K) f32
+**   x, dx (T, K)   weight_i (N_i, K)   bias_i (N_i)   y_i, dy_i (T, N_i)   dweight (N, K) f32
 **
 ** Projections that read one input (q, k, v; gate, up) are one linear with several parts.
 **
@@ -13,30 +14,33 @@
 ** filled up with zeros. Other pairs are an error. All else is f32.
 **
 ** Leaves. A sum over features is cut into `leaves` runs, a power of two that the policy fixes. Each
-** is a chain of its own, and a tree adds them:
+** is a chain of its own, and a tree adds them. K = 10, leaves = 4:
 **
-**   K = 10, leaves = 4     |k0 k1|k2 k3 k4|k5 k6|k7 k8 k9|     run j: floor(j K / 4) .. floor((j + 1) K / 4) - 1
-**                             \   /           \   /
-**                            l0 + l1    +    l2 + l3          one f32 addition each; an empty run is +0
+**     |k0 k1|k2 k3 k4|k5 k6|k7 k8 k9|     run j: floor(j K / 4) .. floor((j + 1) K / 4) - 1
+**        \   /           \   /
+**       l0 + l1     +    l2 + l3          one f32 addition each; an empty run is +0
 **
-** linear              Run j of K is leaf j. Then + bias in f32, then one rounding to y's dtype (none
-**                     when y is f32).
-** linear_grad_input   Leaf j is one chain over run j of part 0, run j of part 1, ..., without a break:
-**                     steps of 16 go on across the border of parts, and only the leaf's end is filled
-**                     up. `ranges` has (first, count) for each part: the features that take part;
-**                     runs cut `count`. One rounding to dx's dtype.
-** linear_grad_weight  The rows are `samples` pieces of `length` rows, piece i from row first + i * stride
-**                     on (stride >= length), ascending, one chain over all of them. Each piece begins a new step of 16, and its last step is
-**                     filled up. mode 0: dweight = chain from +0. mode 1: the chain resumes from what
-**                     dweight holds, so a chain over pieces in several calls has the bits of one call.
-**                     mode 2: dweight = dweight + (chain from +0), one f32 addition.
+** linear
+**   Run j of K is leaf j. Then + bias in f32, then one rounding to y's dtype (none when y is f32).
+** linear_grad_input
+**   Leaf j is one chain over run j of part 0, run j of part 1, ..., without a break: steps of 16 go
+**   on across the border of parts, and only the end of a leaf is filled up. `ranges` has (first,
+**   count) for each part: the features that take part; runs cut `count`. One rounding to dx's
+**   dtype.
+** linear_grad_weight
+**   The rows are `samples` pieces of `length` rows from row `first` on, one chain over all of them.
+**   Each piece begins a new step of 16, and its last step is filled up.
+**     mode 0   dweight = the chain from +0
+**     mode 1   the chain resumes from what dweight holds: a chain over pieces in several calls has
+**              the bits of one call
+**     mode 2   dweight = dweight + (the chain from +0), one f32 addition
 **
-** An element's bits depend on its own row of one factor, its own row of the other, and the ints above.
-** Tiles, blocks of k, threads and vector width are free. Every element of every output is written,
-** also when there is nothing to sum (+0, or the bias).
+** An element's bits depend on its own row of one factor, its own row of the other, and the ints
+** above. Tiles, blocks of k, threads and vector width are free. Every element of every output is
+** written, also when there is nothing to sum (+0, or the bias).
 **
-** How it is computed (gemm_core.c): a task owns a tile of outputs; for each block of k it packs both
-** factors into panels (gemm_pack*.c) and runs a small kernel over them (gemm_micro*.c, tensorcore*.c)
+** How it is computed (gemm_core.c): a task owns a tile of outputs; for each block of k it packs
+** both factors into panels and runs a small kernel over them (gemm_f32_*.c, tensorcore*.c)
 ** that keeps one accumulator for each output and stores it between blocks of k.
 **
 **        k ->                          panel of B: 32 columns

@@ -31,8 +31,8 @@ typedef struct memory {
 
 /* ---- packing a block of k ---- */
 
-/* The next stretch of k of a leaf that fits into a block, from *position of it on. Returns its length
-** and moves *at and *position past it; 0 when the block is full or the leaf has ended. */
+/* The next stretch of k of a leaf that fits into a block, from *position of it on. Returns its
+** length and moves *at and *position past it; 0 when the block is full or the leaf has ended. */
 static int64_t next_stretch(const tl_gemm_plan *p, int32_t part, int64_t leaf, place *at,
                             int64_t *position, tl_gemm_run *out) {
   const tl_gemm *g = p->gemm;
@@ -66,8 +66,7 @@ static int64_t pack_columns(const tl_gemm_plan *p, const tl_gemm_tile *t, int64_
   const tl_gemm_engine *e = p->engine;
   const int64_t count = tl_gemm_quotient_up(columns, e->columns);
   if (e->clear_columns != NULL)
-    for (int64_t i = 0; i < count; i++)
-      e->clear_columns(panels + i * p->column_bytes, p->depth);
+    for (int64_t i = 0; i < count; i++) e->clear_columns(panels + i * p->column_bytes, p->depth);
   tl_gemm_run run;
   int64_t position = 0;
   for (int64_t k; (k = next_stretch(p, t->part, leaf, at, &position, &run)) > 0;)
@@ -101,7 +100,7 @@ static int64_t pack_rows(const tl_gemm_plan *p, const tl_gemm_tile *t, int64_t l
 
 /* ---- a stack of leaves ---- */
 
-/* After leaf `leaf` was written on top: adds what has a partner. Returns the new number of entries. */
+/* After leaf `leaf` was written on top: adds what has a partner. Returns the new height. */
 static int64_t fold(float *stack, int64_t top, int64_t count, int64_t leaf) {
   for (int64_t pairs = leaf; pairs & 1; pairs >>= 1, top--)
     tl_gemm_add(stack + (top - 1) * count, stack + top * count, count);
@@ -151,11 +150,10 @@ static void compute_whole(const tl_gemm_plan *p, const tl_gemm_tile *t, const me
       for (int64_t j = 0; j < panels; j++) {
         const int64_t first = tl_gemm_border(rows, panels, j);
         const tl_gemm_tile small = {t->part, row + first,
-                                    tl_gemm_border(rows, panels, j + 1) - first,
-                                    t->column + column,
+                                    tl_gemm_border(rows, panels, j + 1) - first, t->column + column,
                                     tl_gemm_least(t->columns - column, e->columns)};
-        compute_small(p, m, m->a + j * p->row_bytes,
-                      m->b + column / e->columns * p->column_bytes, &small);
+        compute_small(p, m, m->a + j * p->row_bytes, m->b + column / e->columns * p->column_bytes,
+                      &small);
       }
   }
 }
@@ -211,8 +209,8 @@ static int64_t block_of_many_rows(const tl_gemm_plan *p, const tl_gemm_tile *t, 
     pack_rows(p, t, leaf, start, t->row + first, rows, m->a);
     for (int64_t j = 0; j < t->columns; j += e->columns)
       multiply(p, m->a, m->b + j / e->columns * p->column_bytes, positions, rows,
-               tl_gemm_least(t->columns - j, e->columns), c + first * m->c_stride + j,
-               m->c_stride, resume);
+               tl_gemm_least(t->columns - j, e->columns), c + first * m->c_stride + j, m->c_stride,
+               resume);
   }
   return positions;
 }

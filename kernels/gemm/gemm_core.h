@@ -12,7 +12,7 @@
 
 enum { TL_GEMM_DEPTH = 256 }; /* positions of k that are packed at a time; a multiple of 16 */
 
-/* Element (i, k) of a factor is data[i * stride + k * k_stride]; i is a row of A or a column of B. */
+/* Element (i, k) of a factor is data[i * stride + k * k_stride]; i is a row of A, a column of B. */
 typedef struct tl_gemm_source {
   const void *data;
   int64_t stride, k_stride;
@@ -28,7 +28,8 @@ typedef struct tl_gemm_engine {
   tl_dtype dtype;
   int32_t rows, columns; /* of the largest tile */
   int32_t step;          /* k positions of one step: 1, or 16 */
-  int64_t row_step_bytes, column_step_bytes; /* of one step in a packed panel of most rows, columns */
+  int64_t row_step_bytes,
+      column_step_bytes; /* of one step in a packed panel of most rows, columns */
   /* Before packing a panel of `positions`; NULL where every position is packed anyway. */
   void (*clear_rows)(void *panel, int64_t positions);
   void (*clear_columns)(void *panel, int64_t positions);

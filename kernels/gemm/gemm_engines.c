@@ -29,8 +29,8 @@ static void pack_columns_f32(tl_gemm_source source, int32_t count, int64_t k_cou
   tl_gemm_pack_f32(source, count, COLUMNS, k_count, (float *)panel + position * COLUMNS);
 }
 
-static void tile_f32(const void *a, const void *b, int64_t positions, int32_t rows,
-                     int32_t columns, float *c, int64_t stride, int32_t resume) {
+static void tile_f32(const void *a, const void *b, int64_t positions, int32_t rows, int32_t columns,
+                     float *c, int64_t stride, int32_t resume) {
   const float *left = a, *right = b;
   float sum[ROWS][COLUMNS] = {{0}};
   const size_t bytes = sizeof *c * (size_t)columns;

@@ -33,18 +33,20 @@ TL_TARGET_AVX2 TL_INLINE void tile_body(const float *a, const float *b, int64_t 
     for (int v = 0; v < 2; v++) _mm256_storeu_ps(c + r * stride + LANES * v, sum[r][v]);
 }
 
-#define TILE(rows)                                                                             \
-  TL_TARGET_AVX2 static void tile_##rows(const float *a, const float *b, int64_t positions,    \
-                                         float *c, int64_t stride, int32_t resume) {           \
-    tile_body(a, b, positions, c, stride, resume, rows);                                       \
+#define TILE(rows)                                                                          \
+  TL_TARGET_AVX2 static void tile_##rows(const float *a, const float *b, int64_t positions, \
+                                         float *c, int64_t stride, int32_t resume) {        \
+    tile_body(a, b, positions, c, stride, resume, rows);                                    \
   }
+/* clang-format off */
 TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
 
 typedef void (*tile_version)(const float *, const float *, int64_t, float *, int64_t, int32_t);
 static const tile_version versions[ROWS] = {tile_1, tile_2, tile_3, tile_4, tile_5, tile_6};
+/* clang-format on */
 
-static void run_tile(const void *a, const void *b, int64_t positions, int32_t rows,
-                     int32_t columns, float *c, int64_t stride, int32_t resume) {
+static void run_tile(const void *a, const void *b, int64_t positions, int32_t rows, int32_t columns,
+                     float *c, int64_t stride, int32_t resume) {
   if (columns == COLUMNS) {
     versions[rows - 1](a, b, positions, c, stride, resume);
     return;

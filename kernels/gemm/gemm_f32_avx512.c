@@ -9,21 +9,22 @@
 #include <immintrin.h>
 
 #include "../simd.h"
+#include "../transpose.h"
 
 enum { ROWS = 14, COLUMNS = 32, LANES = 16 };
 
 /* `rows` and `vectors` are constants where this is used; `last` masks the last vector of a row. */
 TL_TARGET_AVX512 TL_INLINE void tile_body(const float *a, const float *b, int64_t positions,
-                                          float *c, int64_t stride, __mmask16 last,
-                                          int32_t resume, const int rows, const int vectors) {
+                                          float *c, int64_t stride, __mmask16 last, int32_t resume,
+                                          const int rows, const int vectors) {
   __m512 sum[ROWS][2];
 #pragma GCC unroll 14
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; v++) {
       const __mmask16 mask = v == vectors - 1 ? last : (__mmask16)0xffff;
-      sum[r][v] = resume ? _mm512_maskz_loadu_ps(mask, c + r * stride + LANES * v)
-                         : _mm512_setzero_ps();
+      sum[r][v] =
+          resume ? _mm512_maskz_loadu_ps(mask, c + r * stride + LANES * v) : _mm512_setzero_ps();
     }
   for (int64_t k = 0; k < positions; k++, a += rows, b += COLUMNS) {
     __m512 right[2];
@@ -45,14 +46,14 @@ TL_TARGET_AVX512 TL_INLINE void tile_body(const float *a, const float *b, int64_
     }
 }
 
-#define TILE(rows, vectors)                                                                      \
-  TL_TARGET_AVX512 static void tile_##rows##_##vectors(const float *a, const float *b,           \
-                                                       int64_t positions, float *c,              \
-                                                       int64_t stride, __mmask16 last,           \
-                                                       int32_t resume) {                         \
-    tile_body(a, b, positions, c, stride, last, resume, rows, vectors);                          \
+#define TILE(rows, vectors)                                                                        \
+  TL_TARGET_AVX512 static void tile_##rows##_##vectors(                                            \
+      const float *a, const float *b, int64_t positions, float *c, int64_t stride, __mmask16 last, \
+      int32_t resume) {                                                                            \
+    tile_body(a, b, positions, c, stride, last, resume, rows, vectors);                            \
   }
 #define TILES(rows) TILE(rows, 1) TILE(rows, 2)
+/* clang-format off */
 TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7)
 TILES(8) TILES(9) TILES(10) TILES(11) TILES(12) TILES(13) TILES(14)
 
@@ -62,47 +63,16 @@ typedef void (*tile_version)(const float *, const float *, int64_t, float *, int
 static const tile_version versions[ROWS][2] = {
     ENTRY(1) ENTRY(2) ENTRY(3) ENTRY(4) ENTRY(5) ENTRY(6) ENTRY(7)
     ENTRY(8) ENTRY(9) ENTRY(10) ENTRY(11) ENTRY(12) ENTRY(13) ENTRY(14)};
+/* clang-format on */
 
-static void run_tile(const void *a, const void *b, int64_t positions, int32_t rows,
-                     int32_t columns, float *c, int64_t stride, int32_t resume) {
+static void run_tile(const void *a, const void *b, int64_t positions, int32_t rows, int32_t columns,
+                     float *c, int64_t stride, int32_t resume) {
   const int32_t vectors = columns > LANES ? 2 : 1, rest = columns - LANES * (vectors - 1);
   versions[rows - 1][vectors - 1](a, b, positions, c, stride, (__mmask16)((1u << rest) - 1),
                                   resume);
 }
 
 /* ---- packing: 16 rows of 16 k are read along k and turned in registers ---- */
-
-typedef __m512 block[LANES];
-
-TL_TARGET_AVX512 TL_INLINE void transpose(block x) {
-  block y;
-#pragma GCC unroll 8
-  for (int i = 0; i < LANES; i += 2) { /* pairs of rows */
-    y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
-    y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < LANES; i += 4) /* fours: x[i + n] has k = n, 4 + n, 8 + n, 12 + n of 4 rows */
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; h++) {
-      const __m512d low = _mm512_castps_pd(y[i + h]), high = _mm512_castps_pd(y[i + 2 + h]);
-      x[i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
-      x[i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
-    }
-#pragma GCC unroll 4
-  for (int n = 0; n < 4; n++) { /* a 4 x 4 transposition of 128-bit pieces */
-    const __m512 a = _mm512_shuffle_f32x4(x[n], x[4 + n], 0x88);
-    const __m512 b = _mm512_shuffle_f32x4(x[n], x[4 + n], 0xdd);
-    const __m512 c = _mm512_shuffle_f32x4(x[8 + n], x[12 + n], 0x88);
-    const __m512 d = _mm512_shuffle_f32x4(x[8 + n], x[12 + n], 0xdd);
-    y[n] = _mm512_shuffle_f32x4(a, c, 0x88);
-    y[4 + n] = _mm512_shuffle_f32x4(b, d, 0x88);
-    y[8 + n] = _mm512_shuffle_f32x4(a, c, 0xdd);
-    y[12 + n] = _mm512_shuffle_f32x4(b, d, 0xdd);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < LANES; i++) x[i] = y[i];
-}
 
 /* k along memory: `count` rows (at most 16) at out[k * width]; the other lanes become zero, so 16
 ** floats are written for each k, ascending: a narrower panel overwrites what it does not want. */
@@ -111,12 +81,12 @@ TL_TARGET_AVX512 static void pack_turned(const float *data, int64_t stride, int3
   for (int64_t k = 0; k < k_count; k += LANES) {
     const int64_t length = k_count - k < LANES ? k_count - k : LANES;
     const __mmask16 mask = (__mmask16)((1u << length) - 1);
-    block x;
+    __m512 x[LANES];
     for (int32_t i = 0; i < count; i++) __builtin_prefetch(data + (count + i) * stride + k);
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++)
       x[i] = i < count ? _mm512_maskz_loadu_ps(mask, data + i * stride + k) : _mm512_setzero_ps();
-    transpose(x);
+    tl_transpose_16(x);
     if (length == LANES) {
 #pragma GCC unroll 16
       for (int i = 0; i < LANES; i++) _mm512_storeu_ps(out + (k + i) * width, x[i]);

@@ -39,7 +39,8 @@ TL_INLINE void store_piece(const row *r, int64_t first, const int count) {
     for (int j = 0; j < count; j++) r->out_bf16[first + j] = tl_bf16_from_f32(value[j]);
 }
 
-TL_INLINE void store_body(row r, int64_t stride, int64_t rows, int64_t columns, int64_t out_stride) {
+TL_INLINE void store_body(row r, int64_t stride, int64_t rows, int64_t columns,
+                          int64_t out_stride) {
   for (int64_t i = 0; i < rows; i++) {
     int64_t j = 0;
     for (; j + LANES <= columns; j += LANES) store_piece(&r, j, LANES);
@@ -65,11 +66,15 @@ void tl_gemm_store(const tl_gemm *gemm, const tl_gemm_tile *tile, const float *c
   }
   if (gemm->bias != NULL) {
     const tl_view *bias = &gemm->bias[tile->part];
-    if (bias->dtype == TL_F32) r.bias_f32 = (const float *)bias->data + tile->column;
-    else r.bias_bf16 = (const uint16_t *)bias->data + tile->column;
+    if (bias->dtype == TL_F32)
+      r.bias_f32 = (const float *)bias->data + tile->column;
+    else
+      r.bias_bf16 = (const uint16_t *)bias->data + tile->column;
   }
-  if (out->dtype == TL_F32) r.out_f32 = (float *)out->data + place;
-  else r.out_bf16 = (uint16_t *)out->data + place;
+  if (out->dtype == TL_F32)
+    r.out_f32 = (float *)out->data + place;
+  else
+    r.out_bf16 = (uint16_t *)out->data + place;
   store(r, stride, tile->rows, tile->columns, width);
 }
 

@@ -1,9 +1,9 @@
-/* gemm_host.c - the three products as tables of runs: shapes checked, pointers and strides written. */
+/* gemm_host.c - the three products: shapes checked, then pointers and strides of each run of k. */
 #include "gemm_core.h"
 
 static int64_t leaf_border(int64_t count, int64_t leaves, int64_t i) { return count * i / leaves; }
 
-/* Rows i .. of a (rows, stride) matrix. */
+/* From element `index` on. */
 static const void *at(const tl_view *view, int64_t index) {
   return (const char *)view->data + index * tl_dtype_bytes(view->dtype);
 }
@@ -94,7 +94,7 @@ tl_status tl_host_linear(const tl_call *call) {
   return TL_OK;
 }
 
-/* ---- linear_grad_input: A = dy_i, B = weight_i read down its columns; run i of a leaf is part i ---- */
+/* ---- linear_grad_input: A = dy_i, B = weight_i read down its columns; run i is part i ---- */
 
 static void grad_input_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_t run,
                            tl_gemm_run *out) {

@@ -1,8 +1,8 @@
-/* gemm_plan.c - sizes of tiles: large for few packed bytes, small enough for the team and the caches. */
+/* gemm_plan.c - sizes of tiles: large, so that little is packed, but enough for the team. */
 #include "gemm_plan.h"
 
 enum {
-  WHOLE_MAX = 768,        /* positions of all leaves together */
+  WHOLE_MAX = 768,         /* positions of all leaves together */
   BLOCK_BYTES = 256 << 10, /* of packed A: half of a second-level cache */
   TILE_ROWS_MAX = 896,
   TILE_COLUMNS_MAX = 512,
@@ -17,7 +17,9 @@ static int64_t column_tiles(const tl_gemm *g, int64_t tile_columns) {
   return count;
 }
 
-static int64_t common_divisor(int64_t a, int64_t b) { return b == 0 ? a : common_divisor(b, a % b); }
+static int64_t common_divisor(int64_t a, int64_t b) {
+  return b == 0 ? a : common_divisor(b, a % b);
+}
 
 /* Positions that a leaf takes in packed memory; counting stops above WHOLE_MAX. */
 static int64_t leaf_positions(const tl_gemm *g, const tl_gemm_engine *e, int64_t leaf) {

@@ -1,4 +1,4 @@
-/* gemm_plan.h - how one product is cut into tasks and where a worker keeps things; private to gemm/.
+/* gemm_plan.h - how one product is cut into tasks and where things are kept; private to gemm/.
 **
 **             tile_columns
 **           +-----------+-----------+        a tile of an output = a task, tasks count down first
@@ -19,13 +19,13 @@ typedef struct tl_gemm_plan {
   const tl_gemm_engine *engine;
   tl_team *team;
   int64_t tasks, row_tiles, tile_columns;
-  int32_t whole;        /* all k of all leaves is packed at once */
-  int32_t direct;       /* whole, and a chain may run in the output itself */
-  int64_t depth;        /* positions of k in a packed panel */
-  int64_t positions;    /* whole: of each leaf */
-  int64_t block_panels; /* panels of A that are packed at a time */
-  int64_t stack;        /* leaves that wait for a partner, and the current one */
-  int64_t row_bytes, column_bytes;           /* of a packed panel */
+  int32_t whole;                   /* all k of all leaves is packed at once */
+  int32_t direct;                  /* whole, and a chain may run in the output itself */
+  int64_t depth;                   /* positions of k in a packed panel */
+  int64_t positions;               /* whole: of each leaf */
+  int64_t block_panels;            /* panels of A that are packed at a time */
+  int64_t stack;                   /* leaves that wait for a partner, and the current one */
+  int64_t row_bytes, column_bytes; /* of a packed panel */
   int64_t row_leaf_bytes, column_leaf_bytes; /* whole: of the panels of a leaf */
   int64_t a_bytes, b_bytes;                  /* of packed memory */
 } tl_gemm_plan;

@@ -27,13 +27,18 @@ TL_INLINE void largest_body(const float *z, int64_t n, float *best) {
 }
 TL_SIMD_VERSIONS(largest, (const float *z, int64_t n, float *best), (z, n, best))
 
-/* exp(z - m), as loss.h says. */
-TL_INLINE void exponentials_body(const float *z, float m, float *e, int64_t n) {
+TL_INLINE void arguments_body(const float *z, float m, float *e, int64_t n) {
   const float t = m * TL_LOG2E;
   TL_LANES
-  for (int64_t i = 0; i < n; i++) e[i] = tl_exp2(fmaf(z[i], TL_LOG2E, -t));
+  for (int64_t i = 0; i < n; i++) e[i] = fmaf(z[i], TL_LOG2E, -t);
 }
-TL_SIMD_VERSIONS(exponentials, (const float *z, float m, float *e, int64_t n), (z, m, e, n))
+TL_SIMD_VERSIONS(arguments, (const float *z, float m, float *e, int64_t n), (z, m, e, n))
+
+/* e = exp(z - m), as loss.h says. */
+static void exponentials(const float *z, float m, float *e, int64_t n) {
+  arguments(z, m, e, n);
+  tl_exp2_many(e, e, n);
+}
 
 TL_INLINE void add_differences_body(tl_partials *p, const float *z, float m, int64_t n) {
   float d[TL_SPAN];
@@ -49,9 +54,7 @@ TL_INLINE void add_values_body(tl_partials *p, const float *a, int64_t n) {
 }
 TL_SIMD_VERSIONS(add_values, (tl_partials * p, const float *a, int64_t n), (p, a, n))
 
-TL_INLINE void total_body(tl_partials *p, float *out) {
-  *out = tl_partials_total(p);
-}
+TL_INLINE void total_body(tl_partials *p, float *out) { *out = tl_partials_total(p); }
 TL_SIMD_VERSIONS(total, (tl_partials * p, float *out), (p, out))
 
 static void max_row(const void *context, int64_t row) {

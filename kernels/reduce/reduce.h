@@ -24,12 +24,12 @@
 **            tree: ((x0 + x1) + (x2 + x3)) + ((x4 + x5) + (x6 + x7)) ...  y is f32 or bf16
 **
 ** square_sum (ints axis, begin, extent, parts, slot_first)
-**   g, any shape, f32 -> slots f32. Elements begin .. begin + extent - 1 of dim `axis` are cut into
-**   `parts` runs at floor borders; part p is the sub-array of run p, read row-major in chunks of
-**   65,536 elements:
-**       slots[slot_first + p] = +0, then for each chunk, ascending: add rule(g * g)
-**   with the row rule of rows.h inside a chunk (element i of the chunk to partial i mod 2,048). All
-**   other slots are +0; parts 0 leaves nothing but zeros, as a rank that owns no part has it.
+**   g, any shape, f32 or bf16; slots f32, of which part p takes slots[slot_first + p].
+**   Indices begin .. begin + extent - 1 of dim `axis` are cut into `parts` runs at floor borders;
+**   part p is the sub-array of run p, read row-major in chunks of 65,536 elements:
+**       slot = +0, then for each chunk, ascending: slot = slot + rule(g * g)
+**   with the row rule of rows.h inside a chunk (element i of the chunk to partial i mod 2,048).
+**   All other slots are +0; parts 0 leaves nothing but zeros, as for a rank that owns no part.
 **
 ** grad_norm (ints counts...; float clip)
 **   slots (sum of counts) f32: counts[0] slots of the first tensor, counts[1] of the second, ...,

@@ -4,10 +4,9 @@
 
 enum { CHUNK = 65536 };
 
-/* g as (outer, length, inner); part p is [:, begin + border p .. begin + border p + 1, :], read
-** row-major; the borders cut `extent`. */
+/* g as (outer, length, inner); part p is [:, begin + border p .. begin + border p + 1, :]. */
 typedef struct square_sum {
-  const float *g;
+  const tl_view *g;
   float *chunks; /* sum of every chunk, part after part */
   int64_t outer, length, inner, begin, extent, parts;
   int64_t chunks_each; /* chunks that the largest part has */
@@ -21,16 +20,18 @@ TL_SIMD_VERSIONS(add_squares, (tl_partials * p, const float *g, int64_t n), (p, 
 TL_INLINE void total_body(tl_partials *p, float *out) { *out = tl_partials_total(p); }
 TL_SIMD_VERSIONS(total, (tl_partials * p, float *out), (p, out))
 
-/* n <= TL_SPAN elements of a part from `at` on, where `row` elements of each outer index belong to
-** it: its own memory when they are together, else copied. */
-static const float *gather(const square_sum *k, const float *base, int64_t row, int64_t at,
-                           int64_t n, float *buffer) {
+/* n <= TL_SPAN elements of a part from `at` on, row-major. The part starts at element `base` of g and
+** has `row` elements of each outer index: where these end, the pieces are copied together. */
+static const float *gather(const square_sum *k, int64_t base, int64_t row, int64_t at, int64_t n,
+                           float *buffer) {
   const int64_t stride = k->length * k->inner;
-  if (at % row + n <= row) return base + at / row * stride + at % row;
+  if (at % row + n <= row) return tl_load(k->g, base + at / row * stride + at % row, n, buffer);
   for (int64_t i = 0; i < n;) {
-    const int64_t offset = (at + i) % row, length = row - offset < n - i ? row - offset : n - i;
-    memcpy(buffer + i, base + (at + i) / row * stride + offset, (size_t)length * sizeof *buffer);
-    i += length;
+    const int64_t offset = (at + i) % row, piece = row - offset < n - i ? row - offset : n - i;
+    const int64_t first = base + (at + i) / row * stride + offset;
+    const float *part = tl_load(k->g, first, piece, buffer + i);
+    if (part != buffer + i) memcpy(buffer + i, part, (size_t)piece * sizeof *buffer);
+    i += piece;
   }
   return buffer;
 }
@@ -47,54 +48,52 @@ static void sum_chunk(void *context, int64_t index, int32_t worker) {
   tl_partials_clear(&p);
   for (int64_t at = first; at < end; at += TL_SPAN) {
     const int64_t n = end - at < TL_SPAN ? end - at : TL_SPAN;
-    add_squares(&p, gather(k, k->g + (k->begin + start) * k->inner, row, at, n, buffer), n);
+    add_squares(&p, gather(k, (k->begin + start) * k->inner, row, at, n, buffer), n);
   }
   total(&p, &k->chunks[index]);
 }
 
-/* slots[first + part] from the chunks of each part; the other slots are +0. */
-static void chain_chunks(const square_sum *k, float *slots, int64_t first) {
+/* The chain over the chunks of each part. */
+static void add_chunks(const square_sum *k, float *slots) {
   for (int64_t part = 0; part < k->parts; part++) {
     const int64_t length =
         tl_border(part + 1, k->parts, k->extent) - tl_border(part, k->parts, k->extent);
     const int64_t chunks = (k->outer * length * k->inner + CHUNK - 1) / CHUNK;
-    for (int64_t i = 0; i < chunks; i++)
-      slots[first + part] += k->chunks[part * k->chunks_each + i];
+    for (int64_t i = 0; i < chunks; i++) slots[part] += k->chunks[part * k->chunks_each + i];
   }
 }
 
 tl_status tl_host_square_sum(const tl_call *call) {
   const char *op = "square_sum";
   const tl_view *g = &call->in[0], *slots = &call->out[0];
-  const int64_t axis = call->ints[0], begin = call->ints[1], extent = call->ints[2];
-  const int64_t parts = call->ints[3], first = call->ints[4];
-  TL_TRY(tl_expect_range(op, "axis", axis, 0, g->dims - 1));
-  TL_TRY(tl_expect_range(op, "begin", begin, 0, g->shape[axis]));
-  TL_TRY(tl_expect_range(op, "extent", extent, 0, g->shape[axis] - begin));
-  TL_TRY(tl_expect_range(op, "parts", parts, 0, tl_view_count(slots)));
-  TL_TRY(tl_expect_range(op, "slot_first", first, 0, tl_view_count(slots) - parts));
-  TL_TRY(tl_expect(op, "g", g, TL_KIND_F32, tl_view_count(g)));
-  TL_TRY(tl_expect(op, "slots", slots, TL_KIND_F32, tl_view_count(slots)));
-  memset(slots->data, 0, (size_t)tl_view_bytes(slots));
-  if (parts == 0) return TL_OK;
-  square_sum k = {.g = g->data,
+  const int64_t axis = call->ints[0], slot_first = call->ints[4], count = tl_view_count(slots);
+  square_sum k = {.g = g,
                   .outer = 1,
-                  .length = g->shape[axis],
                   .inner = 1,
-                  .begin = begin,
-                  .extent = extent,
-                  .parts = parts,
+                  .begin = call->ints[1],
+                  .extent = call->ints[2],
+                  .parts = call->ints[3],
                   .chunks = tl_team_scratch(call->team, 0)};
+  TL_TRY(tl_expect_range(op, "axis", axis, 0, g->dims - 1));
+  k.length = g->shape[axis];
+  TL_TRY(tl_expect(op, "g", g, TL_KIND_FLOAT, tl_view_count(g)));
+  TL_TRY(tl_expect(op, "slots", slots, TL_KIND_F32, count));
+  TL_TRY(tl_expect_range(op, "slot_first", slot_first, 0, count));
+  TL_TRY(tl_expect_range(op, "parts", k.parts, 0, count - slot_first));
+  memset(slots->data, 0, (size_t)tl_view_bytes(slots));
+  if (k.parts == 0) return TL_OK;
+  TL_TRY(tl_expect_range(op, "begin", k.begin, 0, k.length));
+  TL_TRY(tl_expect_range(op, "extent", k.extent, 0, k.length - k.begin));
   for (int32_t i = 0; i < g->dims; i++) {
     if (i < axis) k.outer *= g->shape[i];
     if (i > axis) k.inner *= g->shape[i];
   }
-  const int64_t largest = k.outer * ((extent + parts - 1) / parts) * k.inner;
+  const int64_t largest = k.outer * ((k.extent + k.parts - 1) / k.parts) * k.inner;
   k.chunks_each = (largest + CHUNK - 1) / CHUNK;
-  TL_TRY(tl_expect_range(op, "chunks", parts * k.chunks_each, 0,
+  TL_TRY(tl_expect_range(op, "chunks", k.parts * k.chunks_each, 0,
                          TL_SCRATCH_BYTES / (int64_t)sizeof(float)));
-  tl_team_for(call->team, parts * k.chunks_each, sum_chunk, &k);
-  chain_chunks(&k, slots->data, first);
+  tl_team_for(call->team, k.parts * k.chunks_each, sum_chunk, &k);
+  add_chunks(&k, (float *)slots->data + slot_first);
   return TL_OK;
 }
 

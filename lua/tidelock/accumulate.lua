@@ -34,11 +34,13 @@ local function blocks_of(first, last, length, matrix)
     list[1] = { first = first, samples = last - first }
   elseif length <= accumulate.block_tokens then
     local per = accumulate.block_tokens // length
-    for s = first, last - 1, per do list[#list + 1] = { first = s, samples = math.min(per, last - s) } end
+    for s = first, last - 1, per do list[#list + 1] = { first = s, samples = math.min(per,
+      last - s) } end
   else
     for s = first, last - 1 do
       for row = 0, length - 1, accumulate.block_tokens do
-        list[#list + 1] = { first = s, samples = 1, row = row, rows = math.min(accumulate.block_tokens, length - row) }
+        list[#list + 1] = { first = s, samples = 1, row = row,
+          rows = math.min(accumulate.block_tokens, length - row) }
       end
     end
   end
@@ -55,7 +57,8 @@ local function add_block(actions, block, index, depth, micro)
     local stop = math.min(last, (s // micro + 1) * micro - 1)
     local mode = s > block.first and 1 or index > 1 and whole and 2 or 0
     table.insert(actions[s // micro + 1], {
-      kind = "sum", buffer = target, first = s, samples = stop - s + 1, row = block.row, rows = block.rows, mode = mode,
+      kind = "sum", buffer = target, first = s, samples = stop - s + 1, row = block.row,
+        rows = block.rows, mode = mode,
     })
     s = stop + 1
   end
@@ -64,7 +67,8 @@ local function add_block(actions, block, index, depth, micro)
   end
 end
 
---- actions[micro + 1]: what to do when that micro-batch's gradients are there; and the buffers used.
+--- actions[micro + 1]: what to do when that micro-batch's gradients are there; and the buffers
+--- used.
 ---@param o { samples: integer, micro: integer, leaves: integer, length: integer, matrix: boolean }
 ---@return tidelock.Action[][] actions
 ---@return integer depth # buffers on the stack

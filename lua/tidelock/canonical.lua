@@ -1,5 +1,7 @@
---- canonical.lua - the model as text: everything of the graph and the weights that can change a bit,
---- and nothing else. The key of a run hashes it. Numbers are rounded to f32 and written as hex floats;
+--- canonical.lua - the model as text: everything of the graph and the weights that can change a
+--- bit,
+--- and nothing else. The key of a run hashes it. Numbers are rounded to f32 and written as hex
+--- floats;
 --- functions stand as what they produce.
 local core = require "tidelock.core"
 
@@ -45,12 +47,14 @@ local function node_text(node)
     attrs[#attrs + 1] = key .. "=" .. item(value)
   end
   table.sort(attrs)
-  return string.format("%d %s (%s) -> (%s) %s", node.id, node.op, table.concat(inputs, " "), table.concat(outputs, " "),
+  return string.format("%d %s (%s) -> (%s) %s", node.id, node.op, table.concat(inputs, " "),
+    table.concat(outputs, " "),
     table.concat(attrs, " "))
 end
 
 local function init_text(weight, init)
-  if init.kind ~= "function" then return init.kind .. " " .. number(init.first) .. " " .. number(init.second) end
+  if init.kind ~= "function" then return init.kind .. " " .. number(init.first) .. " "
+    .. number(init.second) end
   local values = {}
   for i = 0, weight.rows * weight.cols - 1 do values[i + 1] = number(init.fn(i)) end
   return "function " .. core.hash(table.concat(values, " "))
@@ -64,8 +68,10 @@ local function from_text(from)
 end
 
 local function weight_text(weight, fields)
-  return string.format("weight %s (%s) out %d %s init %s decay %s lr %s frozen %s from %s", weight.name,
-    dims(weight.dims), weight.out, fields.dtype, init_text(weight, fields.init), number(fields.decay),
+  return string.format("weight %s (%s) out %d %s init %s decay %s lr %s frozen %s from %s",
+    weight.name,
+    dims(weight.dims), weight.out, fields.dtype, init_text(weight, fields.init),
+      number(fields.decay),
     number(fields.lr_scale), tostring(fields.frozen), from_text(fields.from))
 end
 
@@ -76,7 +82,8 @@ end
 function canonical.model(graph, fields)
   local lines = {}
   for _, node in ipairs(graph.nodes) do lines[#lines + 1] = node_text(node) end
-  for _, weight in ipairs(graph.weights) do lines[#lines + 1] = weight_text(weight, fields[weight.name]) end
+  for _, weight in ipairs(graph.weights) do lines[#lines + 1] = weight_text(weight,
+    fields[weight.name]) end
   return table.concat(lines, "\n")
 end
 

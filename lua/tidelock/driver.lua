@@ -17,6 +17,7 @@ local summary = require "tidelock.summary"
 ---@class tidelock.Run
 ---@field plan table # spec, key, recipe_hash, summary, and what the stages found
 ---@field spec table
+---@field notes tidelock.Notes[] # what the sources of data said when they were opened
 local Run = {}
 Run.__index = Run
 
@@ -52,16 +53,18 @@ local function rank_table(plan)
 end
 
 local function open_data(spec)
-  local sources, counts = {}, {}
+  local sources, counts, notes = {}, {}, {}
   local function add(source, samples)
-    sources[#sources + 1] = data.open(source, {
-      length = spec.batch.length, samples = samples, vocab = spec.model.vocab, seed = spec.policy.seed,
+    local i = #sources + 1
+    sources[i], notes[i] = data.open(source, {
+      length = spec.batch.length, samples = samples, vocab = spec.model.vocab,
+      seed = spec.policy.seed,
     })
-    counts[#counts + 1] = samples
+    counts[i] = samples
   end
   add(spec.data, spec.batch.samples)
   if spec.eval then add(spec.eval.data, spec.eval.samples) end
-  return sources, counts
+  return sources, counts, notes
 end
 
 --- log.watch = { "PATTERN:mean" } taken apart.
@@ -75,7 +78,7 @@ local function watches_of(spec)
 end
 
 ---@param recipe table
----@param options? { keep?: string[], threads?: integer, poison?: string, timeout?: number }
+---@param options? { keep?: string[], threads?: integer, poison?: integer, check?: boolean, timeout?: number }
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -84,24 +87,34 @@ function driver.start(recipe, options)
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   self.table = rank_table(plan)
-  local sources, samples = open_data(spec)
-  self.sources = sources
+  local sources, samples, notes = open_data(spec)
+  self.sources, self.notes, self.check = sources, notes, options.check
   local texts = {}
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
   plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = core.program(program) end
   self.ranks = core.ranks {
-    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples = samples[1],
-    eval_samples = samples[2] and { samples[2] }, threads = options.threads, poison = options.poison, timeout_s = options.timeout,
+    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples =
+      samples[1],
+    eval_samples = samples[2] and { samples[2] }, threads = options.threads, poison =
+      options.poison, timeout_s = options.timeout,
   }
   self:begin()
   return self
 end
 
+--- Runs a section on all ranks. What they raise names rank, instruction and recipe line already, so
+--- it goes on without a place in this file.
+local function execute(self, section, options)
+  local ok, result = pcall(self.ranks.run, self.ranks, section, options)
+  if not ok then error(result, 0) end
+  return result
+end
+
 --- Initial weights, moments and tables; then what rules take from functions and earlier runs.
 function Run:begin()
-  self.ranks:run("init", { step = 0, scalars = {} })
+  execute(self, "init", { step = 0, scalars = {} })
   require("tidelock.warm").start(self)
   local optimizer = self.spec.train.optimizer
   self.power1, self.power2 = 1, 1
@@ -119,7 +132,7 @@ function Run:step()
   local step = self.done + 1
   local scalars = scalars_of(self, step)
   local clock = core.files.seconds()
-  local result = self.ranks:run("step", { step = step - 1, scalars = scalars })
+  local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check })
   result.ms = (core.files.seconds() - clock) * 1000
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length
@@ -135,7 +148,7 @@ function Run:explain_skip(step, scalars, result)
     result.skipped = "0 target tokens"
     return
   end
-  self.ranks:run("step", { step = step - 1, scalars = scalars, check = true })
+  execute(self, "step", { step = step - 1, scalars = scalars, check = true })
   error(string.format("step %d: the loss is %s and the gradient norm %s, but every output is finite alone",
     step, result.loss, result.grad_norm), 0)
 end
@@ -143,10 +156,11 @@ end
 --- Loss of the evaluation set, in the state after the last step.
 function Run:eval()
   assert(self.spec.eval, "the recipe has no eval")
-  return self.ranks:run("eval", { step = 0, scalars = {} })
+  return execute(self, "eval", { step = 0, scalars = {} })
 end
 
--- logical tensors -----------------------------------------------------------------------------------
+-- logical tensors
+-- -----------------------------------------------------------------------------------
 
 local function param_of(self, name)
   for _, param in ipairs(self.plan["local"].params) do
@@ -158,17 +172,20 @@ local function param_of(self, name)
     tostring(require("tidelock.suggest").nearest(name, list))), 0)
 end
 
---- The rank (from 0) that a shard is read from: dp 0, the first holder, one of each set of replicas.
+--- The rank (from 0) that a shard is read from: dp 0, the first holder, one of each set of
+--- replicas.
 local function shards_of(self, param)
   local list = {}
   for index, rank in ipairs(self.table) do
     local at = rank.coordinates
     local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
-    local own = at.dp == 0 and v and v.tensor and (param.axis and at.tp % param.replicas == 0 or at.tp == 0)
+    local own = at.dp == 0 and v and v.tensor and (param.axis and at.tp % param.replicas == 0
+      or at.tp == 0)
     if own and (not list.pp or list.pp == at.pp) then
       list.pp = at.pp
       list[#list + 1] = {
-        rank = index - 1, row_first = emit.resolve(param.row_first, at.tp), col_first = emit.resolve(param.col_first, at.tp),
+        rank = index - 1, row_first = emit.resolve(param.row_first, at.tp), col_first =
+          emit.resolve(param.col_first, at.tp),
       }
     end
   end
@@ -186,7 +203,8 @@ local function gather(self, param, key)
     local t = self.ranks:read(shard.rank, v.tensor)
     dtype = t:dtype()
     pieces[i] = {
-      tensor = t, row_first = shard.row_first, col_first = shard.col_first, rows = param.rows, cols = param.cols,
+      tensor = t, row_first = shard.row_first, col_first = shard.col_first, rows = param.rows,
+        cols = param.cols,
     }
   end
   return core.assemble(dtype, param.value.vector and { rows } or { rows, cols }, pieces)
@@ -205,7 +223,8 @@ end
 --- All weights by name: { name, param }, in bytewise order.
 function Run:weights()
   local list = {}
-  for i, param in ipairs(self.plan["local"].params) do list[i] = { name = param.name, param = param } end
+  for i, param in ipairs(self.plan["local"].params) do list[i] = { name = param.name, param =
+    param } end
   table.sort(list, function(a, b) return a.name < b.name end)
   return list
 end
@@ -239,12 +258,14 @@ function Run:optimizer_hash()
   return core.hash(table.concat(parts, " "))
 end
 
---- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the global
+--- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the
+--- global
 --- batch, or the shape of a weight for gradients.
 function Run:kept(name)
   local found = require("tidelock.kept").read(self, name)
   if not found then
-    error(string.format('%s was not kept; ask for it before planning: start { keep = { "%s" } }', name, name), 0)
+    error(string.format('%s was not kept; ask for it before planning: start { keep = { "%s" } }',
+      name, name), 0)
   end
   return found
 end
@@ -253,7 +274,8 @@ function Run:watched()
   local values = {}
   for _, watch in ipairs(self.watches) do
     local list = require("tidelock.kept").names(self, watch.pattern)
-    if #list == 0 then error(string.format("log.watch: %s matches no value and no gradient", watch.text), 0) end
+    if #list == 0 then error(string.format("log.watch: %s matches no value and no gradient",
+      watch.text), 0) end
     for _, name in ipairs(list) do
       values[name .. ":" .. watch.what] = stats[watch.what](self:kept(name))
     end
@@ -261,10 +283,10 @@ function Run:watched()
   return values
 end
 
---- Bytes as counted by the allocators beside the bytes that were planned.
+--- Bytes of the arenas as counted by their allocator, beside the bytes that were planned.
 function Run:memory()
   local counted = self.ranks:memory()
-  counted.planned_bytes = self.plan.summary.planned_bytes + self.data_bytes
+  counted.peak_bytes, counted.planned_bytes = counted.peak.arena, self.plan.summary.planned_bytes
   return counted
 end
 

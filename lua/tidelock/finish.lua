@@ -15,7 +15,8 @@ local function flat(v)
   return lower.reshaped(v, { count })
 end
 
--- weights and their state --------------------------------------------------------------------------
+-- weights and their state
+-- --------------------------------------------------------------------------
 
 --- m, v and, beside bf16 weights, the f32 master.
 local function state(self, param)
@@ -54,8 +55,10 @@ function finish.init(self, shared)
       local own = not param.fields.frozen and state(self, param) or { weight = self:weight(param) }
       local target = own.master or own.weight
       self:emit("init", {}, { lower.reshaped(target, { param.rows, param.cols }) }, {
-        kind = init_kinds[init.kind], name_hash = core.hash_int(param.name), row_first = param.row_first,
-        col_first = param.col_first, cols_full = param.full_cols, first = init.first, second = init.second,
+        kind = init_kinds[init.kind], name_hash = core.hash_int(param.name), row_first =
+          param.row_first,
+        col_first = param.col_first, cols_full = param.full_cols, first = init.first, second =
+          init.second,
       }, o)
       if own.master then self:emit("cast", { own.master }, { own.weight }, {}, o) end
       for _, name in ipairs { "m", "v" } do
@@ -84,7 +87,8 @@ end
 function finish.count(self, samples, source)
   local count = self:lasting("count", "i64", { 1 }, "state")
   local o = at("targets", "prologue", self.spec.model.site)
-  self:emit("count_targets", {}, { count }, { samples = samples, length = self.l.length, source = source }, o)
+  self:emit("count_targets", {}, { count }, { samples = samples, length = self.l.length, source =
+    source }, o)
   if self.dp > 1 then self:emit("all_reduce_count", { count }, { count }, { group = "dp" }, o) end
 end
 
@@ -104,11 +108,13 @@ function finish.loss(self, use)
   return loss
 end
 
--- finished gradients -------------------------------------------------------------------------------
+-- finished gradients
+-- -------------------------------------------------------------------------------
 
 local function add(self, a, b, use)
   local y = self:make("f32", flat(a).shape, "gradients", "sum of uses")
-  self:emit("binary", { flat(a), flat(b) }, { y }, { kind = 0, broadcast = 0 }, at(use.path, "finish", use.site))
+  self:emit("binary", { flat(a), flat(b) }, { y }, { kind = 0, broadcast = 0 }, at(use.path,
+    "finish", use.site))
   return y
 end
 
@@ -128,7 +134,8 @@ local function total(self, shared, value, uses)
         if peer ~= owner and owner == self.rank then
           self:emit("send", { part }, {}, { group = "pp", peer = peer, channel = 2 }, o)
         elseif peer ~= owner and peer == self.rank then
-          part = self:make("f32", { use.value.rows * use.value.cols }, "gradients", "use of another stage")
+          part = self:make("f32", { use.value.rows * use.value.cols }, "gradients",
+            "use of another stage")
           self:emit("recv", {}, { part }, { group = "pp", peer = owner, channel = 2 }, o)
         end
       end
@@ -157,7 +164,8 @@ local function epilogue(self, shared)
   end
 end
 
--- norm, clip, update -------------------------------------------------------------------------------
+-- norm, clip, update
+-- -------------------------------------------------------------------------------
 
 --- Slots of the squared sums: 16 or leaves.tp floats per tensor, in bytewise order of names.
 local function slot_table(self)
@@ -201,7 +209,8 @@ local function norm(self, shared, gradients, loss)
   for i, param in ipairs(list) do
     counts[i] = width
     if gradients[param.name] then
-      local slot = { buffer = slots.buffer, dtype = "f32", shape = { width }, offset = (i - 1) * width * 4 }
+      local slot = { buffer = slots.buffer, dtype = "f32", shape = { width }, offset =
+        (i - 1) * width * 4 }
       square(self, shared, param, gradients[param.name], slot)
     end
   end
@@ -209,7 +218,8 @@ local function norm(self, shared, gradients, loss)
   spread(self, slots, o)
   local value = self:lasting("grad norm", "f32", { 1 }, "state")
   local control = self:lasting("control", "f32", { 2 }, "state")
-  self:emit("grad_norm", { slots, self:lasting("count", "i64", { 1 }, "state"), loss }, { value, control },
+  self:emit("grad_norm", { slots, self:lasting("count", "i64", { 1 }, "state"), loss },
+    { value, control },
     { counts = counts, clip = self.spec.train.clip or 0 }, o)
   return control
 end
@@ -217,8 +227,10 @@ end
 local function update(self, param, gradient, control)
   local own, fields = state(self, param), param.fields
   local optimizer = self.spec.train.optimizer
-  self:emit("adamw", { lower.reshaped(gradient, own.weight.shape), control }, { own.weight, own.m, own.v, own.master }, {
-    scalar_first = 0, beta1 = optimizer.beta1, beta2 = optimizer.beta2, eps = optimizer.eps, decay = fields.decay,
+  self:emit("adamw", { lower.reshaped(gradient, own.weight.shape), control }, { own.weight, own.m,
+    own.v, own.master }, {
+    scalar_first = 0, beta1 = optimizer.beta1, beta2 = optimizer.beta2, eps = optimizer.eps,
+      decay = fields.decay,
     lr_scale = fields.lr_scale,
   }, at(param.name, "update", param.weight.site))
 end
@@ -231,7 +243,8 @@ function finish.step(self, shared)
   for _, param in ipairs(self.l.params) do
     if held(self, shared, param) and not param.fields.frozen then
       gradients[param.name] = total(self, shared, param.value, self.b.uses[param.value.id])
-      self:keep(param.name .. ".grad", gradients[param.name], { value = param.value, param = param })
+      self:keep(param.name .. ".grad", gradients[param.name], { value = param.value, param =
+        param })
     end
   end
   local control = norm(self, shared, gradients, loss)

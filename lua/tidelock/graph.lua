@@ -2,8 +2,10 @@
 ---
 ---     value --node--> value --node--> value          nodes are kept in the order of the calls
 ---
---- A value has named dims: (tokens, dim), (tokens, heads, head_dim), (dim). A dim that the model maps
---- to the axis "tp" may be cut over tensor-parallel ranks; which dims those are belongs to the model,
+--- A value has named dims: (tokens, dim), (tokens, heads, head_dim), (dim). A dim that the model
+--- maps
+--- to the axis "tp" may be cut over tensor-parallel ranks; which dims those are belongs to the
+--- model,
 --- because it fixes where the leaves of sums lie, at every tp. Nothing is computed here.
 local where = require "tidelock.where"
 
@@ -91,10 +93,12 @@ end
 --- Names a dim of this graph, of `size` elements; `axis` "tp" lets it be cut over tp ranks.
 function Graph:dim(name, size, axis)
   if math.type(size) ~= "integer" or size < 1 then
-    fail(self, string.format("dim %s: expected a positive integer size, got %s", name, tostring(size)))
+    fail(self, string.format("dim %s: expected a positive integer size, got %s", name,
+      tostring(size)))
   end
   if axis ~= nil and axis ~= "tp" then
-    fail(self, string.format('dim %s: axis %s; a dim may be mapped to "tp" or to nothing', name, tostring(axis)))
+    fail(self, string.format('dim %s: axis %s; a dim may be mapped to "tp" or to nothing', name,
+      tostring(axis)))
   end
   return self:define(name, size, axis)
 end
@@ -113,7 +117,8 @@ local function find_dim(g, name)
       for key in pairs(g.scopes[i].dims) do known[#known + 1] = key end
     end
     table.sort(known)
-    fail(g, string.format("no dim is called %s; there are %s (g.dim makes one)", name, table.concat(known, ", ")))
+    fail(g, string.format("no dim is called %s; there are %s (g.dim makes one)", name,
+      table.concat(known, ", ")))
   end
   return dim
 end
@@ -200,7 +205,8 @@ end
 local function same_dims(a, b)
   if #a.dims ~= #b.dims then return false end
   for i, dim in ipairs(a.dims) do
-    if dim ~= b.dims[i] and (dim.name ~= b.dims[i].name or dim.size ~= b.dims[i].size) then return false end
+    if dim ~= b.dims[i] and (dim.name ~= b.dims[i].name or dim.size ~=
+      b.dims[i].size) then return false end
   end
   return true
 end
@@ -224,13 +230,15 @@ function Graph:matmul(a, b)
   if not (is_value(a) and is_value(b)) then fail(self, "matmul wants two values") end
   if a.weight then a, b = b, a end
   if not b.weight or a.weight then
-    fail(self, string.format("matmul wants an activation and a weight, got %s and %s", dims_text(a), dims_text(b)))
+    fail(self, string.format("matmul wants an activation and a weight, got %s and %s",
+      dims_text(a), dims_text(b)))
   end
   local out, inner = {}, {}
   for _, dim in ipairs(b.dims) do
     if has_dim(a, dim) then inner[#inner + 1] = dim
     elseif #inner > 0 then
-      fail(self, string.format("weight %s %s: write output dims first, then the dims that are summed",
+      fail(self,
+        string.format("weight %s %s: write output dims first, then the dims that are summed",
         b.weight.name, dims_text(b)))
     else out[#out + 1] = dim end
   end
@@ -244,7 +252,8 @@ function Graph:matmul(a, b)
     if not summed then rest[#rest + 1] = dim end
   end
   if #rest ~= 1 or rest[1].name ~= "tokens" then
-    fail(self, string.format("matmul: %s must be (tokens, the dims of %s that are summed)", dims_text(a), dims_text(b)))
+    fail(self, string.format("matmul: %s must be (tokens, the dims of %s that are summed)",
+      dims_text(a), dims_text(b)))
   end
   return self:linear(a, { b }, nil, { out }, inner)
 end
@@ -289,7 +298,8 @@ local function binary(name, a, b)
   if type(a) == "number" and name == "mul" then return scaled(g, b, a) end
   if type(b) == "number" and name == "div" then return scaled(g, a, 1 / b) end
   if not (is_value(a) and is_value(b)) then
-    fail(g, string.format("%s of a value and %s: numbers only multiply or divide", name, tostring(is_value(a) and b or a)))
+    fail(g, string.format("%s of a value and %s: numbers only multiply or divide", name,
+      tostring(is_value(a) and b or a)))
   end
   local broadcast = 0
   if not same_dims(a, b) then
@@ -298,18 +308,21 @@ local function binary(name, a, b)
     for i, dim in ipairs(b.dims) do
       local other = a.dims[i + offset]
       if offset < 1 or other.name ~= dim.name or other.size ~= dim.size then
-        fail(g, string.format("%s: the dims %s and %s do not meet", name, dims_text(a), dims_text(b)))
+        fail(g, string.format("%s: the dims %s and %s do not meet", name, dims_text(a),
+          dims_text(b)))
       end
     end
     if name == "div" or name == "sub" then
-      fail(g, string.format("%s: %s and %s: a row on the right is only added or multiplied", name, dims_text(a), dims_text(b)))
+      fail(g, string.format("%s: %s and %s: a row on the right is only added or multiplied", name,
+        dims_text(a), dims_text(b)))
     end
     broadcast = 1
   end
   if name == "div" then
     fail(g, "values are not divided by values: multiply by exp(-log(x))")
   end
-  return g:node("binary", { a, b }, { { a.dims, a.dtype } }, { kind = kinds[name], broadcast = broadcast, name = name })
+  return g:node("binary", { a, b }, { { a.dims, a.dtype } }, { kind = kinds[name], broadcast =
+    broadcast, name = name })
 end
 
 function Value.__add(a, b) return binary("add", a, b) end
@@ -320,12 +333,14 @@ function Value.__unm(a) return a.graph:neg(a) end
 function Value.__tostring(v) return string.format("value %s%s", v.name or v.id, dims_text(v)) end
 
 function Graph:cast(x, dtype)
-  if dtype ~= "f32" and dtype ~= "bf16" then fail(self, "cast: dtype " .. tostring(dtype) .. "; f32 or bf16") end
+  if dtype ~= "f32" and dtype ~= "bf16" then fail(self, "cast: dtype " .. tostring(dtype)
+    .. "; f32 or bf16") end
   if x.dtype == dtype then return x end
   return self:node("cast", { x }, { { x.dims, dtype } })
 end
 
---- Loss of each target token: log(sum(exp(z))) - z[target], f32 (tokens); 0 where there is no target.
+--- Loss of each target token: log(sum(exp(z))) - z[target], f32 (tokens); 0 where there is no
+--- target.
 function Graph:cross_entropy(logits, targets, options)
   options = options or {}
   return self:node("cross_entropy", { logits, targets }, { { { logits.dims[1] }, "f32" } },
@@ -336,7 +351,8 @@ end
 function Graph:logsumexp(logits, dim)
   local last = logits.dims[#logits.dims]
   if dim ~= nil and last.name ~= dim then
-    fail(self, string.format("logsumexp over %s: the last dim of %s is %s", dim, dims_text(logits), last.name))
+    fail(self, string.format("logsumexp over %s: the last dim of %s is %s", dim,
+      dims_text(logits), last.name))
   end
   return self:node("logsumexp", { logits }, { { { logits.dims[1] }, "f32" } })
 end
@@ -344,9 +360,11 @@ end
 --- An extra loss: `values` (tokens), one number per target token, times `scale`; logged by name.
 function Graph:add_loss(name, values, scale)
   if #values.dims ~= 1 or values.dims[1].name ~= "tokens" then
-    fail(self, string.format("add_loss %s: one number per token is wanted, got %s", name, dims_text(values)))
+    fail(self, string.format("add_loss %s: one number per token is wanted, got %s", name,
+      dims_text(values)))
   end
-  self.losses[#self.losses + 1] = { name = name, value = scale and scaled(self, values, scale) or values }
+  self.losses[#self.losses + 1] = { name = name, value = scale and scaled(self, values, scale)
+    or values }
 end
 
 --- Functions of recipes are written g.matmul(a, b): the same methods without the colon.

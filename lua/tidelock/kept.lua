@@ -25,7 +25,8 @@ local function gradient_pieces(run, facts, rank, at, index)
   if at.dp ~= 0 or (not param.axis and at.tp ~= 0) or at.tp % param.replicas ~= 0 then return {} end
   return { {
     tensor = run.ranks:read(index, facts.tensor), rows = param.rows, cols = param.cols,
-    row_first = emit.resolve(param.row_first, at.tp), col_first = emit.resolve(param.col_first, at.tp),
+    row_first = emit.resolve(param.row_first, at.tp), col_first = emit.resolve(param.col_first,
+      at.tp),
   } }
 end
 
@@ -77,7 +78,8 @@ function kept.read(run, name)
         shape, dtype = shape or shape_of(run, facts), facts.view.dtype
         local add = facts.param and gradient_pieces(run, facts, nil, at, index - 1)
           or facts.value.region == "step" and step_pieces(run, facts, at, index - 1)
-          or not facts.param and facts.value.region ~= "step" and activation_pieces(run, facts, at, index - 1)
+          or not facts.param and facts.value.region ~= "step" and activation_pieces(run, facts,
+            at, index - 1)
         for _, piece in ipairs(add or {}) do pieces[#pieces + 1] = piece end
       end
     end

@@ -27,7 +27,8 @@ function lower.new(plan, rank, shared)
   local l, b, spec = plan["local"], plan.backward, plan.spec
   local self = setmetatable({
     plan = plan, l = l, b = b, spec = spec, rank = rank, instructions = {}, buffers = {}, kept = {},
-    persistent = {}, tables = {}, sections = {}, sums = {}, chunk_of = shared.chunk_of, keep_patterns = shared.keep, pp = spec.layout.pp,
+    persistent = {}, tables = {}, sections = {}, sums = {}, chunk_of = shared.chunk_of,
+      keep_patterns = shared.keep, pp = spec.layout.pp,
     dp = spec.layout.dp, samples = spec.batch.samples // spec.layout.dp,
   }, Lower)
   return self
@@ -36,12 +37,14 @@ end
 -- buffers and views ----------------------------------------------------------------------------
 
 function Lower:buffer(bytes, kind, name, persistent)
-  local buffer = { bytes = bytes, kind = kind, name = name, persistent = persistent, id = #self.buffers + 1 }
+  local buffer = { bytes = bytes, kind = kind, name = name, persistent = persistent,
+    id = #self.buffers + 1 }
   self.buffers[buffer.id] = buffer
   return buffer
 end
 
-local function view(buffer, dtype, shape) return { buffer = buffer, dtype = dtype, shape = shape } end
+local function view(buffer, dtype, shape) return { buffer = buffer, dtype = dtype, shape =
+  shape } end
 
 function Lower:make(dtype, shape, kind, name, persistent)
   local count = 1
@@ -66,7 +69,8 @@ function Lower:lasting(key, dtype, shape, kind, name)
 end
 
 function Lower:weight(param)
-  return self:lasting("weight " .. param.name, param.fields.dtype, shape_of(param.value), "weights", param.name)
+  return self:lasting("weight " .. param.name, param.fields.dtype, shape_of(param.value),
+    "weights", param.name)
 end
 
 --- The view of a local value in a micro-batch (0 based); made at its first mention.
@@ -77,9 +81,11 @@ function Lower:at(value, env)
   if value.region == "step" then env = self.step_env end
   local known = env[value.id]
   if not known then
-    known = self:make(value.dtype, shape_of(value), value.input and "data" or "activations", value.name)
+    known = self:make(value.dtype, shape_of(value), value.input and "data" or "activations",
+      value.name)
     env[value.id] = known
-    if value.name and not value.gradient_of then self:keep(value.name, known, { value = value, micro = env.micro }) end
+    if value.name and not value.gradient_of then self:keep(value.name, known, { value = value,
+      micro = env.micro }) end
   end
   return known
 end
@@ -110,7 +116,8 @@ end
 function Lower:emit(op, inputs, outputs, attrs, o)
   local index = #self.instructions + 1
   self.instructions[index] = {
-    op = op, inputs = inputs, outputs = outputs, attrs = attrs or {}, site = o.site, micro = o.micro or 0,
+    op = op, inputs = inputs, outputs = outputs, attrs = attrs or {}, site = o.site, micro =
+      o.micro or 0,
     phase = o.phase, path = o.path,
   }
   for i = 1, #inputs do touch(self, inputs[i], index) end
@@ -139,7 +146,8 @@ function Lower:rope_table(node)
     self.tables[#self.tables + 1] = {
       view = known, site = node.site,
       attrs = {
-        kind = kind, original = scaling.original or 8192, base = a.base, factor = scaling.factor or 1,
+        kind = kind, original = scaling.original or 8192, base = a.base, factor = scaling.factor
+          or 1,
         low = scaling.low or 1, high = scaling.high or 4,
       },
     }
@@ -216,7 +224,8 @@ function lowering.dropout(self, node, env, o)
   for key, value in pairs(a) do attrs[key] = value end
   attrs.key, attrs.key_name = core.hash_int(a.key_name), nil
   attrs.first = (o.micro or 0) * self.l.samples
-  self:emit("dropout", { self:at(node.inputs[1], env) }, { self:at(node.outputs[1], env) }, attrs, o)
+  self:emit("dropout", { self:at(node.inputs[1], env) }, { self:at(node.outputs[1], env) }, attrs,
+    o)
 end
 
 --- One node (forward or backward) of a micro-batch.
@@ -244,7 +253,8 @@ function Lower:sum_of(use)
   local trunk = use.region == "trunk"
   local length = use.matrix and trunk and (self.l.length + use.runs - 1) // use.runs or self.l.length
   local actions, depth, spare = accumulate.plan {
-    samples = use.samples or self.samples, micro = self.l.samples, leaves = self.spec.policy.leaves.dp // self.dp,
+    samples = use.samples or self.samples, micro = self.l.samples, leaves =
+      self.spec.policy.leaves.dp // self.dp,
     length = length, matrix = use.matrix,
   }
   local sum = { actions = actions, runs = runs, stack = {}, by_run = use.matrix and runs > 1 }
@@ -325,7 +335,8 @@ function Lower:accumulate(use, env, phase)
     elseif action.kind == "zero" then
       self:emit("fill", {}, { target }, { value = 0 }, o)
     else
-      self:emit("binary", { target, sum.stack[action.from] }, { target }, { kind = 0, broadcast = 0 }, o)
+      self:emit("binary", { target, sum.stack[action.from] }, { target }, { kind = 0, broadcast =
+        0 }, o)
     end
   end
 end

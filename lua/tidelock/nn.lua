@@ -30,7 +30,8 @@ local function declare(kind)
     return module(kind, schema.check("nn." .. kind, options or {}, where.here()))
   end
 end
-for _, kind in ipairs { "attention", "rms_norm", "layer_norm", "swiglu", "gelu", "linear", "dropout", "moe" } do
+for _, kind in ipairs { "attention", "rms_norm", "layer_norm", "swiglu", "gelu", "linear",
+  "dropout", "moe" } do
   declare(kind)
 end
 
@@ -42,16 +43,19 @@ function nn.residual(options)
     if math.type(key) ~= "integer" then rest[key] = value end
   end
   if #children == 0 then
-    error(string.format("%s: nn.residual has no modules; write nn.residual { norm, mixer }", where.here()), 0)
+    error(string.format("%s: nn.residual has no modules; write nn.residual { norm, mixer }",
+      where.here()), 0)
   end
   return module("residual", schema.check("nn.residual", rest, where.here()), children)
 end
 
---- A graph written by hand: nn.graph(name, function(g, x) ... return y end); the name may be left out.
+--- A graph written by hand: nn.graph(name, function(g, x) ... return y end); the name may be left
+--- out.
 function nn.graph(name, fn)
   if fn == nil then name, fn = nil, name end
   if type(fn) ~= "function" then
-    error(string.format("%s: nn.graph wants a function of (g, x), got %s", where.here(), type(fn)), 0)
+    error(string.format("%s: nn.graph wants a function of (g, x), got %s", where.here(),
+      type(fn)), 0)
   end
   return module("graph", { name = name, fn = fn })
 end
@@ -90,7 +94,8 @@ nn.apply = apply
 
 function Module:__call(x, ...)
   if not graph.is_value(x) then
-    error(string.format("%s: nn.%s is called on a graph value, got %s", where.here(), self.kind, type(x)), 0)
+    error(string.format("%s: nn.%s is called on a graph value, got %s", where.here(), self.kind,
+      type(x)), 0)
   end
   return apply(self, x, false, ...)
 end
@@ -105,7 +110,8 @@ function build.residual(g, m, x)
   local y = x
   for i, child in ipairs(m.children) do y = apply(child, y, i == #m.children) end
   if m.options.dropout and m.options.dropout > 0 then
-    y = g:node("dropout", { y }, { { y.dims, y.dtype } }, { rate = m.options.dropout, key = g:path() .. ".dropout" })
+    y = g:node("dropout", { y }, { { y.dims, y.dtype } }, { rate = m.options.dropout,
+      key = g:path() .. ".dropout" })
   end
   return g:named("sum", x + y)
 end
@@ -125,8 +131,10 @@ function build.rms_norm(g, m, x)
 end
 
 function build.layer_norm(g, m, x)
-  local y = g:node("layer_norm", { x, gain(g, "gain", width(x), "gain"), gain(g, "bias", width(x), "bias") },
-    { { x.dims, x.dtype }, { { x.dims[1] }, "f32" }, { { x.dims[1] }, "f32" } }, { eps = m.options.eps })
+  local y = g:node("layer_norm", { x, gain(g, "gain", width(x), "gain"), gain(g, "bias", width(x),
+    "bias") },
+    { { x.dims, x.dtype }, { { x.dims[1] }, "f32" }, { { x.dims[1] }, "f32" } },
+      { eps = m.options.eps })
   return y
 end
 
@@ -148,20 +156,23 @@ function build.attention(g, m, x)
   local dim = width(x)
   local head_dim = o.head_dim or dim.size // o.heads
   if not o.head_dim and dim.size % o.heads ~= 0 then
-    error(string.format("%s: nn.attention: heads %d do not divide dim %d; set head_dim", m.site, o.heads, dim.size), 0)
+    error(string.format("%s: nn.attention: heads %d do not divide dim %d; set head_dim", m.site,
+      o.heads, dim.size), 0)
   end
   local heads = g:define("heads", o.heads, "tp")
   local kv_heads = g:define("kv_heads", o.kv_heads or o.heads, "tp")
   local channels = g:define("head_dim", head_dim)
   local q, k, v = parts(g, x, { dim },
-    { { "q", { heads, channels } }, { "k", { kv_heads, channels } }, { "v", { kv_heads, channels } } }, o.bias)
+    { { "q", { heads, channels } }, { "k", { kv_heads, channels } },
+      { "v", { kv_heads, channels } } }, o.bias)
   local rope = o.rope
   if rope ~= false then
     if type(rope) ~= "table" then rope = { base = 10000 } end
     q = g:node("rope", { q }, { { q.dims, q.dtype } }, rope)
     k = g:node("rope", { k }, { { k.dims, k.dtype } }, rope)
   end
-  local y = g:node("attention", { q, k, v }, { { q.dims, q.dtype }, { { q.dims[1], heads }, "f32" } },
+  local y = g:node("attention", { q, k, v }, { { q.dims, q.dtype }, { { q.dims[1], heads },
+    "f32" } },
     { window = o.window or 0, scale = o.scale })
   g:named("mixed", y)
   return parts(g, y, { heads, channels }, { { "o", { dim } } }, o.bias)
@@ -169,7 +180,8 @@ end
 
 function build.swiglu(g, m, x)
   local dim, hidden = width(x), g:define("hidden", m.options.hidden, "tp")
-  local gate, up = parts(g, x, { dim }, { { "gate", { hidden } }, { "up", { hidden } } }, m.options.bias)
+  local gate, up = parts(g, x, { dim }, { { "gate", { hidden } }, { "up", { hidden } } },
+    m.options.bias)
   local y = g:node("swiglu", { gate, up }, { { up.dims, up.dtype } })
   return parts(g, y, { hidden }, { { "down", { dim } } }, m.options.bias)
 end
@@ -187,7 +199,8 @@ end
 
 function build.dropout(g, m, x)
   if m.options.rate == 0 then return x end
-  return g:node("dropout", { x }, { { x.dims, x.dtype } }, { rate = m.options.rate, key = g:path() .. ".dropout" })
+  return g:node("dropout", { x }, { { x.dims, x.dtype } }, { rate = m.options.rate, key = g:path()
+    .. ".dropout" })
 end
 
 function build.moe(_, m)

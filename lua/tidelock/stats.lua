@@ -1,6 +1,7 @@
 --- stats.lua - one number of a whole tensor, in a fixed order: it has bits of its own.
 ---
----     norm, rms   sums of squares in chunks of 65,536 elements (kernels/reduce/reduce.h: square_sum)
+---     norm, rms   sums of squares in chunks of 65,536 elements (kernels/reduce/reduce.h:
+---     square_sum)
 ---     mean        sums of blocks of 64 elements (sum_tokens)
 ---     max         exact
 ---     hash        of names, indices and bits; 16 hex digits
@@ -19,7 +20,8 @@ local function squares(t)
   local x, count = flat(t)
   local matrix = core.assemble(t:dtype(), { 1, count }, { { tensor = x, rows = 1, cols = count } })
   local slots = core.tensor("f32", { 1 })
-  core.call("square_sum", { matrix }, { slots }, { axis = 0, begin = 0, extent = 1, parts = 1, slot_first = 0 })
+  core.call("square_sum", { matrix }, { slots }, { axis = 0, begin = 0, extent = 1, parts = 1,
+    slot_first = 0 })
   return slots:flat()[1], count
 end
 

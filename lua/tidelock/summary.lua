@@ -7,7 +7,8 @@ local summary = {}
 --- Heads of the first attention of the model; nil when there is none.
 local function heads_of(graph)
   for _, node in ipairs(graph.nodes) do
-    if node.op == "attention" then return node.inputs[1].dims[2].size, node.inputs[2].dims[2].size end
+    if node.op == "attention" then return node.inputs[1].dims[2].size,
+      node.inputs[2].dims[2].size end
   end
 end
 
@@ -31,7 +32,8 @@ local function arena_bytes(plan)
 end
 
 ---@param plan table # after the stage place
----@return table # { weights, tensors, layers, dim, vocab, heads, kv_heads, ranks, planned_bytes, rank_bytes,
+---@return table # { weights, tensors, layers, dim, vocab, heads, kv_heads, ranks, planned_bytes,
+--- rank_bytes,
 ---  memory_kinds, leaf_buffers, stages, bubble }
 function summary.of(plan)
   local model, layout = plan.spec.model, plan.spec.layout
@@ -44,9 +46,12 @@ function summary.of(plan)
   end
   local m, p = plan.micros, layout.pp
   return {
-    weights = count, tensors = #plan.graph.weights, layers = model.layers, dim = model.dim, vocab = model.vocab,
-    heads = heads, kv_heads = kv_heads, ranks = layout.tp * layout.dp * layout.pp, planned_bytes = arena_bytes(plan),
-    rank_bytes = plan.places[fullest].bytes, memory_kinds = plan.places[fullest].kinds, leaf_buffers = leaf_buffers(plan),
+    weights = count, tensors = #plan.graph.weights, layers = model.layers, dim = model.dim,
+      vocab = model.vocab,
+    heads = heads, kv_heads = kv_heads, ranks = layout.tp * layout.dp * layout.pp, planned_bytes =
+      arena_bytes(plan),
+    rank_bytes = plan.places[fullest].bytes, memory_kinds = plan.places[fullest].kinds,
+      leaf_buffers = leaf_buffers(plan),
     stages = plan.stages, bubble = p > 1 and (p - 1) / (m + p - 1) or 0,
   }
 end

@@ -112,7 +112,7 @@ end
 --- The spec and the key of the recipe as written.
 local function as_written(request)
   local run <close> = start(request, {})
-  return run:plan().spec, run:plan().key
+  return run.plan.spec, run.plan.key
 end
 
 --- Run the recipe with these overrides. Returns the bits of every step and of the weights, or nil

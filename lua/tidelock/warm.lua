@@ -18,7 +18,8 @@ local function shard(param, whole, row_first, col_first)
     for r = 0, true_rows - 1 do
       for c = 0, cols - 1 do
         pieces[#pieces + 1] = {
-          tensor = flat, rows = 1, cols = 1, source_row = (row_first + r) * param.weight.cols + col_first + c,
+          tensor = flat, rows = 1, cols = 1, source_row = (row_first + r) * param.weight.cols
+            + col_first + c,
           row_first = r, col_first = c,
         }
       end
@@ -35,7 +36,8 @@ function warm.set(run, param, whole)
     local persistent = run.plan.ranks[at.pp + 1].persistent
     local weight, master = persistent["weight " .. param.name], persistent["master " .. param.name]
     if weight and weight.tensor then
-      local part = shard(param, whole, emit.resolve(param.row_first, at.tp), emit.resolve(param.col_first, at.tp))
+      local part = shard(param, whole, emit.resolve(param.row_first, at.tp),
+        emit.resolve(param.col_first, at.tp))
       if master and master.tensor then run.ranks:write(index - 1, master.tensor, part) end
       if param.fields.dtype ~= "f32" then
         local rounded = core.tensor(param.fields.dtype, part:shape())
@@ -50,14 +52,16 @@ end
 local function from_function(param)
   local rows, cols = param.weight.rows, param.weight.cols
   if rows * cols > warm.function_elements_max then
-    error(string.format("%s: init: a function is called for each of %d elements; at most %d", param.name, rows * cols,
+    error(string.format("%s: init: a function is called for each of %d elements; at most %d",
+      param.name, rows * cols,
       warm.function_elements_max), 0)
   end
   local numbers = {}
   for i = 0, rows * cols - 1 do
     local value = param.fields.init.fn(i)
     if type(value) ~= "number" then
-      error(string.format("%s: init(%d) gave %s; a number is wanted", param.name, i, type(value)), 0)
+      error(string.format("%s: init(%d) gave %s; a number is wanted", param.name, i, type(value)),
+        0)
     end
     numbers[i + 1] = value
   end
@@ -68,7 +72,8 @@ end
 local function open(folder, site)
   local path = folder .. "/weights.safetensors"
   if not core.files.exists(path) then
-    error(string.format("%s: from: there is no %s; run the recipe that makes it first", site, path), 0)
+    error(string.format("%s: from: there is no %s; run the recipe that makes it first", site,
+      path), 0)
   end
   local file, message = core.weights.open(path)
   if not file then error(string.format("%s: from: %s", site, message), 0) end
@@ -82,7 +87,8 @@ local function from_run(param, files)
   local shape, count = t:shape(), 1
   for _, size in ipairs(shape) do count = count * size end
   if count ~= param.weight.rows * param.weight.cols or shape[1] ~= param.weight.rows then
-    error(string.format("%s: from %s: %s is (%s) there and (%d, %d) here", param.weight.site, folder, param.name,
+    error(string.format("%s: from %s: %s is (%s) there and (%d, %d) here", param.weight.site,
+      folder, param.name,
       table.concat(shape, ", "), param.weight.rows, param.weight.cols), 0)
   end
   if t:dtype() == "f32" then return t end

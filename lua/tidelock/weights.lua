@@ -28,10 +28,12 @@ local default_init = {
   vector = { kind = "constant", first = 0, second = 0 },
 }
 
---- init = 0.01 | "zeros" | "ones" | { "normal", std } | { "uniform", a } | { "constant", c } | function
+--- init = 0.01 | "zeros" | "ones" | { "normal", std } | { "uniform", a } | { "constant", c } |
+--- function
 local function parse_init(value, site, path, problems)
   if type(value) == "number" then return { kind = "normal", first = 0, second = value } end
-  if type(value) == "function" then return { kind = "function", fn = value, first = 0, second = 0 } end
+  if type(value) == "function" then return { kind = "function", fn = value, first = 0, second =
+    0 } end
   local name = type(value) == "table" and value[1] or value
   local x = type(value) == "table" and value[2]
   if name == "zeros" then return { kind = "constant", first = 0, second = 0 } end
@@ -41,8 +43,10 @@ local function parse_init(value, site, path, problems)
     if name == "uniform" then return { kind = "uniform", first = -x, second = x } end
     if name == "constant" then return { kind = "constant", first = x, second = 0 } end
   end
-  problems:add(site, path, 'expected a number (standard deviation), "zeros", "ones", { "normal", 0.02 },'
-    .. ' { "uniform", 0.1 }, { "constant", 1 } or a function of the index; got ' .. types.show(value))
+  problems:add(site, path,
+    'expected a number (standard deviation), "zeros", "ones", { "normal", 0.02 },'
+    .. ' { "uniform", 0.1 }, { "constant", 1 } or a function of the index; got '
+      .. types.show(value))
   return default_init.vector
 end
 
@@ -52,7 +56,8 @@ local checks = {
   frozen = function(v) return type(v) == "boolean", "true or false" end,
   from = function(v) return type(v) == "string", "a folder of a run" end,
   dtype = function(v) return v == "f32" or v == "bf16", '"f32" or "bf16"' end,
-  optimizer = function(v) return v == "adamw" or type(v) == "table" and v[1] == "adamw", '{ "adamw" } (there is no other)' end,
+  optimizer = function(v) return v == "adamw" or type(v) == "table" and v[1] == "adamw",
+    '{ "adamw" } (there is no other)' end,
 }
 
 local function set(resolved, field, value, site, path, from, problems)
@@ -61,7 +66,8 @@ local function set(resolved, field, value, site, path, from, problems)
   else
     local ok, wanted = checks[field](value)
     if not ok then
-      problems:add(site, path .. "." .. field, "expected " .. wanted .. ", got " .. types.show(value))
+      problems:add(site, path .. "." .. field, "expected " .. wanted .. ", got "
+        .. types.show(value))
       return
     end
   end
@@ -73,7 +79,8 @@ local function defaults(weight, spec)
   return {
     init = default_init[weight.kind], decay = decays and spec.train.optimizer.decay or 0,
     lr_scale = 1, frozen = false, dtype = spec.dtype, optimizer = spec.train.optimizer,
-    by = { init = "default", decay = "default", lr_scale = "default", frozen = "default", dtype = "default",
+    by = { init = "default", decay = "default", lr_scale = "default", frozen = "default", dtype =
+      "default",
       optimizer = "default" },
   }
 end
@@ -85,12 +92,14 @@ local function apply_rule(resolved, list, i, spec, problems)
   for _, pattern in ipairs(rule) do
     local found = names.select(pattern, list)
     if #found == 0 then
-      problems:add(site, path, string.format("the pattern %q matches no weight; nearest: %s", pattern,
+      problems:add(site, path, string.format("the pattern %q matches no weight; nearest: %s",
+        pattern,
         suggest.nearest(pattern, list, 3)))
     end
     for _, name in ipairs(found) do
       for _, key in ipairs(fields) do
-        if rule[key] ~= nil then set(resolved[name], key, rule[key], site, path, "rule " .. i, problems) end
+        if rule[key] ~= nil then set(resolved[name], key, rule[key], site, path, "rule " .. i,
+          problems) end
       end
     end
   end
@@ -111,7 +120,8 @@ function weights.resolve(graph, spec, problems)
       if is_field[key] then
         set(own, key, value, weight.site, weight.name, "given", problems)
       else
-        problems:add(weight.site, weight.name .. "." .. tostring(key), "no such field of a weight; there are "
+        problems:add(weight.site, weight.name .. "." .. tostring(key),
+          "no such field of a weight; there are "
           .. table.concat(fields, ", "))
       end
     end

@@ -13,7 +13,8 @@ local function run(o)
         local chain = {}
         for s = action.first, action.first + action.samples - 1 do
           assert(s // o.micro == micro - 1, "a sample of another micro-batch")
-          chain[#chain + 1] = action.rows and string.format("%d:%d+%d", s + (o.base or 0), action.row, action.rows)
+          chain[#chain + 1] = action.rows and string.format("%d:%d+%d", s + (o.base or 0),
+            action.row, action.rows)
             or tostring(s + (o.base or 0))
         end
         if action.mode == 1 then
@@ -28,7 +29,8 @@ local function run(o)
       elseif action.kind == "zero" then
         stack[action.buffer] = "0"
       else
-        stack[action.buffer] = "(" .. text(stack[action.buffer]) .. " + " .. text(stack[action.from]) .. ")"
+        stack[action.buffer] = "(" .. text(stack[action.buffer]) .. " + "
+          .. text(stack[action.from]) .. ")"
         stack[action.from] = nil
       end
     end
@@ -39,7 +41,8 @@ end
 local function tree(parts)
   while #parts > 1 do
     local next_parts = {}
-    for i = 1, #parts, 2 do next_parts[#next_parts + 1] = "(" .. parts[i] .. " + " .. parts[i + 1] .. ")" end
+    for i = 1, #parts, 2 do next_parts[#next_parts + 1] = "(" .. parts[i] .. " + " .. parts[i + 1]
+      .. ")" end
     parts = next_parts
   end
   return parts[1]
@@ -52,11 +55,13 @@ describe("sums of weight gradients", function()
   end)
 
   it("add an empty leaf as zero", function()
-    assert.are.equal("((0 + [0]) + (0 + [1]))", run { samples = 2, micro = 1, leaves = 4, length = 256, matrix = true })
+    assert.are.equal("((0 + [0]) + (0 + [1]))", run { samples = 2, micro = 1, leaves = 4, length =
+      256, matrix = true })
   end)
 
   it("close a block after 8,192 tokens and add blocks ascending", function()
-    assert.are.equal("(([0 1] + [2 3]) + [4])", run { samples = 5, micro = 1, leaves = 1, length = 4096, matrix = true })
+    assert.are.equal("(([0 1] + [2 3]) + [4])", run { samples = 5, micro = 1, leaves = 1, length =
+      4096, matrix = true })
   end)
 
   it("cut a sample that is longer than a block", function()
@@ -65,14 +70,17 @@ describe("sums of weight gradients", function()
   end)
 
   it("keep one chain per leaf for vectors", function()
-    assert.are.equal("[0 1 2 3 4]", run { samples = 5, micro = 1, leaves = 1, length = 4096, matrix = false })
+    assert.are.equal("[0 1 2 3 4]", run { samples = 5, micro = 1, leaves = 1, length = 4096,
+      matrix = false })
   end)
 
   for _, length in ipairs { 100, 2048, 3000, 8192, 9000 } do
     for _, leaves in ipairs { 1, 2, 4, 8 } do
-      it(string.format("do not depend on micro or dp: length %d, %d leaves", length, leaves), function()
+      it(string.format("do not depend on micro or dp: length %d, %d leaves", length, leaves),
+        function()
         for _, samples in ipairs { 8, 12, 16, 24 } do
-          local whole = run { samples = samples, micro = samples, leaves = leaves, length = length, matrix = true }
+          local whole = run { samples = samples, micro = samples, leaves = leaves, length =
+            length, matrix = true }
           for dp = 1, leaves do
             if leaves % dp == 0 and samples % dp == 0 then
               local share = samples // dp
@@ -81,7 +89,8 @@ describe("sums of weight gradients", function()
                   local parts = {}
                   for rank = 0, dp - 1 do
                     parts[rank + 1] = run {
-                      samples = share, micro = micro, leaves = leaves // dp, length = length, matrix = true, base = rank * share,
+                      samples = share, micro = micro, leaves = leaves // dp, length = length,
+                        matrix = true, base = rank * share,
                     }
                   end
                   assert.are.equal(whole, tree(parts))
@@ -96,7 +105,8 @@ describe("sums of weight gradients", function()
 
   it("use a stack of 1 + log2(leaves) buffers", function()
     for exponent = 0, 5 do
-      local _, depth = accumulate.plan { samples = 64, micro = 4, leaves = 1 << exponent, length = 16, matrix = true }
+      local _, depth = accumulate.plan { samples = 64, micro = 4, leaves = 1 << exponent, length =
+        16, matrix = true }
       assert.are.equal(exponent + 1, depth)
     end
   end)

@@ -19,7 +19,8 @@ local function tree(values, first, n)
   return core.f32(tree(values, first, n // 2) + tree(values, first + n // 2, n // 2))
 end
 
-local function fill(rank, i) return core.f32(support.fill_value(rank + 1, i) * 2.0 ^ (rank * 3 % 11)) end
+local function fill(rank, i) return core.f32(support.fill_value(rank + 1,
+  i) * 2.0 ^ (rank * 3 % 11)) end
 
 local probes = {
   Q4 = { values = { 2 ^ 24, 1, 1, -2 ^ 24 }, tree = 1 },
@@ -88,7 +89,8 @@ describe("all_reduce_max", function()
   it("finds the largest, with +0 above -0, whatever the order of ranks", function()
     local inf = math.huge
     for _, order in ipairs { { 1, 2, 3 }, { 3, 2, 1 }, { 2, 3, 1 } } do
-      local rows = { { -1, -0.0, -inf, 0.0, 5 }, { -2, 0.0, -inf, -0.0, 7 }, { -3, -0.0, -inf, -1, 6 } }
+      local rows = { { -1, -0.0, -inf, 0.0, 5 }, { -2, 0.0, -inf, -0.0, 7 }, { -3, -0.0, -inf, -1,
+        6 } }
       local x = {}
       for rank = 1, 3 do x[rank] = core.tensor("f32", { 5 }, rows[order[rank]]) end
       core.comm("all_reduce_max", x, x)
@@ -99,7 +101,8 @@ describe("all_reduce_max", function()
 
   it("hands NaN on", function()
     for nan = 1, 4 do
-      local x = tensors("f32", { 3 }, 4, function(rank) return rank + 1 == nan and 0 / 0 or rank end)
+      local x = tensors("f32", { 3 }, 4,
+        function(rank) return rank + 1 == nan and 0 / 0 or rank end)
       core.comm("all_reduce_max", x, x)
       for rank = 1, 4 do
         for _, value in ipairs(x[rank]:flat()) do assert.is_true(value ~= value) end
@@ -151,7 +154,8 @@ describe("reduce_scatter", function()
 end)
 
 describe("all_gather", function()
-  it("puts the pieces of all ranks side by side, for every dtype and any number of ranks", function()
+  it("puts the pieces of all ranks side by side, for every dtype and any number of ranks",
+    function()
     for _, dtype in ipairs { "f32", "bf16", "i32", "i64", "u8" } do
       for n = 1, 5 do
         for _, shape in ipairs { { 1, 1 }, { 3, 5 }, { 2, 8191 } } do

@@ -46,7 +46,8 @@ describe("a program", function()
     local b = programs.new()
     local x = b:tensor("f32", { 600 })
     local norm, control = b:tensor("f32", { 1 }), b:tensor("f32", { 2 })
-    local count, loss, counts = b:tensor("i64", { 1 }, { persistent = true }), b:tensor("f32", { 1 }), {}
+    local count, loss, counts = b:tensor("i64", { 1 }, { persistent = true }), b:tensor("f32",
+      { 1 }), {}
     for i = 1, 600 do counts[i] = 1 end
     for _ = 1, 999 do b:add("step", "fill", {}, { x }, { value = 1 }) end
     b:add("step", "fill", {}, { loss }, { value = 1 })
@@ -60,24 +61,31 @@ describe("a table that is no program", function()
   it("is refused with the place of the fault", function()
     local cases = {
       { "program: arena_bytes is missing", function(t) t.arena_bytes = nil end },
-      { "program: arena_bytes is a lot, must be an integer", function(t) t.arena_bytes = "a lot" end },
+      { "program: arena_bytes is a lot, must be an integer",
+        function(t) t.arena_bytes = "a lot" end },
       { "an arena of %-1 bytes", function(t) t.arena_bytes = -1 end },
       { "program: instructions is missing", function(t) t.instructions = nil end },
       { "program: sections is missing", function(t) t.sections = nil end },
-      { "no section train; there are init, step, eval", function(t) t.sections.train = { 1, 1 } end },
-      { "section step: instructions 0 to 2; there are 2", function(t) t.sections.step = { 1, 3 } end },
+      { "no section train; there are init, step, eval", function(t) t.sections.train = { 1,
+        1 } end },
+      { "section step: instructions 0 to 2; there are 2", function(t) t.sections.step = { 1,
+        3 } end },
       { "tensor 1: dtype is missing", function(t) t.tensors[2].dtype = nil end },
       { "unknown dtype f16", function(t) t.tensors[2].dtype = "f16" end },
       { "tensor 1: shape is a number, must be a table", function(t) t.tensors[2].shape = 3 end },
       { "tensor 1 has 0 dims, must have 1 to 4", function(t) t.tensors[2].shape = {} end },
       { "tensor 1: size 0 of dim 0", function(t) t.tensors[2].shape = { 0, 3 } end },
-      { "tensor 1: size %d+ of dim 1", function(t) t.tensors[2].shape = { 9, math.maxinteger } end },
-      { "tensor 1 starts at byte 32, must be a multiple of 64", function(t) t.tensors[2].offset = 32 end },
-      { "tensor 1 takes bytes 128 to 152 of an arena of 128", function(t) t.tensors[2].offset = 128 end },
+      { "tensor 1: size %d+ of dim 1", function(t) t.tensors[2].shape = { 9,
+        math.maxinteger } end },
+      { "tensor 1 starts at byte 32, must be a multiple of 64",
+        function(t) t.tensors[2].offset = 32 end },
+      { "tensor 1 takes bytes 128 to 152 of an arena of 128",
+        function(t) t.tensors[2].offset = 128 end },
       { "instruction 1: op is missing", function(_, i) i[2].op = nil end },
       { "instruction 1 %(by_hand.lua:1%): no operator scales; did you mean scale",
         function(_, i) i[2].op = "scales" end },
-      { "instruction 1 scale %(by_hand.lua:1%): factor is missing", function(_, i) i[2].attrs = nil end },
+      { "instruction 1 scale %(by_hand.lua:1%): factor is missing", function(_,
+        i) i[2].attrs = nil end },
       { "instruction 1 scale %(by_hand.lua:1%): factor is two, must be a number",
         function(_, i) i[2].attrs.factor = "two" end },
       { "instruction 1 scale %(by_hand.lua:1%): has no number facto",

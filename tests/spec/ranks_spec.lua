@@ -79,7 +79,8 @@ describe("ranks", function()
       given[i] = sender:tensor("bf16", { i % 3 + 1, 5 }, { persistent = true })
       taken[i] = receiver:tensor("bf16", { i % 3 + 1, 5 })
     end
-    for i = 1, 12 do sender:add("step", "send", { given[i] }, {}, { group = 0, peer = 1, channel = i % 2 }) end
+    for i = 1, 12 do sender:add("step", "send", { given[i] }, {}, { group = 0, peer = 1,
+      channel = i % 2 }) end
     for i = 1, 12, 4 do -- pairs of a channel, the other channel first
       for _, k in ipairs { i, i + 1, i + 3, i + 2 } do
         receiver:add("step", "recv", {}, { taken[k] }, { group = 0, peer = 0, channel = k % 2 })
@@ -117,7 +118,8 @@ describe("ranks", function()
       programs = { p, q },
       ranks = { { program = 2, groups = all }, { groups = all }, { groups = all } },
     }
-    for rank = 0, 2 do ranks:write(rank, rank == 0 and own or count, core.tensor("i64", { 1 }, { 5 })) end
+    for rank = 0, 2 do ranks:write(rank, rank == 0 and own or count, core.tensor("i64", { 1 },
+      { 5 })) end
     local step = ranks:run("step")
     assert.equal(1.5, step.loss)
     assert.equal("3fc00000", step.loss_bits)
@@ -139,7 +141,8 @@ describe("ranks", function()
       b[i].tables.results = { loss = loss }
       list[i] = b[i]:program()
     end
-    local ranks <close> = core.ranks { programs = list, ranks = { { program = 1 }, { program = 2 } } }
+    local ranks <close> = core.ranks { programs = list, ranks = { { program = 1 },
+      { program = 2 } } }
     assert.matches("loss differs between ranks: rank 0 has bits 3f800000, rank 1 has 40000000",
       message(ranks.run, ranks, "step"))
   end)
@@ -158,14 +161,17 @@ describe("ranks", function()
       end
       ranks:write(rank, x, core.tensor("f32", { 2, 3 }, shard))
     end
-    local sum = ranks:hash(0, x, "w", { cols_full = 6 }) + ranks:hash(1, x, "w", { cols_full = 6, col_first = 3 })
+    local sum = ranks:hash(0, x, "w", { cols_full = 6 }) + ranks:hash(1, x, "w", { cols_full = 6,
+      col_first = 3 })
     assert.equal(whole:hash "w", ("%016x"):format(sum))
     assert.equal(ranks:read(0, x):hash "w", ("%016x"):format(ranks:hash(0, x, "w")))
     assert.matches("tensor of another size", message(ranks.write, ranks, 0, x, whole))
-    assert.matches("tensor of another dtype", message(ranks.write, ranks, 0, x, core.tensor("bf16", { 2, 3 })))
+    assert.matches("tensor of another dtype", message(ranks.write, ranks, 0, x,
+      core.tensor("bf16", { 2, 3 })))
     assert.matches("no such rank", message(ranks.read, ranks, 2, x))
     assert.matches("tensor 1; rank 0 has 1", message(ranks.read, ranks, 0, 2))
-    assert.matches("columns past cols_full", message(ranks.hash, ranks, 0, x, "w", { cols_full = 6, col_first = 4 }))
+    assert.matches("columns past cols_full", message(ranks.hash, ranks, 0, x, "w",
+      { cols_full = 6, col_first = 4 }))
     assert.matches("rows times cols", message(ranks.hash, ranks, 0, x, "w", { rows = 4 }))
   end)
 
@@ -204,7 +210,8 @@ describe("a failure", function()
       local p <close> = summing():program()
       local ranks <close> = programs.ranks(p, 8,
         { faults = { { rank = failing, instruction = 1, kind = "fail" } } })
-      assert.matches(("rank %d of 8: step 5, micro%%-batch 0, instruction 0 scale %%(by_hand.lua:0%%): " ..
+      assert.matches(("rank %d of 8: step 5, micro%%-batch 0, instruction 0 scale " ..
+        "%%(by_hand.lua:0%%): " ..
         "a test made it fail"):format(failing), message(ranks.run, ranks, "step", { step = 5 }))
       assert.matches("these ranks have failed before", message(ranks.run, ranks, "step"))
     end
@@ -212,11 +219,14 @@ describe("a failure", function()
 
   it("of a kernel is handed on with its message", function()
     local b = programs.new {}
-    local x, gain = b:tensor("f32", { 4, 4 }, { persistent = true }), b:tensor("f32", { 3 }, { persistent = true })
-    b:add("step", "rms_norm", { x, gain }, { b:tensor("f32", { 4, 4 }), b:tensor("f32", { 4 }) }, { eps = 1e-5 })
+    local x, gain = b:tensor("f32", { 4, 4 }, { persistent = true }), b:tensor("f32", { 3 },
+      { persistent = true })
+    b:add("step", "rms_norm", { x, gain }, { b:tensor("f32", { 4, 4 }), b:tensor("f32", { 4 }) },
+      { eps = 1e-5 })
     local p <close> = b:program()
     local ranks <close> = programs.ranks(p, 1, { ranks = { {} } })
-    assert.matches("rank 0 of 1: step 0, micro%-batch 0, instruction 0 rms_norm %(by_hand.lua:0%): .+",
+    assert.matches("rank 0 of 1: step 0, micro%-batch 0, instruction 0 rms_norm " ..
+      "%(by_hand.lua:0%): .+",
       message(ranks.run, ranks, "step"))
   end)
 
@@ -226,7 +236,8 @@ describe("a failure", function()
       local ranks <close> = programs.ranks(p, 4,
         { timeout_s = 0.2, faults = { { rank = stalling, instruction = 1, kind = "stall" } } })
       local text = message(ranks.run, ranks, "step", { step = 1 })
-      assert.matches(("rank %%d waits for rank %d: silent for 0.2 s in instruction 1 all_reduce over all " ..
+      assert.matches(("rank %%d waits for rank %d: silent for 0.2 s in instruction 1 " ..
+        "all_reduce over all " ..
         "%%(by_hand.lua:1%%), step 1, micro%%-batch 3; rank %d is in instruction 0 scale " ..
         "%%(by_hand.lua:0%%)"):format(stalling, stalling), text)
     end
@@ -245,22 +256,58 @@ describe("a failure", function()
     local pair = { pp = { 0, 1 } }
     local function open(rank, instruction)
       return core.ranks {
-        programs = { p, q }, ranks = { { program = 1, groups = pair }, { program = 2, groups = pair } },
+        programs = { p, q }, ranks = { { program = 1, groups = pair }, { program = 2,
+          groups = pair } },
         timeout_s = 0.2, faults = { { rank = rank, instruction = instruction, kind = "stall" } },
       }
     end
     local ranks <close> = open(0, 4)
-    assert.matches("rank 1 waits for rank 0: silent for 0.2 s in instruction 3 recv over pp .*; rank 0 is " ..
+    assert.matches("rank 1 waits for rank 0: silent for 0.2 s in instruction 3 recv over pp " ..
+      ".*; rank 0 is " ..
       "in instruction 3 scale", message(ranks.run, ranks, "step"))
     local others <close> = open(1, 1)
-    assert.matches("rank 0 waits for rank 1: silent for 0.2 s in instruction 2 send over pp .*; rank 1 is " ..
+    assert.matches("rank 0 waits for rank 1: silent for 0.2 s in instruction 2 send over pp " ..
+      ".*; rank 1 is " ..
       "in instruction 0 recv", message(others.run, others, "step"))
+  end)
+
+  it("is not seen in a rank that waits for one that is slow", function()
+    local a, b, c = programs.new { "pair", "pp" }, programs.new { "pair", "pp" },
+      programs.new { "pp" }
+    local x, y = a:tensor("f32", { 4 }, { persistent = true }), c:tensor("f32", { 4 })
+    b:tensor("f32", { 4 }, { persistent = true })
+    for _ = 1, 40 do a:add("step", "scale", { x }, { x }, { factor = 1 }) end
+    a:add("step", "all_reduce", { x }, { x }, { group = 0 })
+    b:add("step", "all_reduce", { x }, { x }, { group = 0 })
+    b:add("step", "send", { x }, {}, { group = 1, peer = 1, channel = 0 })
+    c:add("step", "recv", {}, { y }, { group = 0, peer = 0, channel = 0 })
+    local list = { a:program(), b:program(), c:program() }
+    local pair, pp = { 0, 1 }, { 1, 2 }
+    local function open(more)
+      local options = {
+        programs = list, timeout_s = 0.15, delay_us = 20000,
+        ranks = {
+          { program = 1, groups = { pair = pair } },
+          { program = 2, groups = { pair = pair, pp = pp } },
+          { program = 3, groups = { pp = pp } },
+        },
+      }
+      for name, value in pairs(more) do options[name] = value end
+      return core.ranks(options)
+    end
+    local slow <close> = open {}
+    assert.is_true(slow:run("step").ms > 200)
+    local stuck <close> = open { faults = { { rank = 0, instruction = 40, kind = "stall" } } }
+    assert.matches("rank 1 waits for rank 0: silent for 0.15 s in instruction 0 all_reduce over " ..
+      "pair .*; rank 0 is in instruction 39 scale", message(stuck.run, stuck, "step"))
   end)
 
   it("leaves tensors readable", function()
     local p <close> = summing():program()
-    local ranks <close> = programs.ranks(p, 2, { faults = { { rank = 1, instruction = 3, kind = "fail" } } })
-    for rank = 0, 1 do ranks:write(rank, 1, core.tensor("f32", { 64 }, support.filled("f32", { 64 }, 1):flat())) end
+    local ranks <close> = programs.ranks(p, 2, { faults = { { rank = 1, instruction = 3,
+      kind = "fail" } } })
+    for rank = 0, 1 do ranks:write(rank, 1, core.tensor("f32", { 64 }, support.filled("f32",
+      { 64 }, 1):flat())) end
     assert.matches("instruction 2 scale", message(ranks.run, ranks, "step"))
     assert.equal(4 * ranks:read(1, 1):flat()[7], ranks:read(1, 2):flat()[7])
   end)
@@ -269,10 +316,13 @@ end)
 describe("check", function()
   it("names the first instruction, tensor and element that is not finite", function()
     local p <close> = summing():program()
-    local ranks <close> = programs.ranks(p, 2, { faults = { { rank = 1, instruction = 1, kind = "nan" } } })
+    local ranks <close> = programs.ranks(p, 2, { faults = { { rank = 1, instruction = 1,
+      kind = "nan" } } })
     for rank = 0, 1 do ranks:write(rank, 1, support.filled("f32", { 64 }, rank)) end
-    assert.matches("rank 1 of 2: step 2, micro%-batch 0, instruction 0 scale %(by_hand.lua:0%): element " ..
-      "%[0%] of y %(y, tensor 1%) is NaN", message(ranks.run, ranks, "step", { step = 2, check = true }))
+    assert.matches("rank 1 of 2: step 2, micro%-batch 0, instruction 0 scale " ..
+      "%(by_hand.lua:0%): element " ..
+      "%[0%] of y %(y, tensor 1%) is NaN", message(ranks.run, ranks, "step", { step = 2,
+        check = true }))
   end)
 
   it("sees infinities of both dtypes, in any element", function()
@@ -362,7 +412,8 @@ describe("data", function()
   local function source(samples)
     local list = {}
     for s = 1, samples do
-      list[s] = { tokens = { s, s + 10, s + 20, s + 30 }, targets = { s, -1, -1, s == 2 and 5 or -1 } }
+      list[s] = { tokens = { s, s + 10, s + 20, s + 30 }, targets = { s, -1, -1,
+        s == 2 and 5 or -1 } }
     end
     return assert(core.data.given(list, { length = 4, vocab = 100, seed = 1 }))
   end
@@ -382,7 +433,8 @@ describe("data", function()
   local function open(p, options)
     local settings = {
       programs = { p },
-      ranks = { { groups = { dp = { 0, 1 } }, sample_base = 0 }, { groups = { dp = { 0, 1 } }, sample_base = 2 } },
+      ranks = { { groups = { dp = { 0, 1 } }, sample_base = 0 }, { groups = { dp = { 0, 1 } },
+        sample_base = 2 } },
     }
     for name, value in pairs(options) do settings[name] = value end
     return core.ranks(settings)
@@ -401,7 +453,8 @@ describe("data", function()
 
   it("scales the rank's first sample for a further source", function()
     local p <close> = feeding(0, 1, 1)
-    local ranks <close> = open(p, { data = { false, source(8) }, samples = 4, eval_samples = { 2 } })
+    local ranks <close> = open(p, { data = { false, source(8) }, samples = 4,
+      eval_samples = { 2 } })
     ranks:run("step", { step = 1 })
     assert.same({ 3, 13, 23, 33 }, ranks:read(0, 1):flat())
     assert.same({ 4, 14, 24, 34 }, ranks:read(1, 1):flat())
@@ -423,14 +476,17 @@ end)
 describe("options", function()
   it("are refused with their names", function()
     local p <close> = summing():program()
-    assert.matches("ranks: no option thread", message(core.ranks, { programs = { p }, ranks = { {} }, thread = 1 }))
+    assert.matches("ranks: no option thread", message(core.ranks, { programs = { p },
+      ranks = { {} }, thread = 1 }))
     assert.matches("programs is empty", message(core.ranks, { ranks = { {} } }))
     assert.matches("0 ranks, must be 1 to 4096", message(core.ranks, { programs = { p } }))
     assert.matches("rank 0: there is no such program",
       message(core.ranks, { programs = { p }, ranks = { { program = 2 } } }))
-    assert.matches("poison is 256", message(core.ranks, { programs = { p }, ranks = { {} }, poison = 256 }))
+    assert.matches("poison is 256", message(core.ranks, { programs = { p }, ranks = { {} },
+      poison = 256 }))
     assert.matches("no fault crash; there are fail, stall, nan", message(core.ranks,
-      { programs = { p }, ranks = { {} }, faults = { { rank = 0, instruction = 1, kind = "crash" } } }))
+      { programs = { p }, ranks = { {} }, faults = { { rank = 0, instruction = 1,
+        kind = "crash" } } }))
     local ranks <close> = programs.ranks(p, 1)
     assert.matches("no section train", message(ranks.run, ranks, "train"))
     local many = {}

@@ -13,7 +13,8 @@ Diff.__index = Diff
 
 function Diff:value(x, extra)
   local value = {
-    id = #self.values + 1, region = x.region, rows = x.rows, cols = x.cols, dtype = x.grad_dtype or x.dtype,
+    id = #self.values + 1, region = x.region, rows = x.rows, cols = x.cols, dtype = x.grad_dtype
+      or x.dtype,
     name = x.name and x.name .. ".grad", gradient_of = x.id,
   }
   for key, item in pairs(extra or {}) do value[key] = item end
@@ -24,7 +25,8 @@ end
 function Diff:add(op, inputs, outputs, attrs, extra)
   local node = self.node
   local made = {
-    id = #self.list + 1, op = op, inputs = inputs, outputs = outputs, attrs = attrs or {}, phase = "input",
+    id = #self.list + 1, op = op, inputs = inputs, outputs = outputs, attrs = attrs or {}, phase =
+      "input",
     site = node.site, layer = node.layer, path = node.path, forward = node.id,
   }
   for key, item in pairs(extra or {}) do made[key] = item end
@@ -49,7 +51,8 @@ end
 
 --- A use of a step value: `op` sums over tokens into accumulators (runs, rows, cols).
 function Diff:use(x, use)
-  use.order, use.site, use.layer = self.node.id * 64 + (use.input or 0), self.node.site, self.node.layer
+  use.order, use.site, use.layer = self.node.id * 64 + (use.input or 0), self.node.site,
+    self.node.layer
   use.path, use.value = self.node.path, x
   self.uses[x.id] = self.uses[x.id] or {}
   table.insert(self.uses[x.id], use)
@@ -57,7 +60,8 @@ function Diff:use(x, use)
     self.accumulated[#self.accumulated + 1] = use
     use.id = #self.accumulated
     self.list[#self.list + 1] = {
-      id = #self.list + 1, use = use, op = use.op, inputs = use.inputs, outputs = {}, attrs = use.attrs,
+      id = #self.list + 1, use = use, op = use.op, inputs = use.inputs, outputs = {}, attrs =
+        use.attrs,
       phase = "weight", site = use.site, layer = use.layer, path = use.path, forward = self.node.id,
     }
   end
@@ -72,7 +76,8 @@ function Diff:gradient(x)
   for _, item in ipairs(list) do
     if item.layer ~= layer then layer = nil end
   end
-  for i = 2, #list do -- where all users are of one layer, its pipeline stage adds: one tensor travels
+  -- where all users are of one layer, its pipeline stage adds: one tensor travels
+  for i = 2, #list do
     sum = self:add("binary", { sum, list[i].value }, { self:value(x) }, { kind = 0, broadcast = 0 },
       { layer = layer or self.node.layer })
   end
@@ -86,7 +91,8 @@ function Diff:vector(x, kind, inputs, input)
   end
   local region = inputs[1].region
   self:use(x, {
-    op = "sum_tokens", inputs = inputs, input = input, attrs = { kind = kind }, runs = region == "trunk" and self.n or 1,
+    op = "sum_tokens", inputs = inputs, input = input, attrs = { kind = kind }, runs = region ==
+      "trunk" and self.n or 1,
     region = region, vector = true, rows = x.rows, cols = x.cols,
   })
 end
@@ -121,12 +127,15 @@ function rule.linear(d, node, dys)
   d:contribute(x, dx, 1)
   for i = 1, parts do
     local param = extra.params[i]
-    local region = dys[i].region == "partial" and "heads" or x.region == "trunk" and dys[i].region or "heads"
+    local region = dys[i].region == "partial" and "heads" or x.region == "trunk" and dys[i].region
+      or "heads"
     if not column and not extra.inner then region = x.region end
     d:use(param.value, {
-      op = "linear_grad_weight", inputs = { dys[i], x }, input = 1 + i, attrs = {}, rows = param.rows, cols = param.cols,
+      op = "linear_grad_weight", inputs = { dys[i], x }, input = 1 + i, attrs = {},
+        rows = param.rows, cols = param.cols,
       runs = region == "trunk" and not column and not extra.inner and d.n or 1,
-      region = region == "trunk" and not column and not extra.inner and "trunk" or "heads", matrix = true,
+      region = region == "trunk" and not column and not extra.inner and "trunk" or "heads",
+        matrix = true,
     })
     if extra.biases[i] then
       local bias = extra.biases[i]
@@ -168,7 +177,8 @@ end
 function rule.embedding(d, node, dys)
   local param = node.params[1]
   d:use(param.value, {
-    op = "embedding_grad", inputs = { node.ids, dys[1] }, input = 2, attrs = { first_id = node.attrs.first },
+    op = "embedding_grad", inputs = { node.ids, dys[1] }, input = 2, attrs = { first_id =
+      node.attrs.first },
     rows = param.rows, cols = param.cols, runs = 1, region = "heads", matrix = true,
   })
 end
@@ -182,7 +192,8 @@ function rule.attention(d, node, dys)
   local root = shared and { dtype = "f32" } or nil
   local dk, dv = d:value(k, root), d:value(v, root)
   d:add("attention_grad", { q, k, v, o, lse, dys[1], cu }, { dq, dk, dv }, {
-    window = attrs.window, kv_block = attrs.kv_block, split = attrs.split, head_leaves = node.head_leaves,
+    window = attrs.window, kv_block = attrs.kv_block, split = attrs.split, head_leaves =
+      node.head_leaves,
     scale = attrs.scale, dk_scale = shared and 1 or attrs.scale,
   }, { shape_of = node })
   if shared then
@@ -246,7 +257,8 @@ function rule.unary(d, node, dys)
 end
 
 local function times(d, dy, other, x)
-  return (d:add("binary", { dy, other }, { like(d, x) }, { kind = 2, broadcast = other.region == "step"
+  return (d:add("binary", { dy, other }, { like(d, x) }, { kind = 2, broadcast = other.region ==
+    "step"
     and x.region ~= "step" and 1 or 0 }))
 end
 
@@ -294,7 +306,8 @@ function rule.cross_entropy(d, node, dys)
   local z, a = node.z, node.attrs
   local dz = d:value(z)
   d:add("cross_entropy_grad", { z, m, s, targets, dys[1] }, { dz },
-    { columns = node.columns, first = node.first, vocab = a.vocab, smoothing = a.smoothing, z = a.z })
+    { columns = node.columns, first = node.first, vocab = a.vocab, smoothing = a.smoothing,
+      z = a.z })
   d:contribute(z, dz, 1)
 end
 
@@ -310,9 +323,11 @@ local function seed(d, l)
   d.node = { id = #l.nodes + 1, site = l.loss.global.site, layer = "head", path = "loss" }
   local dloss = d:add("loss_seed", { l.targets, d.count }, { d:value(l.loss, { dtype = "f32" }) })
   d:contribute(l.loss, dloss, 1)
-  local masked = d:add("loss_mask", { l.loss, l.targets }, { d:value(l.loss, { dtype = "f32" }) }, {}, { phase = "loss" })
+  local masked = d:add("loss_mask", { l.loss, l.targets }, { d:value(l.loss, { dtype = "f32" }) },
+    {}, { phase = "loss" })
   d.loss_use = {
-    op = "sum_tokens", inputs = { masked }, attrs = { kind = 0 }, runs = 1, region = "loss", vector = true, rows = 1,
+    op = "sum_tokens", inputs = { masked }, attrs = { kind = 0 }, runs = 1, region = "loss",
+      vector = true, rows = 1,
     cols = 1, site = d.node.site, layer = "head", path = "loss", order = 0, id = 0,
   }
 end
@@ -321,13 +336,15 @@ function differentiate.run(plan)
   local l = plan["local"]
   local values = {}
   for i, value in ipairs(l.values) do values[i] = value end
-  local d = setmetatable({ t = l.t, n = l.n, sp = l.sp, values = values, list = {}, grads = {}, uses = {}, accumulated = {} }, Diff)
+  local d = setmetatable({ t = l.t, n = l.n, sp = l.sp, values = values, list = {}, grads = {},
+    uses = {}, accumulated = {} }, Diff)
   local by_tp = require("tidelock.stages.shard").by_tp
   d.by_tp = function(fn) return by_tp(l.t, fn) end
   d.count = { id = 0, region = "count", rows = 1, cols = 1, dtype = "i64", count = true }
   seed(d, l)
   local step_list = {}
-  for pass = 1, 2 do -- tokens first; what has no tokens is differentiated once a step, from finished sums
+  -- tokens first; what has no tokens is differentiated once a step, from finished sums
+  for pass = 1, 2 do
     if pass == 2 then d.tokens_list, d.list = d.list, step_list end
     for i = #l.nodes, 1, -1 do
       local node = l.nodes[i]
@@ -354,7 +371,8 @@ function differentiate.run(plan)
   for _, list in pairs(d.uses) do table.sort(list, function(a, b) return a.order < b.order end) end
   return {
     backward = {
-      nodes = d.tokens_list, step = step_list, uses = d.uses, accumulated = d.accumulated, values = values,
+      nodes = d.tokens_list, step = step_list, uses = d.uses, accumulated = d.accumulated,
+        values = values,
       loss_use = d.loss_use, count = d.count,
     },
   }

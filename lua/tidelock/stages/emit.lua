@@ -18,7 +18,8 @@ Emit.__index = Emit
 function Emit:tensor(v)
   if not v then return 0 end
   local offset = v.buffer.offset + (v.offset or 0)
-  local key = offset .. " " .. v.dtype .. " " .. table.concat(v.shape, ",") .. (v.buffer.persistent and "p" or v.buffer.id)
+  local key = offset .. " " .. v.dtype .. " " .. table.concat(v.shape, ",")
+    .. (v.buffer.persistent and "p" or v.buffer.id)
   local index = self.index[key]
   if not index then
     index = #self.tensors + 1
@@ -59,12 +60,14 @@ local function base_program(rank, bytes)
     local attrs, varies = attributes(made.attrs)
     if varies then varying[#varying + 1] = i end
     instructions[i] = {
-      op = made.op, inputs = inputs, outputs = outputs, attrs = attrs, site = site_index[site], micro = made.micro,
+      op = made.op, inputs = inputs, outputs = outputs, attrs = attrs, site = site_index[site],
+        micro = made.micro,
       lane = 0, phase = made.phase, waits = {},
     }
   end
   local results = {}
-  for name, key in pairs { loss = "loss", grad_norm = "grad norm", control = "control", count = "count" } do
+  for name, key in pairs { loss = "loss", grad_norm = "grad norm", control = "control", count =
+    "count" } do
     local v = rank.persistent[key]
     results[name] = v and self:tensor(v) or nil
   end
@@ -75,7 +78,8 @@ local function base_program(rank, bytes)
   for _, facts in ipairs(rank.kept) do facts.tensor = self:tensor(facts.view) end
   for _, v in pairs(rank.persistent) do v.tensor = self:tensor(v) end
   return {
-    arena_bytes = bytes, groups = group_names, tensors = self.tensors, sites = sites, sections = sections,
+    arena_bytes = bytes, groups = group_names, tensors = self.tensors, sites = sites, sections =
+      sections,
     instructions = instructions, results = results, name_of = self.names,
   }, varying
 end
@@ -109,7 +113,8 @@ function emit.run(plan)
   local programs, tp_size = {}, plan.spec.layout.tp
   for pp, rank in ipairs(plan.ranks) do
     local base, varying = base_program(rank, plan.places[pp].bytes)
-    for tp = 0, tp_size - 1 do programs[(pp - 1) * tp_size + tp + 1] = program_of(base, varying, tp) end
+    for tp = 0, tp_size - 1 do programs[(pp - 1) * tp_size + tp + 1] = program_of(base, varying,
+      tp) end
   end
   return { programs = programs }
 end

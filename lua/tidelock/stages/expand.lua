@@ -39,7 +39,8 @@ local function losses(g, spec, logits, targets, found)
   if type(loss) == "function" then
     value = loss(graphs.face(g), logits, targets)
     if not graphs.is_value(value) or #value.dims ~= 1 or value.dims[1].name ~= "tokens" then
-      found:add(spec.site "loss", "loss", "the function must return one number per target, (tokens); got "
+      found:add(spec.site "loss", "loss",
+        "the function must return one number per target, (tokens); got "
         .. (graphs.is_value(value) and graphs.dims_text(value) or types.show(value)))
       found:raise()
     end

@@ -42,13 +42,14 @@ end
 
 local function chunk_table(plan)
   local layout, model = plan.spec.layout, plan.spec.model
-  local chunks = layout.pp * (layout.schedule == "interleaved" and layout.virtual_stages or 1)
+  local chunks = layout.pp * schedules.virtual_stages(layout)
   local per_layer = 0
   for _, weight in ipairs(plan.graph.weights) do
     if weight.name:find "^layers%." then per_layer = per_layer + weight.rows * weight.cols end
   end
   per_layer = per_layer / model.layers
-  local counts = layout.stages or pipeline.balance(model.layers, chunks, model.vocab * model.dim / math.max(1, per_layer))
+  local counts = layout.stages or pipeline.balance(model.layers, chunks,
+    model.vocab * model.dim / math.max(1, per_layer))
   local of, layer = { embed = 0, head = chunks - 1 }, 0
   for c = 1, chunks do
     for _ = 1, counts[c] do
@@ -126,7 +127,8 @@ local function load(self, env, source)
   local l = self.l
   self:emit("load_micro", {}, { self:at(l.ids, env), self:at(l.targets, env), self:at(l.cu, env) },
     { first = env.micro * l.samples, samples = l.samples, length = l.length, source = source },
-    { site = self.spec.data.site or self.spec.model.site, micro = env.micro, phase = "forward", path = "data" })
+    { site = self.spec.data.site or self.spec.model.site, micro = env.micro, phase = "forward",
+      path = "data" })
 end
 
 local function forward(self, shared, env, chunk, source, loss_use)
@@ -149,7 +151,8 @@ local function backward(self, shared, env, chunk, want)
   local receive, send = cross(self, shared.backward_borders, chunk, env, true)
   if want ~= "weight" then receive() end
   for _, node in ipairs(self.b.nodes) do
-    if node.phase ~= "loss" and self.chunk_of[node.layer] == chunk and (want == "backward" or node.phase == want) then
+    if node.phase ~= "loss" and self.chunk_of[node.layer] == chunk and (want == "backward"
+      or node.phase == want) then
       if not node.use then
         self:node(node, env, "backward")
       elseif not node.use.value.param or not node.use.value.param.fields.frozen then
@@ -195,7 +198,8 @@ local function evaluate(self, shared)
   local micros = use.samples // self.l.samples
   for micro = 0, micros - 1 do
     local env = { micro = micro }
-    for chunk = self.rank, shared.chunks - 1, self.pp do forward(self, shared, env, chunk, 1, use) end
+    for chunk = self.rank, shared.chunks - 1, self.pp do forward(self, shared, env, chunk, 1,
+      use) end
   end
   finish.loss(self, use)
 end
@@ -233,7 +237,8 @@ local function holders(plan, chunk_of, pp)
       end
     end
     if #uses == 0 then
-      found:add(param.weight.site, param.name, "no loss reaches this weight; use it or leave it out")
+      found:add(param.weight.site, param.name,
+        "no loss reaches this weight; use it or leave it out")
     end
     held[param.name] = { ranks = ranks, on = seen }
   end
@@ -241,17 +246,31 @@ local function holders(plan, chunk_of, pp)
   return held
 end
 
+--- The order of operations of every pipeline rank; what is wrong with a schedule is raised at once.
+local function orders_of(spec, micros)
+  local layout = spec.layout
+  local orders, found = schedules.build(layout.schedule, {
+    pp = layout.pp, micros = micros,
+    virtual_stages = schedules.virtual_stages(layout),
+  })
+  if orders then return orders end
+  local collected = problems.new()
+  for _, text in ipairs(found) do
+    collected:add(spec.site "layout.schedule", "layout.schedule", text)
+  end
+  collected:raise()
+end
+
 function pipeline.run(plan)
   local layout = plan.spec.layout
   local chunk_of, chunks, counts = chunk_table(plan)
   local micros = plan.spec.batch.samples // layout.dp // plan.spec.batch.micro
   local shared = {
-    chunks = chunks, chunk_of = chunk_of, keep = keep_of(plan), holders = holders(plan, chunk_of, layout.pp),
+    chunks = chunks, chunk_of = chunk_of, keep = keep_of(plan), holders = holders(plan, chunk_of,
+      layout.pp),
     forward_borders = borders(plan, plan["local"].nodes, chunk_of, false),
     backward_borders = borders(plan, plan.backward.nodes, chunk_of, true),
-    orders = schedules.build(layout.schedule, {
-      pp = layout.pp, micros = micros, virtual_stages = layout.schedule == "interleaved" and layout.virtual_stages or 1,
-    }),
+    orders = orders_of(plan.spec, micros),
   }
   local ranks = {}
   for rank = 0, layout.pp - 1 do ranks[rank + 1] = run_rank(plan, shared, rank) end

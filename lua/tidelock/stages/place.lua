@@ -12,7 +12,8 @@ local function items_of(rank)
       local last = buffer.kept and step[1] + step[2] - 1 or buffer.last
       items[#items + 1] = {
         size = buffer.bytes, first = buffer.persistent and 1 or buffer.first,
-        last = buffer.persistent and #rank.instructions or last, name = buffer.name or "?", buffer = buffer,
+        last = buffer.persistent and #rank.instructions or last, name = buffer.name or "?",
+          buffer = buffer,
         persistent = buffer.persistent,
       }
     end
@@ -39,7 +40,8 @@ function place.run(plan)
     local result = arena.place(items)
     for j, item in ipairs(items) do item.buffer.offset = result.offsets[j] end
     places[i] = {
-      bytes = result.peak, lower_bound = result.lower_bound, at = result.peak_at, largest = result.largest,
+      bytes = result.peak, lower_bound = result.lower_bound, at = result.peak_at, largest =
+        result.largest,
       kinds = by_kind(items, result.peak_at),
     }
   end

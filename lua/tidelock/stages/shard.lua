@@ -9,7 +9,8 @@
 ---     loss     all tokens, the same on every tp rank    all tokens
 ---     step     weights and what is made of them alone, once a step
 ---
---- Where regions do not meet, `gather` (trunk -> all tokens) and `reduce` (f32 roots of the ranks ->
+--- Where regions do not meet, `gather` (trunk -> all tokens) and `reduce` (f32 roots of the ranks
+--- ->
 --- trunk, through the tree) are inserted; each is the gradient of the other. Numbers that differ
 --- between tp ranks are `by_tp` lists, so that one result serves all ranks.
 local shard = {}
@@ -51,7 +52,8 @@ function Shard:cut(dim)
   error(string.format("tp %d does not divide %s %d", self.t, dim.name, full), 0)
 end
 
-function Shard:rows(region) return region == "trunk" and self.sp and self.tokens // self.t or self.tokens end
+function Shard:rows(region) return region == "trunk" and self.sp and self.tokens // self.t
+  or self.tokens end
 
 function Shard:value(region, rows, cols, dtype, extra)
   local value = { id = #self.values + 1, region = region, rows = rows, cols = cols, dtype = dtype }
@@ -73,7 +75,8 @@ function Shard:like(global, region, dtype)
   local tokens = global.dims[1] and global.dims[1].name == "tokens"
   local rows = tokens and self:rows(region) or 1
   if not tokens then rows, cols = cols, 1 end
-  return self:value(region, rows, cols, dtype or global.dtype, { of = global.id, name = global.name, replicas = replicas })
+  return self:value(region, rows, cols, dtype or global.dtype, { of = global.id,
+    name = global.name, replicas = replicas })
 end
 
 function Shard:add(node, op, inputs, outputs, attrs, extra)
@@ -110,9 +113,11 @@ function Shard:param(weight)
     return replicas > 1 and (r // replicas) * head or r * (axis == 0 and rows or cols)
   end)
   local param = {
-    weight = weight, name = weight.name, fields = self.plan.fields[weight.name], rows = rows, cols = cols,
+    weight = weight, name = weight.name, fields = self.plan.fields[weight.name], rows = rows,
+      cols = cols,
     axis = axis, replicas = replicas, lead = lead, full_rows = full_rows, full_cols = full_cols,
-    true_rows = weight.rows, row_first = axis == 0 and first or 0, col_first = axis == 1 and first or 0,
+    true_rows = weight.rows, row_first = axis == 0 and first or 0, col_first = axis == 1 and first
+      or 0,
     parts = axis and n or 1,
   }
   param.value = self:value("step", rows, cols, param.fields.dtype,
@@ -171,7 +176,8 @@ function rule.linear(s, node, inputs)
   local column = false
   for _, param in ipairs(params) do column = column or param.axis == 0 end
   if inner and x.region ~= "heads" or not inner and x.region == "heads" then
-    error(string.format("%s: linear: the summed dims and the input do not lie alike over tp", node.site), 0)
+    error(string.format("%s: linear: the summed dims and the input do not lie alike over tp",
+      node.site), 0)
   end
   local extra = { params = params, biases = biases, inner = inner, column = column }
   local list = { inner and x or column and s:gather(node, x) or x }
@@ -188,7 +194,8 @@ function rule.linear(s, node, inputs)
     outputs[i] = s:like(output, column and "heads" or inner and "trunk" or x.region)
     outputs[i].grad_dtype = s.dtype
   end
-  s:add(node, "linear", list, outputs, { parts = parts, biases = #biases > 0 and 1 or 0, leaves = inner and s.n or 1 }, extra)
+  s:add(node, "linear", list, outputs, { parts = parts, biases = #biases > 0 and 1 or 0, leaves =
+    inner and s.n or 1 }, extra)
   return outputs
 end
 
@@ -197,10 +204,12 @@ function rule.embedding(s, node, inputs)
   local first = by_tp(s.t, function(r) return r * param.rows end)
   if s.t == 1 then
     local y = s:like(node.outputs[1], "trunk")
-    return { (s:add(node, "embedding", inputs, { y }, { first = 0 }, { params = { param }, ids = ids })) }
+    return { (s:add(node, "embedding", inputs, { y }, { first = 0 }, { params = { param },
+      ids = ids })) }
   end
   local partial = s:value("partial", s.tokens, param.cols, "f32")
-  s:add(node, "embedding", inputs, { partial }, { first = first }, { params = { param }, ids = ids })
+  s:add(node, "embedding", inputs, { partial }, { first = first }, { params = { param },
+    ids = ids })
   return { s:reduce(node, partial, node.outputs[1]) }
 end
 
@@ -231,7 +240,8 @@ function rule.binary(s, node, inputs)
   if b.region == "trunk" and a.region == "loss" then b = s:spread(node, b) end
   inputs = { a, b }
   if b.region ~= "step" and a.region ~= b.region then
-    error(string.format("%s: %s of values that lie differently over tp (%s, %s)", node.site, node.attrs.name,
+    error(string.format("%s: %s of values that lie differently over tp (%s, %s)", node.site,
+      node.attrs.name,
       a.region, b.region), 0)
   end
   return same_region(s, node, inputs)
@@ -244,9 +254,11 @@ function rule.dropout(s, node, inputs)
   local full = 1
   for _, dim in ipairs(node.inputs[1].dims) do full = full * (dim.size or 1) end
   return same_region(s, node, inputs, {
-    key_name = node.attrs.key, rate = node.attrs.rate, length = s.length, tokens = tokens, features = full,
+    key_name = node.attrs.key, rate = node.attrs.rate, length = s.length, tokens = tokens,
+      features = full,
     token_first = by_tp(s.t, function(r) return trunk and r * tokens or 0 end),
-    feature_first = by_tp(s.t, function(r) return x.region == "heads" and s.t > 1 and r * x.cols or 0 end),
+    feature_first = by_tp(s.t, function(r) return x.region == "heads" and s.t > 1 and r * x.cols
+      or 0 end),
   })
 end
 
@@ -254,7 +266,8 @@ function rule.rope(s, node, inputs)
   local dims = node.outputs[1].dims
   local y = s:like(node.outputs[1], "heads")
   local width = dims[#dims].size
-  return { (s:add(node, "rope", { inputs[1], s:get(s.plan.graph.cu) }, { y }, node.attrs, { head_dim = width })) }
+  return { (s:add(node, "rope", { inputs[1], s:get(s.plan.graph.cu) }, { y }, node.attrs,
+    { head_dim = width })) }
 end
 
 function rule.attention(s, node, inputs)
@@ -268,11 +281,14 @@ function rule.attention(s, node, inputs)
   local lse = s:value("heads", s.tokens, (s:cut(qd[2])), "f32")
   local blocks = s.spec.blocks.attention
   local attrs = {
-    window = node.attrs.window, kv_block = blocks.kv or (c <= 128 and 128 or 64), split = blocks.split,
+    window = node.attrs.window, kv_block = blocks.kv or (c <= 128 and 128 or 64), split =
+      blocks.split,
     scale = node.attrs.scale or 1 / math.sqrt(c),
   }
-  s:add(node, "attention", { inputs[1], inputs[2], inputs[3], s:get(s.plan.graph.cu) }, { o, lse }, attrs, {
-    heads = (s:cut(qd[2])), kv_heads = (s:cut(kd[2])), width = c, v_width = vd[3].size, replicas = replicas,
+  s:add(node, "attention", { inputs[1], inputs[2], inputs[3], s:get(s.plan.graph.cu) },
+    { o, lse }, attrs, {
+    heads = (s:cut(qd[2])), kv_heads = (s:cut(kd[2])), width = c, v_width = vd[3].size, replicas =
+      replicas,
     head_leaves = total // replicas,
   })
   return { o, lse }
@@ -289,16 +305,20 @@ end
 local function softmax_parts(s, node, z, targets)
   local dim = node.inputs[1].dims[#node.inputs[1].dims]
   local cols = z.cols
-  local columns = by_tp(s.t, function(r) return math.max(0, math.min(cols, dim.size - r * cols)) end)
+  local columns = by_tp(s.t, function(r) return math.max(0, math.min(cols,
+    dim.size - r * cols)) end)
   local first = by_tp(s.t, function(r) return r * cols end)
   local function stat(name) return s:value("loss", s.tokens, 1, "f32", { name = name }) end
   local m = s:add(node, "row_max", { z }, { stat "m" }, { columns = columns })
-  if s.t > 1 then m = s:add(node, "all_reduce_max", { m }, { s:value("loss", s.tokens, 1, "f32", { alias = m }) }) end
+  if s.t > 1 then m = s:add(node, "all_reduce_max", { m }, { s:value("loss", s.tokens, 1, "f32",
+    { alias = m }) }) end
   local outputs = { stat "s", stat "zt", stat "zsum" }
-  s:add(node, "row_sum_exp", { z, m, targets }, outputs, { columns = columns, first = first, leaves = s.n // s.t })
+  s:add(node, "row_sum_exp", { z, m, targets }, outputs, { columns = columns, first = first,
+    leaves = s.n // s.t })
   if s.t > 1 then
     for i, x in ipairs(outputs) do
-      outputs[i] = s:add(node, "all_reduce", { x }, { s:value("loss", s.tokens, 1, "f32", { alias = x }) })
+      outputs[i] = s:add(node, "all_reduce", { x }, { s:value("loss", s.tokens, 1, "f32",
+        { alias = x }) })
     end
   end
   return m, outputs[1], outputs[2], outputs[3], columns, first, dim.size
@@ -342,8 +362,10 @@ function shard.run(plan)
   local loss = s.map[plan.loss.id]
   return {
     ["local"] = {
-      nodes = s.nodes, values = s.values, params = s.order, t = s.t, n = s.n, sp = s.sp, tokens = s.tokens,
-      samples = s.samples, length = s.length, ids = s.ids, targets = s.targets, cu = s.cu, loss = loss,
+      nodes = s.nodes, values = s.values, params = s.order, t = s.t, n = s.n, sp = s.sp, tokens =
+        s.tokens,
+      samples = s.samples, length = s.length, ids = s.ids, targets = s.targets, cu = s.cu,
+        loss = loss,
     },
   }
 end
