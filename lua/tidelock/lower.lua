@@ -92,6 +92,7 @@ end
 
 --- Keeps a named tensor until the end of the step, where a pattern of the plan asks for it.
 function Lower:keep(name, v, facts)
+  if self.evaluating then return end
   for _, keeps in ipairs(self.keep_patterns) do
     if keeps(name) then
       v.buffer.kept = true
@@ -224,6 +225,7 @@ function lowering.dropout(self, node, env, o)
   for key, value in pairs(a) do attrs[key] = value end
   attrs.key, attrs.key_name = core.hash_int(a.key_name), nil
   attrs.first = (o.micro or 0) * self.l.samples
+  if self.evaluating then attrs.rate = 0 end
   self:emit("dropout", { self:at(node.inputs[1], env) }, { self:at(node.outputs[1], env) }, attrs,
     o)
 end

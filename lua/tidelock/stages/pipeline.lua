@@ -190,6 +190,7 @@ end
 local function evaluate(self, shared)
   local eval = self.spec.eval
   if not eval then return end
+  self.evaluating = true -- no dropout, and nothing is kept
   local use = {}
   for key, value in pairs(self.b.loss_use) do use[key] = value end
   use.samples = eval.samples // self.dp
@@ -202,6 +203,7 @@ local function evaluate(self, shared)
       use) end
   end
   finish.loss(self, use)
+  self.evaluating = false
 end
 
 local function run_rank(plan, shared, rank)
@@ -261,6 +263,21 @@ local function orders_of(spec, micros)
   collected:raise()
 end
 
+--- A value made of weights alone is made where it is used: once a step, on one pipeline rank.
+local function step_borders(plan, chunk_of)
+  local pp, found = plan.spec.layout.pp, problems.new()
+  for _, node in ipairs(plan["local"].nodes) do
+    for _, input in ipairs(node.inputs) do
+      local maker = input.region == "step" and input.node
+      if maker and chunk_of[maker.layer] % pp ~= chunk_of[node.layer] % pp then
+        found:add(node.site, "layout.pp", string.format("%s uses a value made of weights alone at %s, on "
+          .. "another pipeline stage; make it in the layer that uses it", node.op, maker.site))
+      end
+    end
+  end
+  found:raise()
+end
+
 function pipeline.run(plan)
   local layout = plan.spec.layout
   local chunk_of, chunks, counts = chunk_table(plan)
@@ -272,6 +289,7 @@ function pipeline.run(plan)
     backward_borders = borders(plan, plan.backward.nodes, chunk_of, true),
     orders = orders_of(plan.spec, micros),
   }
+  step_borders(plan, chunk_of)
   local ranks = {}
   for rank = 0, layout.pp - 1 do ranks[rank + 1] = run_rank(plan, shared, rank) end
   return { ranks = ranks, stages = counts, micros = micros, orders = shared.orders }
