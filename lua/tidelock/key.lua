@@ -109,6 +109,6 @@ function key.recipe_hash(spec, model_text, data_text)
 end
 
 --- "5e1c09af77d2c340" as people read it: "5e1c 09af 77d2 c340".
-function key.spaced(hash) return (hash:gsub("(%x%x%x%x)(%x)", "%1 %2")) end
+function key.spaced(hash) return (hash:gsub("%x%x%x%x", "%0 ", 3)) end
 
 return key
