@@ -7,11 +7,7 @@ local stages = { "check", "expand", "shard", "differentiate", "pipeline", "place
 
 ---@class tidelock.PlanOptions
 ---@field world? integer # ranks that are there; nil: as many threads as the layout has
-<<<<<<< HEAD
----@field prepare? fun(plan: table) # called after check; may add fields
-=======
 ---@field keep? string[] # patterns of values that stay readable after a step
->>>>>>> main
 
 ---@param recipe tidelock.Recipe
 ---@param last? string # stop after this stage
