@@ -107,7 +107,7 @@ local function reshaped(v, shape) return { buffer = v.buffer, dtype = v.dtype, s
 
 -- instructions ---------------------------------------------------------------------------------
 
-local function touch(self, v, index)
+local function touch(v, index)
   if not v then return end
   v.buffer.first = v.buffer.first or index
   v.buffer.last = index
@@ -121,8 +121,8 @@ function Lower:emit(op, inputs, outputs, attrs, o)
       o.micro or 0,
     phase = o.phase, path = o.path,
   }
-  for i = 1, #inputs do touch(self, inputs[i], index) end
-  for i = 1, #outputs do touch(self, outputs[i], index) end
+  for i = 1, #inputs do touch(inputs[i], index) end
+  for i = 1, #outputs do touch(outputs[i], index) end
 end
 
 local function section(self, name, body)

@@ -68,7 +68,7 @@ local function real(value)
 end
 
 --- For each value that crosses chunks: the chunk that makes it and the farthest that uses it.
-local function borders(plan, nodes, chunk_of, backward)
+local function borders(nodes, chunk_of, backward)
   local made, uses = {}, {}
   for _, node in ipairs(nodes) do
     if not node.step then
@@ -285,8 +285,8 @@ function pipeline.run(plan)
   local shared = {
     chunks = chunks, chunk_of = chunk_of, keep = keep_of(plan), holders = holders(plan, chunk_of,
       layout.pp),
-    forward_borders = borders(plan, plan["local"].nodes, chunk_of, false),
-    backward_borders = borders(plan, plan.backward.nodes, chunk_of, true),
+    forward_borders = borders(plan["local"].nodes, chunk_of, false),
+    backward_borders = borders(plan.backward.nodes, chunk_of, true),
     orders = orders_of(plan.spec, micros),
   }
   step_borders(plan, chunk_of)
