@@ -28,8 +28,10 @@ describe("H02, a collective that changes its algorithm with the size", function(
     return core.assemble(dtype, { rows, width }, pieces)
   end
 
-  for _, shape in ipairs { { 1, 8192 }, { 7, 8192 }, { 8, 8192 }, { 64, 8192 }, { 65, 8192 }, { 512, 8192 },
-    { 1, 8190 }, { 4096, 64 } } do
+  for _, shape in ipairs {
+    { 1, 8192 }, { 7, 8192 }, { 8, 8192 }, { 64, 8192 }, { 65, 8192 }, { 512, 8192 }, { 1, 8190 },
+    { 4096, 64 },
+  } do
     it(("gives the tree's sum for %d x %d"):format(shape[1], shape[2]), function()
       local x = ranks_of(shape[1], shape[2])
       core.comm("all_reduce", x, x)
@@ -49,7 +51,8 @@ describe("H22, the flag is set, the order is not", function()
     local cu = { table.unpack(borders) }
     while #cu < rows + 1 do cu[#cu + 1] = rows end
     cu = core.tensor("i32", { rows + 1 }, cu)
-    local o, lse = support.poison(dtype, { rows, heads, 32 }), support.poison("f32", { rows, heads })
+    local o = support.poison(dtype, { rows, heads, 32 })
+    local lse = support.poison("f32", { rows, heads })
     local attrs = { window = 0, kv_block = 16, split = 64, scale = 0.2 }
     core.call("attention", { q, k, v, cu }, { o, lse }, attrs, { threads = threads })
     attrs.dk_scale, attrs.head_leaves = 0.2, 2
@@ -91,8 +94,8 @@ describe("H25, more elements than 32 bits count #slow", function()
   --- A tensor of random numbers, made in place.
   local function random(shape, stream)
     local t = core.tensor("bf16", shape)
-    local attrs = { kind = 2, name_hash = stream, row_first = 0, col_first = 0, cols_full = shape[2],
-      first = -1, second = 1 }
+    local attrs = { kind = 2, name_hash = stream, row_first = 0, col_first = 0,
+      cols_full = shape[2], first = -1, second = 1 }
     core.call("init", {}, { t }, attrs)
     return t
   end
@@ -122,7 +125,9 @@ describe("H25, more elements than 32 bits count #slow", function()
 
   it("swiglu", function() check("swiglu", { x, x }, { last, last }, {}) end)
 
-  it("residual", function() check("binary", { x, x }, { last, last }, { kind = 0, broadcast = 0 }) end)
+  it("residual", function()
+    check("binary", { x, x }, { last, last }, { kind = 0, broadcast = 0 })
+  end)
 
   it("embedding backward", function()
     local ids, table_grad = {}, core.tensor("f32", { 3, width })
