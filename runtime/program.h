@@ -1,4 +1,4 @@
-/* program.h - what one rank executes: flat arrays, made by the planner, verified once, then constant.
+/* program.h - what one rank executes: flat arrays, made by the planner, verified, then constant.
 **
 **   sections       init             step                         eval
 **   instructions   [fill, init ..]  [load_micro, embedding, ..]  [load_micro, ..]

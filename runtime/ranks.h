@@ -5,11 +5,11 @@
 **   rank 1             zzz | section         |zz | section | zzzz                  | end
 **
 ** Each rank has an arena, a team, and a thread that sleeps between runs. A run returns when all
-** ranks have ended the section, or when one has failed and all have noticed. Signals are left to the
-** caller's thread, so Ctrl-C never cuts a step.
+** ranks have ended the section, or when one has failed and all have noticed. Signals are left to
+** the caller's thread, so Ctrl-C never cuts a step.
 **
-** After a failure the ranks cannot run again, since they stand at different places; arenas can still
-** be read. Every call is made by one thread, the caller's.
+** After a failure the ranks cannot run again, since they stand at different places; arenas can
+** still be read. Every call is made by one thread, the caller's.
 */
 #ifndef TL_RANKS_H
 #define TL_RANKS_H
@@ -51,8 +51,8 @@ typedef struct tl_results {
   double ms;
 } tl_results;
 
-/* Runs a section once on all ranks. Where several ranks have a result, they must agree on every bit:
-** else TL_NUMERIC. A failure of a rank is returned with that rank's code and message. */
+/* Runs a section once on all ranks. Where several ranks have a result, they must agree on every
+** bit: else TL_NUMERIC. A failure of a rank is returned with that rank's code and message. */
 tl_status tl_ranks_run(tl_ranks *ranks, const tl_run *run, tl_results *out);
 
 /* A tensor of a rank's program, in its arena. */

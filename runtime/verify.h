@@ -1,4 +1,4 @@
-/* verify.h - what must hold before a program runs. Everything is found on the host, before any kernel.
+/* verify.h - what must hold before a program runs; found on the host, before any kernel runs.
 **
 ** tl_program_verify, one program:
 **   operands      as many as the row of the operator says; only optional ones absent; ints and

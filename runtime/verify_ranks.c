@@ -2,8 +2,8 @@
 **
 ** The simulation runs every rank as far as it gets, again and again. A send takes the only slot of
 ** its channel, a receive frees it, a collective needs all members of its group at the same kind of
-** instruction. With one slot the result does not depend on who goes first, so if one order ends, all
-** orders do, and more slots only help.
+** instruction. With one slot the result does not depend on who goes first, so if one order ends,
+** all orders do, and more slots only help.
 */
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,9 +9,9 @@
 **   rank 1 waits for rank 3: silent for 10 s in instruction 214 reduce_scatter over tp
 **   (recipes/x.lua:8); rank 3 is in instruction 210 linear (recipes/x.lua:6)
 **
-** A rank that is slow but goes on from instruction to instruction is waited for without limit, and so
-** is a rank that waits for it: only the newest sign of life along a chain of waits counts. The message
-** names the last link of the chain.
+** A rank that is slow but goes on from instruction to instruction is waited for without limit, and
+** so is a rank that waits for it: only the newest sign of life along a chain of waits counts. The
+** message names the last link of the chain.
 */
 #ifndef TL_WORLD_H
 #define TL_WORLD_H
@@ -60,8 +60,8 @@ void tl_world_stall(tl_world *world);
 void tl_gate_open(tl_world *world, tl_gate *gate);
 void tl_gate_close(tl_gate *gate);
 /* Sleeps until the gate is signalled or `peer`, and whom it waits for in turn, have been silent for
-** too long; 0 if they have. The caller is `rank`, holds the mutex, looks again at what it waits for,
-** and calls tl_gate_done when it stops waiting. */
+** too long; 0 if they have. The caller is `rank`, holds the mutex, looks again at what it waits
+** for, and calls tl_gate_done when it stops waiting. */
 int32_t tl_gate_wait(tl_world *world, tl_gate *gate, int32_t rank, int32_t peer);
 void tl_gate_done(tl_world *world, int32_t rank);
 

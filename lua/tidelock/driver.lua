@@ -17,6 +17,7 @@ local summary = require "tidelock.summary"
 ---@class tidelock.Run
 ---@field plan table # spec, key, recipe_hash, summary, and what the stages found
 ---@field spec table
+---@field notes tidelock.Notes[] # what the sources of data said when they were opened
 local Run = {}
 Run.__index = Run
 
@@ -52,17 +53,18 @@ local function rank_table(plan)
 end
 
 local function open_data(spec)
-  local sources, counts = {}, {}
+  local sources, counts, notes = {}, {}, {}
   local function add(source, samples)
-    sources[#sources + 1] = data.open(source, {
+    local i = #sources + 1
+    sources[i], notes[i] = data.open(source, {
       length = spec.batch.length, samples = samples, vocab = spec.model.vocab,
-        seed = spec.policy.seed,
+      seed = spec.policy.seed,
     })
-    counts[#counts + 1] = samples
+    counts[i] = samples
   end
   add(spec.data, spec.batch.samples)
   if spec.eval then add(spec.eval.data, spec.eval.samples) end
-  return sources, counts
+  return sources, counts, notes
 end
 
 --- log.watch = { "PATTERN:mean" } taken apart.
@@ -76,7 +78,7 @@ local function watches_of(spec)
 end
 
 ---@param recipe table
----@param options? { keep?: string[], threads?: integer, poison?: string, timeout?: number }
+---@param options? { keep?: string[], threads?: integer, poison?: integer, check?: boolean, timeout?: number }
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -85,8 +87,8 @@ function driver.start(recipe, options)
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   self.table = rank_table(plan)
-  local sources, samples = open_data(spec)
-  self.sources = sources
+  local sources, samples, notes = open_data(spec)
+  self.sources, self.notes, self.check = sources, notes, options.check
   local texts = {}
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
   plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
@@ -102,9 +104,17 @@ function driver.start(recipe, options)
   return self
 end
 
+--- Runs a section on all ranks. What they raise names rank, instruction and recipe line already, so
+--- it goes on without a place in this file.
+local function execute(self, section, options)
+  local ok, result = pcall(self.ranks.run, self.ranks, section, options)
+  if not ok then error(result, 0) end
+  return result
+end
+
 --- Initial weights, moments and tables; then what rules take from functions and earlier runs.
 function Run:begin()
-  self.ranks:run("init", { step = 0, scalars = {} })
+  execute(self, "init", { step = 0, scalars = {} })
   require("tidelock.warm").start(self)
   local optimizer = self.spec.train.optimizer
   self.power1, self.power2 = 1, 1
@@ -122,7 +132,7 @@ function Run:step()
   local step = self.done + 1
   local scalars = scalars_of(self, step)
   local clock = core.files.seconds()
-  local result = self.ranks:run("step", { step = step - 1, scalars = scalars })
+  local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check })
   result.ms = (core.files.seconds() - clock) * 1000
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length
@@ -138,7 +148,7 @@ function Run:explain_skip(step, scalars, result)
     result.skipped = "0 target tokens"
     return
   end
-  self.ranks:run("step", { step = step - 1, scalars = scalars, check = true })
+  execute(self, "step", { step = step - 1, scalars = scalars, check = true })
   error(string.format("step %d: the loss is %s and the gradient norm %s, but every output is finite alone",
     step, result.loss, result.grad_norm), 0)
 end
@@ -146,7 +156,7 @@ end
 --- Loss of the evaluation set, in the state after the last step.
 function Run:eval()
   assert(self.spec.eval, "the recipe has no eval")
-  return self.ranks:run("eval", { step = 0, scalars = {} })
+  return execute(self, "eval", { step = 0, scalars = {} })
 end
 
 -- logical tensors
@@ -219,23 +229,33 @@ function Run:weights()
   return list
 end
 
---- The hash of all weights: shares of the shards add up, nothing is gathered.
-function Run:weights_hash()
+--- The sum of the hashes of all tensors of a kind; shares of the shards add up, nothing is gathered.
+local function hash_of(self, key)
   local sum = 0
   for _, param in ipairs(self.plan["local"].params) do
     for _, shard in ipairs(shards_of(self, param)) do
       local at = self.table[shard.rank + 1].coordinates
-      local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
+      local v = self.plan.ranks[at.pp + 1].persistent[key .. param.name]
       local rows = math.min(param.rows, param.weight.rows - shard.row_first)
-      if rows > 0 then
+      if v and rows > 0 then
         sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {
-          row_first = shard.row_first, col_first = shard.col_first, cols_full = param.full_cols,
-            rows = rows, cols = param.cols,
+          row_first = shard.row_first, col_first = shard.col_first, cols_full = param.full_cols, rows = rows,
+          cols = param.cols,
         })
       end
     end
   end
-  return string.format("%016x", sum)
+  return sum
+end
+
+--- The hash of all weights.
+function Run:weights_hash() return string.format("%016x", hash_of(self, "weight ")) end
+
+--- The hash of the optimizer's state: first moments, second moments and f32 masters.
+function Run:optimizer_hash()
+  local parts = {}
+  for i, key in ipairs { "m ", "v ", "master " } do parts[i] = string.format("%016x", hash_of(self, key)) end
+  return core.hash(table.concat(parts, " "))
 end
 
 --- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the

@@ -100,10 +100,14 @@ section("layout", "Sizes of the parallel axes and how they are used.", {
   field(
     "sequence_parallel", "boolean", "norms and residuals cut over tp by tokens", { default = true }
   ),
-  field("schedule", "choice", "order of micro-batches in the pipeline", {
-    values = { "1f1b", "gpipe", "interleaved", "zb-h1" },
-    default = "1f1b",
-  }),
+  field(
+    "schedule", "choice",
+    "order of micro-batches in the pipeline; or a function(pp_rank, size, micros)", {
+      values = { "1f1b", "gpipe", "interleaved", "zb-h1" },
+      default = "1f1b",
+      call = true,
+    }
+  ),
   field("virtual_stages", "count", "pieces of the model on one pipeline rank", { default = 1 }),
   field(
     "stages",

@@ -16,6 +16,7 @@ local core = require "tidelock.core"
 local flops = require "tidelock.flops"
 local requests = require "tidelock.requests"
 local schedule_check = require "tidelock.schedule_check"
+local schedules = require "tidelock.schedules"
 local screen = require "tidelock.screen"
 local summaries = require "tidelock.summary"
 
@@ -108,9 +109,8 @@ end
 function forecast.pipeline_text(plan)
   local layout = plan.spec.layout
   if layout.pp == 1 then return nil end
-  local chunks = layout.schedule == "interleaved" and layout.virtual_stages or 1
   local report = assert(schedule_check.run(plan.orders, {
-    pp = layout.pp, micros = plan.micros, virtual_stages = chunks,
+    pp = layout.pp, micros = plan.micros, virtual_stages = schedules.virtual_stages(layout),
   }))
   local name = type(layout.schedule) == "string" and layout.schedule or "own schedule"
   return screen.pipeline_text(name, plan.micros, report.bubble_fraction)

@@ -13,12 +13,25 @@ local screen = require "tidelock.screen"
 
 local header = {}
 
-local function data_text(plan)
+local function data_text(plan, data)
   local batch = plan.spec.batch
-  local about = plan.summary.data
-  return (about and about .. "; " or "")
-    .. ("a step is %s of %s"):format(screen.plural(batch.samples, "sample"),
-      screen.plural(batch.length, "token"))
+  return ("%s; a step is %s of %s"):format(data, screen.plural(batch.samples, "sample"),
+    screen.plural(batch.length, "token"))
+end
+
+--- "39.7 MiB: weights 3.3, .." of one rank; of several, their sum and the fullest of them.
+local function memory_text(summary)
+  local kinds, leaves = {}, summary.leaf_buffers
+  for name, bytes in pairs(summary.memory_kinds) do
+    if name == "gradients" and leaves and leaves > 1 then
+      kinds[#kinds + 1] = { name, bytes, (" (%d leaf buffers)"):format(leaves) }
+    else
+      kinds[#kinds + 1] = { name, bytes }
+    end
+  end
+  local one = screen.memory_text(summary.rank_bytes, kinds)
+  if summary.ranks == 1 then return one end
+  return ("%s MiB, the fullest rank %s"):format(screen.mib(summary.planned_bytes), one)
 end
 
 --- Ranks, processor, layout, arithmetic and policy.
@@ -39,16 +52,17 @@ end
 --- The header of a run.
 ---@param plan table # spec, summary, key, recipe_hash
 ---@param file string # the recipe's path
+---@param data string # what the data is
 ---@param seconds number # from the command to the first step
-function header.text(plan, file, seconds)
+function header.text(plan, file, data, seconds)
   local title = ("%s   key %s   recipe %s"):format(file:match "[^/]+$", screen.spaced(plan.key),
     screen.spaced(plan.recipe_hash))
   local summary = plan.summary
   return screen.header(title, {
     { "model", screen.model_text(summary) },
-    { "data", data_text(plan) },
+    { "data", data_text(plan, data) },
     { "ranks", ranks_text(plan) },
-    { "memory", screen.memory_text(summary.planned_bytes, summary.memory_kinds) },
+    { "memory", memory_text(summary) },
     { "ready", ready_text(plan, seconds) },
   })
 end

@@ -150,9 +150,11 @@ local function length(facts, report)
   end
 end
 
---- R13: interleaved has several pieces of the model on a rank, the other schedules one.
+--- R13: interleaved has several pieces of the model on a rank, the other named schedules one; a
+--- schedule of the user's is checked as a whole when the pipeline is planned.
 local function schedule(facts, report)
   local l = facts.layout
+  if type(l.schedule) == "function" then return end
   if l.schedule ~= "interleaved" then
     if l.virtual_stages == 1 then return end
     report("layout.virtual_stages",

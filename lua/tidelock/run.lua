@@ -21,6 +21,7 @@ local screen = require "tidelock.screen"
 local run = {}
 
 local peak_seconds = 0.05
+local poison_byte = 0xff -- four of them are a NaN, in f32 and in bf16
 
 local function new_screen(options)
   local terminal = core.files.isatty(1) and core.files.isatty(2)
@@ -98,7 +99,7 @@ local function summary_of(session, request, last)
     weights_hash = session.run:weights_hash(), peak_bytes = memory.peak_bytes,
     planned_bytes = memory.planned_bytes, steps = last.step, loss = last.loss,
     loss_bits = last.loss_bits, recipe = request.recipe,
-    overrides = core.json.array(request.overrides),
+    overrides = table.concat(request.overrides, " "),
   }
 end
 
@@ -151,7 +152,12 @@ end
 --- Everything between the start of the driver and its end.
 local function drive(session, request)
   local show = session.screen
-  show:print(header.text(session.plan, request.recipe, session.ready_seconds))
+  local data = session.run.notes[1]
+  show:print(header.text(session.plan, request.recipe, data.summary, session.ready_seconds))
+  for _, notes in ipairs(session.run.notes) do
+    for _, warning in ipairs(notes.warnings) do show:note(warning) end
+  end
+  for _, note in ipairs(session.plan.spec.notes or {}) do show:note(note) end
   show:print("\n" .. screen.titles())
   local first, last, seconds = train(session)
   show:print ""
@@ -181,7 +187,8 @@ end
 function run.command(request)
   local options, begin = request.options, core.files.seconds()
   local trained <close> = requests.guarded(driver.start, requests.of(request), {
-    threads = options.threads, check = options.check, poison = options.poison and "nan",
+    threads = options.threads, check = options.check,
+    poison = options.poison and poison_byte or nil,
   })
   local session = new_session(trained, request, begin)
   local ok, result = pcall(drive, session, request)

@@ -128,6 +128,13 @@ function schedules.stage(pp, chunk, size)
   return chunk * size + pp
 end
 
+--- Virtual stages of a rank in a layout: named schedules but interleaved have one.
+---@param layout { schedule: string|function, virtual_stages: integer? }
+function schedules.virtual_stages(layout)
+  local several = layout.schedule == "interleaved" or type(layout.schedule) == "function"
+  return several and layout.virtual_stages or 1
+end
+
 --- What is wrong with the request itself; nil when it can be built.
 local function refuse(schedule, size, chunks)
   if type(schedule) ~= "function" and not builders[schedule] then

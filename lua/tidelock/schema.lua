@@ -74,6 +74,7 @@ local function check_value(entry, value, path, report)
 end
 
 function checkers.choice(entry, value, path, report)
+  if entry.call and type(value) == "function" then return value end
   for _, one in ipairs(entry.values) do
     if one == value then return value end
   end

@@ -166,13 +166,10 @@ function screen.policy_text(policy)
     .. (#leaves > 0 and (" (leaves %s)"):format(table.concat(leaves, ", ")) or "")
 end
 
---- "39.7 MiB: weights 3.3, gradients 13.0, optimizer 6.5, activations 16.9"
--- `kinds` is a list of { name, bytes }, or a table by name.
+--- "39.7 MiB: weights 3.3, gradients 13.0 (4 leaf buffers), optimizer 6.5, activations 16.9"
+-- `kinds` is a list of { name, bytes, remark? }; what rounds to 0.0 MiB is left out.
 function screen.memory_text(bytes, kinds)
-  local list = {}
-  for name, size in pairs(kinds) do
-    list[#list + 1] = type(name) == "string" and { name, size } or size
-  end
+  local list = table.move(kinds, 1, #kinds, 1, {})
   local rank = { weights = 1, gradients = 2, optimizer = 3, activations = 4 }
   table.sort(list, function(a, b)
     local x, y = rank[a[1]] or 5, rank[b[1]] or 5
@@ -181,7 +178,8 @@ function screen.memory_text(bytes, kinds)
   end)
   local parts = {}
   for _, kind in ipairs(list) do
-    if kind[2] > 0 then parts[#parts + 1] = ("%s %s"):format(kind[1], screen.mib(kind[2])) end
+    local size = screen.mib(kind[2])
+    if size ~= "0.0" then parts[#parts + 1] = kind[1] .. " " .. size .. (kind[3] or "") end
   end
   return ("%s MiB%s"):format(screen.mib(bytes),
     #parts > 0 and ": " .. table.concat(parts, ", ") or "")

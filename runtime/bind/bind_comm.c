@@ -2,8 +2,8 @@
 **
 **   core.comm("all_reduce", { x0, x1, x2, x3 }, { y0, y1, y2, y3 } [, { outer = 1, root = 0 }])
 **
-** Entry i + 1 of both lists is rank i's; as many ranks as entries. A y may be the same tensor as its
-** x where comm.h allows it. "barrier" takes lists too, and looks at their length only.
+** Entry i + 1 of both lists is rank i's; as many ranks as entries. A y may be the same tensor as
+** its x where comm.h allows it. "barrier" takes lists too, and looks at their length only.
 */
 #include "../comm_once.h"
 #include "bind_program.h"

@@ -5,7 +5,8 @@
 **     groups = { "tp", "dp" },
 **     tensors = { { offset = 0, dtype = "f32", shape = { 2, 3 } }, .. },
 **     sites = { "recipes/x.lua:8", .. },
-**     instructions = { { op = "linear", inputs = { 1, 2 }, outputs = { 3 }, attrs = { parts = 1, .. },
+**     instructions = { { op = "linear", inputs = { 1, 2 }, outputs = { 3 },
+**                        attrs = { parts = 1, .. },
 **                        site = 1, micro = 0, lane = 0, phase = "forward", waits = { 4 } }, .. },
 **     sections = { init = { 1, 3 }, step = { 4, 20 } },        -- first and count
 **     results = { loss = 5 }, name_of = { [5] = "loss" }, persistent = { 2 },
@@ -134,8 +135,8 @@ static void read_site(lua_State *L, tl_program *program, int index) {
   bind_check(L, tl_program_add_text(program, lua_tostring(L, -1), &text));
 }
 
-/* The list attrs[name] of indices from 1, counted from 0; `room` elements at least, filled with -1. The
-** array stays on the stack. */
+/* The list attrs[name] of indices from 1, counted from 0; `room` elements at least, filled with
+** -1. The array stays on the stack. */
 static int32_t *read_indices(lua_State *L, int table, const char *place, const char *name,
                              int32_t room, int32_t *count) {
   const int there = bind_optional(L, table, place, name, LUA_TTABLE);

@@ -106,7 +106,8 @@ local function pretend_driver(world)
       plan.key, plan.recipe_hash = "5e1c09af77d2c340", "7d2041be0c1192aa"
       plan.spec.eval = world.eval
       world.options = options
-      return setmetatable({ plan = plan, done = 0 }, Run)
+      local notes = { summary = "2 texts, 46,506 bytes", warnings = { "a text is not as pinned" } }
+      return setmetatable({ plan = plan, done = 0, notes = { notes } }, Run)
     end,
   }
 end
@@ -167,10 +168,12 @@ describe("with a driver that pretends", function()
   end
 
   it("run prints header, rows and summary, and keeps a folder", function()
-    local status, text = run("train.steps=20", "--jsonl", folder .. ".jsonl")
+    local status, text, messages = run("train.steps=20", "--jsonl", folder .. ".jsonl")
     assert.equal(0, status)
     has(text, "quickstart.lua   key 5e1c 09af 77d2 c340   recipe 7d20 41be 0c11 92aa\n")
     has(text, "\n  model    853,120 weights in 39 tensors: 4 layers, dim 128, ")
+    has(text, "  data     2 texts, 46,506 bytes; a step is 16 samples of 256 tokens\n")
+    has(messages, "a text is not as pinned\n")
     has(text, "  ranks    1 thread rank on ")
     has(text, "    10  0.6000  3ffffff6      0.100  1.0e-03  409.6k ")
     has(text, "trained    20 steps, 81,920 tokens in ")
@@ -264,7 +267,7 @@ describe("with a driver that pretends", function()
 
   it("run hands its options to the driver", function()
     run("--stop-at", "1", "--threads", "2", "--poison", "--check")
-    assert.same({ threads = 2, poison = "nan", check = true }, world.options)
+    assert.same({ threads = 2, poison = 255, check = true }, world.options)
   end)
 
   it("verify prints the matrix and fails only when a cell differs", function()
@@ -330,6 +333,28 @@ describe("plan and explain", function()
     has(problem.message, "--stage shrad: no such stage; did you mean shard?; there are check, ex")
     has(raised(explain.command, request_of("explain", recipe, "--rank", "8")).message,
       "--rank 8: the layout has ranks 0 to 0")
+  end)
+
+  it("take a schedule that is a function, and refuse one that would change bits", function()
+    local file = ("/tmp/tidelock-schedule-%d.lua"):format(core.files.getpid())
+    local function orders(first, last, step)
+      local text = core.files.read_all(recipe):gsub('policy = "layout",', ([[
+        layout = { pp = 2, schedule = function(_, _, micros)
+          local list = {}
+          for m = 0, micros - 1 do list[m + 1] = { phase = "forward", micro = m } end
+          for m = %s, %s, %s do list[#list + 1] = { phase = "backward", micro = m } end
+          return list
+        end },]]):format(first, last, step))
+      core.files.write_atomic(file, text)
+      return requests.plan(requests.of(request_of("plan", file)), "pipeline").orders
+    end
+    local named = requests.of(request_of("plan", recipe, "layout.pp=2", "layout.schedule=gpipe"))
+    assert.same(requests.plan(named, "pipeline").orders, orders("0", "micros - 1", "1"))
+    local problem = raised(orders, "micros - 1", "0", "-1")
+    os.remove(file)
+    assert.equal(2, problem.status)
+    has(problem.message, "layout.schedule: rank 0, operation 6: backward of micro-batch 2: its")
+    has(problem.message, "6 errors; nothing was started")
   end)
 
   it("list the points of a sweep and ask for one", function()

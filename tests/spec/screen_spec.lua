@@ -66,8 +66,8 @@ end)
 
 describe("the live line", function()
   it("shows how far, how well and how long still", function()
-    assert.equal("  [################..................]  96/200  loss 1.981  24.1k tok/s  0:18 left",
-      screen.live(record, 200, 100))
+    assert.equal("  [################..................]  96/200  loss 1.981  24.1k tok/s  "
+      .. "0:18 left", screen.live(record, 200, 100))
   end)
 
   it("never reaches the end of a narrow terminal", function()
@@ -86,8 +86,11 @@ describe("the header", function()
     assert.equal("", screen.layout_text { tp = 1, pp = 1, dp = 1 })
     assert.equal("policy layout (leaves tp 4, dp 8)",
       screen.policy_text { name = "layout", leaves = { tp = 4, dp = 8, cp = 1 } })
-    assert.equal("39.7 MiB: weights 3.3, optimizer 6.5, tables 0.1", screen.memory_text(41628467,
-      { tables = 131072, weights = 3412480, optimizer = 6824960, x = 0 }))
+    assert.equal("39.7 MiB: weights 3.3, gradients 1.0 (4 leaf buffers), tables 0.1",
+      screen.memory_text(41628467, {
+        { "tables", 131072 }, { "gradients", 1 << 20, " (4 leaf buffers)" }, { "state", 64 },
+        { "weights", 3412480 },
+      }))
     local words = ("word "):rep(40)
     local text = screen.header("r.lua", { { "model", words }, { "data", "none" } })
     for line in text:gmatch "[^\n]+" do assert.is_true(#line < 100) end
