@@ -7,8 +7,8 @@
 --   ./tl bench ranks           eight thread ranks against one
 --
 -- Peers (tests/peers/*.py) take turns with Tidelock, round by round; where numpy or PyTorch is not
--- installed the tables say so. A kind of measurement is a module with tables(options), which returns
--- { title, columns, rows, notes } for each table.
+-- installed the tables say so. A kind of measurement is a module with tables(options), which
+-- returns { title, columns, rows, notes } for each table.
 
 local core = require "tidelock.core"
 

@@ -11,14 +11,21 @@ local screen = require "tidelock.screen"
 local ranks = {}
 
 local layouts = {
-  { "1 rank" },
-  { "dp 8", "layout.dp=8", "batch.micro=2" },
-  { "tp 2 pp 2 dp 2", "layout.tp=2", "layout.pp=2", "layout.dp=2" },
+  { "1 rank", dp = 1 },
+  { "dp 8", "layout.dp=8", dp = 8 },
+  { "tp 2 pp 2 dp 2", "layout.tp=2", "layout.pp=2", "layout.dp=2", dp = 2 },
 }
 
-local function entrant(options, layout)
+local function common_divisor(a, b) return b == 0 and a or common_divisor(b, a % b) end
+
+--- A run of the recipe in a layout. `batch` is that of the recipe: a rank with fewer samples than
+--- its micro-batch has smaller micro-batches.
+local function entrant(options, layout, batch)
   local words = table.move(options.overrides, 1, #options.overrides, 1, {})
   table.move(layout, 2, #layout, #words + 1, words)
+  if batch then
+    words[#words + 1] = "batch.micro=" .. common_divisor(batch.samples // layout.dp, batch.micro)
+  end
   local run = requests.guarded(driver.start, requests.recipe(options.recipe, words), {
     threads = options.threads,
   })
@@ -36,9 +43,12 @@ end
 ---@param options table # recipe, overrides, rounds, steps, threads
 function ranks.tables(options)
   local entrants = {}
-  for i, layout in ipairs(layouts) do entrants[i] = entrant(options, layout) end
+  local batch
+  for i, layout in ipairs(layouts) do
+    entrants[i] = entrant(options, layout, batch)
+    batch = batch or entrants[i].run.spec.batch
+  end
   rounds.run(entrants, options.rounds)
-  local batch = entrants[1].run.spec.batch
   local result = {
     title = ("Thread ranks on %d threads: %s"):format(options.threads,
       options.recipe:match "[^/]+$"),

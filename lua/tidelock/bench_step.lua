@@ -42,7 +42,9 @@ local function peer_argument(run, threads)
   for _, param in ipairs(run.plan["local"].params) do
     if param.name:find "%.down$" then hidden = param.full_cols end
   end
-  if not (summary.heads and hidden) then return nil, "the peer has layers of attention and SwiGLU" end
+  if not (summary.heads and hidden) then
+    return nil, "the peer has layers of attention and SwiGLU, this recipe has others"
+  end
   return {
     vocab = spec.model.vocab, dim = summary.dim, layers = summary.layers, heads = summary.heads,
     kv_heads = summary.kv_heads, hidden = hidden, samples = spec.batch.samples,
