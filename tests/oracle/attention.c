@@ -69,8 +69,10 @@ static part row_state(const attention *a, int64_t row, int64_t head) {
     for (int64_t first = begin; first <= query && first < begin + a->c->split; first += block)
       add_block(a, &p, row, head, first, first + block - 1 < query ? first + block - 1 : query);
     p.l[0] = (p.l[0] + p.l[1]) + (p.l[2] + p.l[3]);
-    if (begin == 0) state = p;
-    else merge(a, &state, &p);
+    if (begin == 0)
+      state = p;
+    else
+      merge(a, &state, &p);
   }
   return state;
 }
@@ -100,8 +102,8 @@ static void weights_of(const attention *a, const attention_grads *g, int64_t sta
       weight[i * n + j] = slope[i * n + j] = 0.0f;
       if (j > i) continue;
       const float p = exp2_f32(fmaf(score(a, start + i, start + j, head), c, -lse));
-      const float along = chain(0.0f, dy, 1, a->v + key_at(a, start + j, head), 1, a->width,
-                                a->c->bf16);
+      const float along =
+          chain(0.0f, dy, 1, a->v + key_at(a, start + j, head), 1, a->width, a->c->bf16);
       weight[i * n + j] = rounded(p, a->c->bf16);
       slope[i * n + j] = rounded(p * (along - delta), a->c->bf16);
     }
@@ -151,8 +153,8 @@ static void key(const attention *a, const attention_grads *g, const segment *s, 
       const int64_t at = (head * s->n + first) * s->n + j;
       const int64_t query = query_at(a, s->start + first, head) + e;
       dk[leaf] = chain(dk[leaf], s->slope + at, s->n, a->q + query, stride, s->n - first, c->bf16);
-      dv[leaf] = chain(dv[leaf], s->weight + at, s->n, g->dy + query, stride, s->n - first,
-                       c->bf16);
+      dv[leaf] =
+          chain(dv[leaf], s->weight + at, s->n, g->dy + query, stride, s->n - first, c->bf16);
     }
   }
   tree(dk, leaves, 1);

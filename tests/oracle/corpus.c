@@ -96,6 +96,5 @@ void corpus_batch(const corpus *k, const config *c, int64_t step, batch *out) {
   out->id = zeroed(c->tokens, bytes), out->target = zeroed(c->tokens, bytes);
   out->start = zeroed(c->tokens, bytes), out->end = zeroed(c->tokens, bytes);
   out->targets = 0;
-  for (int64_t i = 0; i < c->samples; i++)
-    sample(k, c, step * c->samples + i, i * c->length, out);
+  for (int64_t i = 0; i < c->samples; i++) sample(k, c, step * c->samples + i, i * c->length, out);
 }

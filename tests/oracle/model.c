@@ -18,15 +18,19 @@ typedef struct value {
 
 typedef enum op { EMBEDDING, LINEAR, NORM, SWIGLU, GELU, ROPE, ATTENTION, ADD, DROPOUT } op;
 
+/* Which dims of a linear are leaf dims: those it makes, those it sums, none. */
+typedef enum leaf_dims { OUTPUTS, INPUTS, NONE } leaf_dims;
+
 typedef struct node {
   op op;
   value *in[PARTS_MAX], *out[PARTS_MAX];
   weight *w[PARTS_MAX], *bias[PARTS_MAX]; /* NORM: gain in w[0] */
-  int parts, inner, column;               /* LINEAR: leaf dims are summed, or made */
-  int positions;                          /* EMBEDDING: of positions, not of ids */
-  int64_t heads;                          /* ROPE */
-  uint64_t stream;                        /* DROPOUT */
-  float *rstd, *mean, *lse;               /* (tokens), (tokens), (tokens, heads) */
+  int parts;
+  leaf_dims dims;           /* LINEAR */
+  int positions;            /* EMBEDDING: of positions, not of ids */
+  int64_t heads;            /* ROPE */
+  uint64_t stream;          /* DROPOUT */
+  float *rstd, *mean, *lse; /* (tokens), (tokens), (tokens, heads) */
 } node;
 
 struct model {
@@ -104,14 +108,15 @@ static value *norm_node(model *m, value *x, const char *path) {
 
 /* A linear node; part i has rows[i] outputs. */
 static node *linear(model *m, value *x, const char *path, int parts, const char *const *names,
-                    const int64_t *rows, int inner) {
+                    const int64_t *rows, leaf_dims dims) {
+  static const int matrix_axis[] = {0, 1, -1}, bias_axis[] = {0, -1, -1};
   node *n = new_node(m, LINEAR, x, rows[0]);
-  n->parts = parts, n->inner = inner, n->column = !inner;
+  n->parts = parts, n->dims = dims;
   for (int i = 0; i < parts; i++) {
     char name[32];
-    n->w[i] = new_weight(m, path, names[i], rows[i], x->cols, inner ? 1 : 0, NORMAL);
+    n->w[i] = new_weight(m, path, names[i], rows[i], x->cols, matrix_axis[dims], NORMAL);
     snprintf(name, sizeof name, "%s_bias", names[i]);
-    if (m->c->gpt) n->bias[i] = new_weight(m, path, name, rows[i], 1, inner ? -1 : 0, ZEROS);
+    if (m->c->gpt) n->bias[i] = new_weight(m, path, name, rows[i], 1, bias_axis[dims], ZEROS);
     if (i > 0) n->out[i] = new_value(m, rows[i], m->c->bf16);
   }
   return n;
@@ -144,12 +149,12 @@ static value *attention_branch(model *m, value *x, const char *path, const char 
   const config *c = m->c;
   const int64_t width = c->dim / c->heads, kv = c->kv_heads * width;
   const int64_t rows[] = {c->dim, kv, kv};
-  node *parts = linear(m, norm_node(m, x, norm_path), path, 3, qkv, rows, 0);
+  node *parts = linear(m, norm_node(m, x, norm_path), path, 3, qkv, rows, OUTPUTS);
   value *q = rope_node(m, parts->out[0], c->heads), *k = rope_node(m, parts->out[1], c->kv_heads);
   node *n = new_node(m, ATTENTION, q, c->dim);
   n->in[1] = k, n->in[2] = parts->out[2];
   n->lse = zeroed(c->tokens * c->heads, sizeof(float));
-  return linear(m, n->out[0], path, 1, o, rows, 1)->out[0];
+  return linear(m, n->out[0], path, 1, o, rows, INPUTS)->out[0];
 }
 
 static value *feed_forward(model *m, value *x, const char *path, const char *norm_path) {
@@ -157,10 +162,10 @@ static value *feed_forward(model *m, value *x, const char *path, const char *nor
   const int64_t rows[] = {m->c->hidden, m->c->hidden};
   const int gated = !m->c->gpt;
   node *parts =
-      linear(m, norm_node(m, x, norm_path), path, 1 + gated, gate_up + !gated, rows, 0);
+      linear(m, norm_node(m, x, norm_path), path, 1 + gated, gate_up + !gated, rows, OUTPUTS);
   node *n = new_node(m, gated ? SWIGLU : GELU, parts->out[0], m->c->hidden);
   n->in[1] = parts->out[1];
-  return linear(m, n->out[0], path, 1, down, &m->c->dim, 1)->out[0];
+  return linear(m, n->out[0], path, 1, down, &m->c->dim, INPUTS)->out[0];
 }
 
 static value *layer(model *m, value *x, int64_t i) {
@@ -171,7 +176,11 @@ static value *layer(model *m, value *x, int64_t i) {
   x = add(m, x, dropout(m, attention_branch(m, x, path, norm_path), path));
   snprintf(path, sizeof path, "layers.%lld.%s", (long long)i, m->c->gpt ? "gelu" : "swiglu");
   snprintf(norm_path, sizeof norm_path, "%s.%s", path, norm);
-  return add(m, x, dropout(m, feed_forward(m, x, path, norm_path), path));
+  x = add(m, x, dropout(m, feed_forward(m, x, path, norm_path), path));
+  if (!m->c->linear) return x;
+  static const char *const names[] = {"weight"};
+  snprintf(path, sizeof path, "layers.%lld.linear", (long long)i);
+  return linear(m, x, path, 1, names, &m->c->dim, NONE)->out[0];
 }
 
 model *model_new(const config *c) {
@@ -190,7 +199,7 @@ model *model_new(const config *c) {
   for (int64_t i = 0; i < c->layers; i++) x = layer(m, x, i);
   x = norm_node(m, x, "norm");
   node *head = new_node(m, LINEAR, x, c->vocab_padded);
-  head->column = 1;
+  head->dims = OUTPUTS;
   head->out[0]->bf16 = 0; /* logits are f32 */
   head->w[0] = table;
   if (!c->gpt) {
@@ -205,22 +214,33 @@ model *model_new(const config *c) {
 /* --- forward ---------------------------------------------------------------------------------- */
 
 static void linear_value(const model *m, const node *n) {
-  const int64_t leaves = n->inner ? m->c->leaves_tp : 1, k = n->in[0]->cols;
+  const int64_t leaves = n->dims == INPUTS ? m->c->leaves_tp : 1, k = n->in[0]->cols;
   int64_t borders[65];
   for (int64_t j = 0; j <= leaves; j++) borders[j] = border(j, leaves, k);
   for (int i = 0; i < n->parts; i++) {
-    const product p = {.a = n->in[0]->x, .b = n->w[i]->value, .rows = m->c->tokens,
-                       .n = n->w[i]->rows, .k = k, .leaves = leaves, .borders = borders,
+    const product p = {.a = n->in[0]->x,
+                       .b = n->w[i]->value,
+                       .rows = m->c->tokens,
+                       .n = n->w[i]->rows,
+                       .k = k,
+                       .leaves = leaves,
+                       .borders = borders,
                        .bias = n->bias[i] != NULL ? n->bias[i]->value : NULL,
-                       .factors_bf16 = m->c->bf16, .out_bf16 = n->out[i]->bf16};
+                       .factors_bf16 = m->c->bf16,
+                       .out_bf16 = n->out[i]->bf16};
     multiply(&p, n->out[i]->x);
   }
 }
 
 static norm norm_of(const model *m, const node *n) {
-  return (norm){.rows = m->c->tokens, .d = n->in[0]->cols, .layer = m->c->gpt, .bf16 = m->c->bf16,
-                .x = n->in[0]->x, .gain = n->w[0]->value,
-                .bias = n->bias[0] != NULL ? n->bias[0]->value : NULL, .rstd = n->rstd,
+  return (norm){.rows = m->c->tokens,
+                .d = n->in[0]->cols,
+                .layer = m->c->gpt,
+                .bf16 = m->c->bf16,
+                .x = n->in[0]->x,
+                .gain = n->w[0]->value,
+                .bias = n->bias[0] != NULL ? n->bias[0]->value : NULL,
+                .rstd = n->rstd,
                 .mean = n->mean};
 }
 
@@ -324,9 +344,9 @@ static void table_block(const void *context, const piece *p, float *out) {
       for (int64_t i = 0; i < u->k; i++) out[u->ids[t] * u->k + i] += u->dy[t * u->k + i];
 }
 
-static void matrix_gradient(weight *w, block_sum *sum, const use *u) {
+static void matrix_gradient(weight *w, int64_t runs, block_sum *sum, const use *u) {
   float *grad = zeroed(w->rows * w->cols, sizeof *grad);
-  matrix_blocks(u->c, 1, w->rows * w->cols, sum, u, grad);
+  matrix_blocks(u->c, runs, w->rows * w->cols, sum, u, grad);
   add_gradient(w, grad);
 }
 
@@ -339,7 +359,7 @@ static void vector_gradient(const model *m, weight *w, int64_t runs, terms t) {
 
 /* dx of a linear: parts side by side, leaf after leaf. */
 static void linear_input_gradient(const model *m, const node *n, float *const *dy, float *dx) {
-  const int64_t leaves = n->column ? m->c->leaves_tp : 1, width = n->in[0]->cols;
+  const int64_t leaves = n->dims == OUTPUTS ? m->c->leaves_tp : 1, width = n->in[0]->cols;
   int64_t borders[65] = {0}, total = 0, at = 0;
   for (int i = 0; i < n->parts; i++) total += n->w[i]->rows;
   float *a = zeroed(m->c->tokens * total, sizeof *a), *b = zeroed(width * total, sizeof *b);
@@ -353,8 +373,14 @@ static void linear_input_gradient(const model *m, const node *n, float *const *d
     }
     borders[j + 1] = at;
   }
-  const product p = {.a = a, .b = b, .rows = m->c->tokens, .n = width, .k = total,
-                     .leaves = leaves, .borders = borders, .factors_bf16 = m->c->bf16,
+  const product p = {.a = a,
+                     .b = b,
+                     .rows = m->c->tokens,
+                     .n = width,
+                     .k = total,
+                     .leaves = leaves,
+                     .borders = borders,
+                     .factors_bf16 = m->c->bf16,
                      .out_bf16 = m->c->bf16};
   multiply(&p, dx);
   free(a);
@@ -370,11 +396,12 @@ static void linear_gradient(const model *m, const node *n, float *const *dy) {
   linear_input_gradient(m, n, dy, dx);
   contribute(n->in[0], dx);
   for (int i = 0; i < n->parts; i++) {
-    const use u = {.c = m->c, .dy = dy[i], .x = n->in[0]->x, .n = n->w[i]->rows,
-                   .k = n->in[0]->cols};
-    matrix_gradient(n->w[i], linear_block, &u);
+    const use u = {
+        .c = m->c, .dy = dy[i], .x = n->in[0]->x, .n = n->w[i]->rows, .k = n->in[0]->cols};
+    matrix_gradient(n->w[i], n->dims == NONE ? m->c->leaves_tp : 1, linear_block, &u);
     if (n->bias[i] != NULL)
-      vector_gradient(m, n->bias[i], n->column ? 1 : m->c->leaves_tp, (terms){.dy = dy[i]});
+      vector_gradient(m, n->bias[i], n->dims == OUTPUTS ? 1 : m->c->leaves_tp,
+                      (terms){.dy = dy[i]});
   }
 }
 
@@ -383,16 +410,21 @@ static void norm_node_gradient(const model *m, const node *n, float *dy) {
   const norm row = norm_of(m, n);
   norm_gradient(&row, dy, dx);
   contribute(n->in[0], dx);
-  vector_gradient(m, n->w[0], m->c->leaves_tp,
-                  (terms){.kind = m->c->gpt ? 2 : 1, .dy = dy, .x = n->in[0]->x, .rstd = n->rstd,
-                          .mean = n->mean});
+  vector_gradient(
+      m, n->w[0], m->c->leaves_tp,
+      (terms){
+          .kind = m->c->gpt ? 2 : 1, .dy = dy, .x = n->in[0]->x, .rstd = n->rstd, .mean = n->mean});
   if (n->bias[0] != NULL) vector_gradient(m, n->bias[0], m->c->leaves_tp, (terms){.dy = dy});
 }
 
 static void attention_node_gradient(const model *m, const node *n, float *dy) {
   const attention a = attention_of(m, n);
-  const attention_grads g = {.o = n->out[0]->x, .lse = n->lse, .dy = dy, .dq = room(m, n->in[0]),
-                             .dk = room(m, n->in[1]), .dv = room(m, n->in[2])};
+  const attention_grads g = {.o = n->out[0]->x,
+                             .lse = n->lse,
+                             .dy = dy,
+                             .dq = room(m, n->in[0]),
+                             .dk = room(m, n->in[1]),
+                             .dv = room(m, n->in[2])};
   attention_gradient(&a, &g);
   contribute(n->in[0], g.dq);
   contribute(n->in[1], g.dk);
@@ -423,10 +455,13 @@ static void unary_gradient(const model *m, const node *n, const float *dy) {
 static void node_gradient(const model *m, const node *n) {
   float *dy[PARTS_MAX] = {0};
   for (int i = 0; i < n->parts; i++) dy[i] = gradient(m, n->out[i]);
-  const use table = {.c = m->c, .dy = dy[0], .ids = ids_of(m, n), .k = m->c->dim,
+  const use table = {.c = m->c,
+                     .dy = dy[0],
+                     .ids = ids_of(m, n),
+                     .k = m->c->dim,
                      .n = n->op == EMBEDDING ? n->w[0]->rows : 0};
   switch (n->op) {
-    case EMBEDDING: matrix_gradient(n->w[0], table_block, &table); break;
+    case EMBEDDING: matrix_gradient(n->w[0], 1, table_block, &table); break;
     case LINEAR: linear_gradient(m, n, dy); break;
     case NORM: norm_node_gradient(m, n, dy[0]); break;
     case SWIGLU: swiglu_gradient(m, n, dy[0]); break;

@@ -23,8 +23,8 @@ static double sine(double x, double tail) {
 static double cosine(double x, double tail) {
   const double z = x * x, h = 0.5 * z, w = 1 - h;
   double r = 0x1.1ee9ebdb4b1c4p-29 + z * -0x1.8fae9be8838d4p-37;
-  r = z * (-0x1.6c16c16c15177p-10 +
-           z * (0x1.a01a019cb1590p-16 + z * (-0x1.27e4f809c52adp-22 + z * r)));
+  r = z *
+      (-0x1.6c16c16c15177p-10 + z * (0x1.a01a019cb1590p-16 + z * (-0x1.27e4f809c52adp-22 + z * r)));
   r = z * (0x1.555555555554cp-5 + r);
   return w + (((1 - w) - h) + (z * r - x * tail));
 }
@@ -86,8 +86,10 @@ static void train(const config *c, const corpus *texts) {
     corpus_batch(texts, c, t - 1, &b);
     const float loss = model_step(m, &b, t - 1), norm = gradient_norm(c, weights, count);
     power1 = power1 * beta1, power2 = power2 * beta2;
-    scalars s = {.lr = learning_rate(c, t), .c1 = (float)(1 / (1 - power1)),
-                 .c2 = (float)(1 / (1 - power2)), .factor = 1.0f};
+    scalars s = {.lr = learning_rate(c, t),
+                 .c1 = (float)(1 / (1 - power1)),
+                 .c2 = (float)(1 / (1 - power2)),
+                 .factor = 1.0f};
     const float q = clip / (norm + (float)1e-6);
     if (clip > 0 && q < 1) s.factor = q;
     for (int64_t i = 0; i < count; i++) update(c, &weights[i], &s);
@@ -110,12 +112,31 @@ static double option(int argc, char **argv, const char *name) {
 int main(int argc, char **argv) {
 #define WHOLE(name) .name = (int64_t)option(argc, argv, #name)
 #define NUMBER(name) .name = option(argc, argv, #name)
-  config c = {.bf16 = (int)option(argc, argv, "bf16"), .gpt = (int)option(argc, argv, "gpt"),
-              WHOLE(vocab), WHOLE(dim), WHOLE(layers), WHOLE(heads), WHOLE(kv_heads),
-              WHOLE(hidden), WHOLE(samples), WHOLE(length), WHOLE(leaves_tp), WHOLE(leaves_dp),
-              WHOLE(kv_block), WHOLE(split), WHOLE(seed), WHOLE(steps), WHOLE(warmup),
-              WHOLE(total), NUMBER(peak), NUMBER(floor), NUMBER(clip), NUMBER(dropout),
-              NUMBER(smoothing), NUMBER(z)};
+  config c = {.bf16 = (int)option(argc, argv, "bf16"),
+              .gpt = (int)option(argc, argv, "gpt"),
+              .linear = (int)option(argc, argv, "linear"),
+              WHOLE(vocab),
+              WHOLE(dim),
+              WHOLE(layers),
+              WHOLE(heads),
+              WHOLE(kv_heads),
+              WHOLE(hidden),
+              WHOLE(samples),
+              WHOLE(length),
+              WHOLE(leaves_tp),
+              WHOLE(leaves_dp),
+              WHOLE(kv_block),
+              WHOLE(split),
+              WHOLE(seed),
+              WHOLE(steps),
+              WHOLE(warmup),
+              WHOLE(total),
+              NUMBER(peak),
+              NUMBER(floor),
+              NUMBER(clip),
+              NUMBER(dropout),
+              NUMBER(smoothing),
+              NUMBER(z)};
   const int64_t aligned = 16 * c.leaves_tp;
   c.vocab_padded = (c.vocab + aligned - 1) / aligned * aligned;
   c.tokens = c.samples * c.length;

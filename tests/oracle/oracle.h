@@ -42,6 +42,7 @@ float unit(uint32_t word);
 /* What is trained: numbers of a recipe. */
 typedef struct config {
   int bf16, gpt; /* gpt: layer_norm, gelu, biases, positions, a tied head, dropout, no rope */
+  int linear;    /* a linear without leaf dims behind every layer */
   int64_t vocab, vocab_padded, dim, layers, heads, kv_heads, hidden, samples, length;
   int64_t tokens; /* samples * length */
   int64_t leaves_tp, leaves_dp, kv_block, split, seed, steps, warmup, total;

@@ -73,8 +73,7 @@ void vector_blocks(const config *c, int64_t runs, const terms *t, float *out) {
   for (int64_t column = 0; column < t->d; column++) {
     for (int64_t r = 0; r < runs; r++) {
       const int64_t start = border(r, runs, c->length), end = border(r + 1, runs, c->length);
-      for (int64_t i = 0; i < c->leaves_dp; i++)
-        leaf[i] = vector_leaf(c, t, column, i, start, end);
+      for (int64_t i = 0; i < c->leaves_dp; i++) leaf[i] = vector_leaf(c, t, column, i, start, end);
       tree(leaf, c->leaves_dp, 1);
       run[r] = leaf[0];
     }

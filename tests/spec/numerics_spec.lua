@@ -17,6 +17,7 @@ local function quickstart()
   return {
     nn.residual { nn.rms_norm {}, nn.attention { heads = $heads, kv_heads = $kv_heads } },
     nn.residual { nn.rms_norm {}, nn.swiglu { hidden = $hidden } },
+    $linear == 1 and nn.linear { out = $dim } or nil,
   }
 end
 local function gpt()
@@ -27,6 +28,7 @@ local function gpt()
       dropout = $dropout,
     },
     nn.residual { nn.layer_norm {}, nn.gelu { hidden = $hidden, bias = true }, dropout = $dropout },
+    $linear == 1 and nn.linear { out = $dim, bias = true } or nil,
   }
 end
 local models = {
@@ -56,14 +58,14 @@ return tl.recipe {
 
 --- Options of both; `micro` and `layout` are Tidelock's alone: they change no bit.
 local common = {
-  gpt = 0, layers = 2, kv_block = 128, split = 8192, steps = 2, warmup = 1, total = 10, peak = 3e-3,
-  floor = 3e-4, clip = 1, dropout = 0, smoothing = 0, z = 0, layout = "",
+  gpt = 0, linear = 0, layers = 2, kv_block = 128, split = 8192, steps = 2, warmup = 1,
+  total = 10, peak = 3e-3, floor = 3e-4, clip = 1, dropout = 0, smoothing = 0, z = 0, layout = "",
 }
 
 local cases = {
   {
     name = "the quickstart's layers on eight ranks, f32", -- six samples for eight leaves
-    bf16 = 0, vocab = 200, dim = 64, heads = 8, kv_heads = 2, hidden = 150, samples = 6,
+    linear = 1, bf16 = 0, vocab = 200, dim = 64, heads = 8, kv_heads = 2, hidden = 150, samples = 6,
     length = 72, leaves_tp = 4, leaves_dp = 8, kv_block = 16, split = 32, seed = 5, micro = 1,
     layout = "tp = 2, dp = 2, pp = 2",
   },
@@ -80,9 +82,9 @@ local cases = {
   },
   {
     name = "biases, dropout, learned positions and a tied head, bf16",
-    gpt = 1, bf16 = 1, vocab = 200, dim = 48, heads = 4, kv_heads = 1, hidden = 100, samples = 4,
-    length = 71, leaves_tp = 4, leaves_dp = 2, seed = 9, micro = 2, clip = 1e3, dropout = 0.1,
-    smoothing = 0.1, z = 1e-3,
+    gpt = 1, linear = 1, bf16 = 1, vocab = 200, dim = 48, heads = 4, kv_heads = 1, hidden = 100,
+    samples = 4, length = 76, leaves_tp = 4, leaves_dp = 2, seed = 9, micro = 2, clip = 1e3,
+    dropout = 0.1, smoothing = 0.1, z = 1e-3,
   },
   {
     name = "leaves of more than one block of 8,192 tokens", -- 35 samples of 256 tokens each
@@ -117,9 +119,9 @@ end
 local function lines_of_oracle(path, options)
   local words = { ("'%s'"):format(path) }
   for _, name in ipairs {
-    "bf16", "gpt", "vocab", "dim", "layers", "heads", "kv_heads", "hidden", "samples", "length",
-    "leaves_tp", "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total", "peak",
-    "floor", "clip", "dropout", "smoothing", "z",
+    "bf16", "gpt", "linear", "vocab", "dim", "layers", "heads", "kv_heads", "hidden", "samples",
+    "length", "leaves_tp", "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
+    "peak", "floor", "clip", "dropout", "smoothing", "z",
   } do
     words[#words + 1] = name .. "=" .. options[name]
   end
