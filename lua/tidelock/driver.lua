@@ -11,7 +11,6 @@ local emit = require "tidelock.stages.emit"
 local grid = require "tidelock.layout"
 local planner = require "tidelock.plan"
 local rates = require "tidelock.schedule"
-local stats = require "tidelock.stats"
 local summary = require "tidelock.summary"
 
 ---@class tidelock.Run
@@ -267,7 +266,8 @@ function Run:watched()
     if #list == 0 then error(string.format("log.watch: %s matches no value and no gradient",
       watch.text), 0) end
     for _, name in ipairs(list) do
-      values[name .. ":" .. watch.what] = stats[watch.what](self:kept(name))
+      local tensor = self:kept(name)
+      values[name .. ":" .. watch.what] = tensor[watch.what](tensor)
     end
   end
   return values
