@@ -35,7 +35,10 @@ local function add_error(context, message)
       if file.path:sub(-#tail) == tail then place = file.path .. line end
     end
   end
-  context.problems:add(place or context.path, nil, text or tostring(message))
+  text = text or tostring(message)
+  local lead = context.path .. ": "
+  if text:sub(1, #lead) == lead then text = text:sub(#lead + 1) end
+  context.problems:add(place or context.path, nil, text)
 end
 
 --- Runs the file `path` in `context`; its recipe, or nil when it gave none (the problem is noted).
