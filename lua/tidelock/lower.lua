@@ -135,8 +135,8 @@ end
 function Lower:rope_table(node)
   local a, width = node.attrs, node.head_dim
   local scaling = a.scaling or {}
-  local kind = scaling.type == "llama3" and 1 or 0
-  local rotated = a.rotated or width
+  local kind = scaling.name == "llama3" and 1 or 0
+  local rotated = a.dim or width
   local key = string.format("rope %d %s %s %s %s %s %s", rotated, a.base, kind, scaling.factor or 1,
     scaling.low or 1, scaling.high or 4, scaling.original or 8192)
   local known = self.tables[key]

@@ -62,8 +62,12 @@ return function(section, field, required, forms)
   })
   section("nn.layer_norm", "(x - mean) / sqrt(var + eps) * gain + bias.", {
     field("eps", "positive", "added to the variance", { default = 1e-5 }),
-    field("bias", "boolean", "with a bias", { default = true }),
     name,
+  }, {
+    refused = {
+      bias = "the op layer_norm always adds a bias; { \"*.layer_norm.bias\", frozen = true } in "
+        .. "weights keeps it at 0",
+    },
   })
 
   local hidden = field("hidden", "count", "width inside", required())

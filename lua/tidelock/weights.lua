@@ -56,13 +56,15 @@ local checks = {
   frozen = function(v) return type(v) == "boolean", "true or false" end,
   from = function(v) return type(v) == "string", "a folder of a run" end,
   dtype = function(v) return v == "f32" or v == "bf16", '"f32" or "bf16"' end,
-  optimizer = function(v) return v == "adamw" or type(v) == "table" and v[1] == "adamw",
-    '{ "adamw" } (there is no other)' end,
 }
 
 local function set(resolved, field, value, site, path, from, problems)
   if field == "init" then
     value = parse_init(value, site, path .. ".init", problems)
+  elseif field == "optimizer" then
+    problems:add(site, path .. ".optimizer", "all weights share train.optimizer in this version; "
+      .. "decay and lr_scale are set for each weight")
+    return
   else
     local ok, wanted = checks[field](value)
     if not ok then
