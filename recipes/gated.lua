@@ -13,7 +13,7 @@ local function gated(block, name)
   end)
 end
 
---- A gated unit written out. `inner` may be cut over tp: that fixes where the leaves of its sums lie.
+--- A gated unit written out. `inner` may be cut over tp: there the leaves of its sums lie.
 local unit = nn.graph("unit", function(g, x)
   g.dim("inner", 384, "tp")
   local up, gate = g.weight("up", "inner dim"), g.weight("gate", "inner dim")

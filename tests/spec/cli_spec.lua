@@ -335,14 +335,18 @@ describe("plan and explain", function()
 
   it("show a rank beyond the layout as the one that runs the same program, and say so", function()
     local explain = require "tidelock.explain"
-    local rank, note = explain.shown_rank({ order = "tp-cp-dp-pp", tp = 1, cp = 1, dp = 1, pp = 1 }, 3)
+    local function shown(rank, tp, dp, pp)
+      local layout = { order = "tp-cp-dp-pp", tp = tp, cp = 1, dp = dp, pp = pp }
+      return explain.shown_rank(layout, rank)
+    end
+    local rank, note = shown(3, 1, 1, 1)
     assert.equal(0, rank)
     assert.equal("the layout has 1 rank; ranks with the same tp and pp coordinates run the same "
       .. "program: showing rank 0", note)
-    rank, note = explain.shown_rank({ order = "tp-cp-dp-pp", tp = 2, cp = 1, dp = 2, pp = 1 }, 5)
+    rank, note = shown(5, 2, 2, 1)
     assert.equal(1, rank)
     has(note, "the layout has 4 ranks;")
-    assert.same({ 3 }, { explain.shown_rank({ order = "tp-pp", tp = 2, cp = 1, dp = 1, pp = 2 }, 3) })
+    assert.same({ 3 }, { shown(3, 2, 1, 2) })
   end)
 
   it("take a schedule that is a function, and refuse one that would change bits", function()
