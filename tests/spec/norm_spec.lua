@@ -108,7 +108,8 @@ describe("a norm", function()
 
   it("may write over its input", function()
     local function data() return promises.spread("f32", { 3, 40 }, 1) end
-    local gain, rstd, x, y = promises.spread("f32", { 40 }, 2), core.tensor("f32", { 3 }), data(), data()
+    local gain, rstd = promises.spread("f32", { 40 }, 2), core.tensor("f32", { 3 })
+    local x, y = data(), data()
     core.call("rms_norm", { x, gain }, { y, rstd }, { eps = 1e-6 })
     core.call("rms_norm", { x, gain }, { x, rstd }, { eps = 1e-6 })
     assert.bits(y, x)
