@@ -29,7 +29,7 @@ end
 
 return tl.recipe {
   model   = nn.decoder { vocab = 256, dim = 128, layers = 4, layer = layer },
-  weights = { { "embed", frozen = true, from = "runs/quickstart-65e1" } },
+  weights = { { "embed", frozen = true, from = "runs/quickstart-eaf6" } },
   -- one number per target token; Tidelock sums, and divides once
   loss    = function(g, logits, targets)
     return g.cross_entropy(logits, targets) + 1e-4 * g.square(g.logsumexp(logits, "vocab"))
