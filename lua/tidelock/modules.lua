@@ -14,7 +14,6 @@ return function(section, field, required, forms)
     field("tied", "boolean", "the head uses the embedding's weight", { default = false }),
     field("norm", "module", "norm before the head; unset: nn.rms_norm {}"),
     field("dropout", "fraction", "dropout of the embedding", { default = 0 }),
-    name,
   })
 
   section("nn.attention", "Causal attention inside each segment, with grouped kv heads.", {

@@ -99,6 +99,16 @@ describe("a script", function()
       return load("", '{ "head", optimizer = { "adamw", beta1 = 0.5 } }'):start()
     end)
     assert.matches("weights%[1%].optimizer: all weights share train.optimizer", problem)
+    for init, expected in pairs {
+      ['{ "normal", 0.5, mean = 2 }'] = { "normal", 2, 0.5 }, ['"normal"'] = { "normal", 0, 0.02 },
+      ['{ "normal", std = 0.5 }'] = { "normal", 0, 0.5 },
+      ['{ "uniform", range = 3 }'] = { "uniform", -3, 3 },
+      ['{ "constant", 4 }'] = { "constant", 4, 0 },
+    } do
+      local fields = require "tidelock.plan"(load("", ('{ "head", init = %s }'):format(init)),
+        "expand").fields.head.init
+      assert.same(expected, { fields.kind, fields.first, fields.second })
+    end
     local plan = require "tidelock.plan"(load("", "", "save = { every = 2 }"), "check")
     assert.matches("train.save: this version keeps", table.concat(plan.spec.notes, "\n"))
   end)
