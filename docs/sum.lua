@@ -16,7 +16,9 @@ local function tree(first, count, n)
   return f32(tree(first, count // 2, n // 2) + tree(first + count // 2, count // 2, n // 2))
 end
 
-local function show(x) return ("%.6f %08x"):format(x, string.unpack("<I4", string.pack("<f", x))) end
+local function show(x)
+  return ("%.6f %08x"):format(x, string.unpack("<I4", string.pack("<f", x)))
+end
 
 for _, tp in ipairs { 1, 2, 4 } do
   local parts = {}

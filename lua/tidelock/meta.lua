@@ -4,7 +4,7 @@
 -- Nothing here runs; a test checks that every function and method of the C half stands in it.
 -- Dims, elements, tensors and instructions count from 1; ranks, samples, groups, lanes and
 -- micro-batches from 0. The head of runtime/bind/bind_NAME.c says more about each group.
--- luacheck: ignore 212
+-- luacheck: ignore 212 241
 
 ---@class tidelock.core
 local core = {}
