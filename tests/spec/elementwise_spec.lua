@@ -1,6 +1,7 @@
 local core = require "tidelock.core"
 local elementwise = require "support.elementwise_cases"
 local promises = require "support.promises"
+local support = require "support"
 
 promises.describe(describe, it, elementwise.cases)
 
@@ -58,6 +59,19 @@ describe("an elementwise operator", function()
     assert.matches("unary: kind is 9, must be 0 to 8", message("unary", { x }, { x }, { kind = 9 }))
     assert.matches("binary: b has 2 elements, must have 1", message("binary", { x, x }, { x },
       { kind = 0, broadcast = 1 }))
+  end)
+
+  it("rounds to the nearest bf16, ties to even, and keeps what is not finite", function()
+    local cases = { -- f32 bits, bf16 bits
+      { 0x3f808000, 0x3f80 }, { 0x3f818000, 0x3f82 }, { 0x3f808001, 0x3f81 }, { 0x3f807fff, 0x3f80 },
+      { 0xbf818000, 0xbf82 }, { 0x7f7fffff, 0x7f80 }, { 0x7f800000, 0x7f80 }, { 0xff800000, 0xff80 },
+      { 0x7f800001, 0x7fc0 }, { 0xffc12345, 0xffc1 }, { 0x00008000, 0x0000 }, { 0x00018000, 0x0002 },
+      { 0x80000000, 0x8000 } }
+    local from, to = {}, {}
+    for i = 1, 40 do from[i], to[i] = table.unpack(cases[(i - 1) % #cases + 1]) end
+    local y = support.poison("bf16", { 40 })
+    core.call("cast", { core.tensor_from_bits("f32", { 40 }, from) }, { y }, {})
+    assert.same(to, y:bits())
   end)
 
   it("keeps NaN in relu and clears -0", function()

@@ -24,6 +24,18 @@ describe("the gradient of an embedding", function()
     assert.bits(whole, parts)
   end)
 
+  it("has the bits of one chain for more rows than are sorted at a time", function()
+    local count, ids_, values = 262144 + 9, {}, {}
+    local expected = { 0.0, 0.0, 0.0 }
+    for i = 1, count do
+      ids_[i], values[i] = i % 3, support.fill_value(2, i)
+      expected[i % 3 + 1] = core.f32(expected[i % 3 + 1] + values[i])
+    end
+    local t = add(support.poison("f32", { 3, 1 }), 0, count, 0, 0,
+      { core.tensor("i32", { count }, ids_), core.tensor("f32", { count, 1 }, values) })
+    assert.same(expected, t:flat())
+  end)
+
   it("adds each id's rows in ascending order", function()
     local whole = add(core.tensor("f32", { vocab, width }), 0, rows, 0)
     local values, list = {}, ids:flat()

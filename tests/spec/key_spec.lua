@@ -1,6 +1,5 @@
 local key = require "tidelock.key"
 local numbers = require "tidelock.numbers"
-local optimizers = require "tidelock.optimizers"
 local written = require "support.written"
 
 describe("the key", function()
@@ -97,14 +96,5 @@ describe("functions of numbers", function()
   it("round to f32 once", function()
     assert.equal(16777216, numbers.f32(16777217))
     assert.equal(math.huge, numbers.f32(1e300))
-  end)
-
-  it("make the scalars of AdamW without a history", function()
-    local adamw = { beta1 = 0.9, beta2 = 0.95 }
-    local scalars = optimizers.scalars(adamw, 0.001, 1)
-    assert.equal(numbers.f32(0.001), scalars[1])
-    assert.near(10, scalars[2], 1e-5)
-    assert.near(20, scalars[3], 1e-5)
-    assert.near(1, optimizers.scalars(adamw, 0.001, 1000)[2], 1e-6)
   end)
 end)

@@ -26,6 +26,14 @@ describe("exp2", function()
     assert.equal("e87f484c2c1f4b55", core.hash(table.concat(packed)))
   end)
 
+  it("is the unit's function at 262,144 evenly spaced fractions", function()
+    local packed = {}
+    for i = 0, 262143 do
+      packed[i + 1] = string.pack("<I4", to_bits(exp2(from_bits(0x3f800000 + i * 32 + 7))))
+    end
+    assert.equal("6ed140bde473d45d", core.hash(table.concat(packed)))
+  end)
+
   it("has the unit's values where a simpler function would differ", function()
     local known = { -- input bits, result bits
       { 0x00000000, 0x3f800000 }, { 0x80000000, 0x3f800000 }, { 0x3f800000, 0x40000000 },
