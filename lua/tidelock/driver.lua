@@ -11,7 +11,6 @@ local emit = require "tidelock.stages.emit"
 local grid = require "tidelock.layout"
 local planner = require "tidelock.plan"
 local rates = require "tidelock.schedule"
-local stats = require "tidelock.stats"
 local summary = require "tidelock.summary"
 
 ---@class tidelock.Run
@@ -77,6 +76,14 @@ local function watches_of(spec)
   return list
 end
 
+--- Calls a function of the C half. What it raises names rank, instruction and recipe line already,
+--- so it goes on without a place in this file.
+local function call(fn, ...)
+  local ok, result = pcall(fn, ...)
+  if not ok then error(result, 0) end
+  return result
+end
+
 ---@param recipe table
 ---@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s
 ---@return tidelock.Run
@@ -93,23 +100,20 @@ function driver.start(recipe, options)
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
   plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
   local programs = {}
-  for i, program in ipairs(plan.programs) do programs[i] = core.program(program) end
-  self.ranks = core.ranks {
+  for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
+  self.ranks = call(core.ranks, {
     programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples =
       samples[1],
     eval_samples = samples[2] and { samples[2] }, threads = options.threads, poison =
       options.poison, timeout_s = options.timeout,
-  }
+  })
   self:begin()
   return self
 end
 
---- Runs a section on all ranks. What they raise names rank, instruction and recipe line already, so
---- it goes on without a place in this file.
+--- Runs a section on all ranks.
 local function execute(self, section, options)
-  local ok, result = pcall(self.ranks.run, self.ranks, section, options)
-  if not ok then error(result, 0) end
-  return result
+  return call(self.ranks.run, self.ranks, section, options)
 end
 
 --- Initial weights, moments and tables; then what rules take from functions and earlier runs.
@@ -280,7 +284,8 @@ function Run:watched()
     if #list == 0 then error(string.format("log.watch: %s matches no value and no gradient",
       watch.text), 0) end
     for _, name in ipairs(list) do
-      values[name .. ":" .. watch.what] = stats[watch.what](self:kept(name))
+      local tensor = self:kept(name)
+      values[name .. ":" .. watch.what] = tensor[watch.what](tensor)
     end
   end
   return values
