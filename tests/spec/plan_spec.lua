@@ -5,7 +5,7 @@ local planner = require "tidelock.plan"
 local tl = require "tidelock"
 
 describe("the plan of 1,024 ranks", function()
-  local plan = planner(tl.load("../../recipes/quickstart.lua"):with {
+  local plan = planner(tl.load("recipes/quickstart.lua"):with {
     layout = { dp = 128, tp = 4, pp = 2 }, ["policy.leaves"] = { tp = 4, dp = 128 },
     ["batch.samples"] = 1024, ["batch.micro"] = 8,
   })
@@ -28,7 +28,7 @@ describe("the plan of 1,024 ranks", function()
   end)
 
   it("has the same weights on a rank as a plan of 8 ranks", function()
-    local few = planner(tl.load("../../recipes/quickstart.lua"):with { layout = { tp = 4, pp = 2 } })
+    local few = planner(tl.load("recipes/quickstart.lua"):with { layout = { tp = 4, pp = 2 } })
     local function weights(p)
       local sum = 0
       for _, buffer in ipairs(p.ranks[1].buffers) do
