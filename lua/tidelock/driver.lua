@@ -107,7 +107,7 @@ local function call(fn, ...)
 end
 
 ---@param recipe table
----@param options? { keep?: string[], threads?: integer, poison?: integer, check?: boolean, timeout?: number }
+---@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -176,7 +176,8 @@ function Run:explain_skip(step, scalars, result)
     return
   end
   execute(self, "step", { step = step - 1, scalars = scalars, check = true })
-  error(string.format("step %d: the loss is %s and the gradient norm %s, but every output is finite alone",
+  error(string.format("step %d: the loss is %s and the gradient norm %s, but every output is "
+    .. "finite alone",
     step, result.loss, result.grad_norm), 0)
 end
 
@@ -256,7 +257,7 @@ function Run:weights()
   return list
 end
 
---- The sum of the hashes of all tensors of a kind; shares of the shards add up, nothing is gathered.
+--- The sum of the hashes of all tensors of a kind: shares of shards add up, nothing is gathered.
 local function hash_of(self, key)
   local sum = 0
   for _, param in ipairs(self.plan["local"].params) do
@@ -266,8 +267,8 @@ local function hash_of(self, key)
       local rows = math.min(param.rows, param.weight.rows - shard.row_first)
       if v and rows > 0 then
         sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {
-          row_first = shard.row_first, col_first = shard.col_first, cols_full = param.full_cols, rows = rows,
-          cols = param.cols,
+          row_first = shard.row_first, col_first = shard.col_first, rows = rows,
+          cols_full = param.full_cols, cols = param.cols,
         })
       end
     end
@@ -281,7 +282,9 @@ function Run:weights_hash() return string.format("%016x", hash_of(self, "weight 
 --- The hash of the optimizer's state: first moments, second moments and f32 masters.
 function Run:optimizer_hash()
   local parts = {}
-  for i, key in ipairs { "m ", "v ", "master " } do parts[i] = string.format("%016x", hash_of(self, key)) end
+  for i, key in ipairs { "m ", "v ", "master " } do
+    parts[i] = string.format("%016x", hash_of(self, key))
+  end
   return core.hash(table.concat(parts, " "))
 end
 
