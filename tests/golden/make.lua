@@ -3,7 +3,6 @@
 ---     ./tl lua tests/golden/make.lua        # then read the diff, and say in the commit why bits changed
 ---
 --- `record` is also what golden_spec compares with: the same run, in another layout or not.
-local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local tl = require "tidelock"
 
