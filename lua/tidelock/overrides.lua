@@ -6,6 +6,7 @@
 -- which is a string. What was set is checked later, together with the recipe; mistakes blame
 -- "command line".
 local fields = require "tidelock.fields"
+local hints = require "tidelock.hints"
 local suggest = require "tidelock.suggest"
 local types = require "tidelock.types"
 
@@ -108,6 +109,8 @@ end
 function overrides.known(key, declared)
   local first = key:match "^[^.]+"
   if fields.sections.recipe.by_name[first] then return true end
+  local foreign = hints.of(first)
+  if foreign then return false, "no such field or knob; " .. foreign end
   local names = fields.names "recipe"
   for name in pairs(declared) do names[#names + 1] = name end
   table.sort(names)

@@ -81,6 +81,14 @@ command line: model.dim: model is made in the recipe; name the number there with
     assert.matches("^command line: polcy%.seed: no such field or knob; did you mean policy%?", text)
   end)
 
+  it("says what to write in the place of another program's key", function()
+    local _, text = spec("tensor_model_parallel_size=2", "learning_rate=1")
+    assert.matches("^command line: learning_rate: no such field or knob; write train = { lr = %.%.",
+      text)
+    assert.matches("tensor_model_parallel_size: no such field or knob; write layout = { tp = %.%. }",
+      text)
+  end)
+
   it("holds for every point of a sweep", function()
     local text = written.recipe { tail = ":over('layout', { { dp = 2 }, { tp = 2 } })" }
     for _, point in ipairs(written.load(text, { "layout.pp=2", "train.steps=7" }):points()) do
