@@ -85,8 +85,7 @@ command line: model.dim: model is made in the recipe; name the number there with
     local _, text = spec("tensor_model_parallel_size=2", "learning_rate=1")
     assert.matches("^command line: learning_rate: no such field or knob; write train = { lr = %.%.",
       text)
-    assert.matches("tensor_model_parallel_size: no such field or knob; write layout = { tp = %.%. }",
-      text)
+    assert.matches("parallel_size: no such field or knob; write layout = { tp = %.%. }", text)
   end)
 
   it("holds for every point of a sweep", function()
