@@ -32,8 +32,8 @@ describe("planned memory", function()
     assert.is_false(good)
     assert.equal(2, raised.status)
     assert.matches("^memory: 2 ranks fill [%d.]+ MiB, this machine has [%d.]+; "
-      .. "at the peak of a rank, instruction %d+ [%w_]+ %(.-:%d+%), .- [%d.]+; a smaller batch.micro needs less, ",
-      raised.message)
+      .. "at the peak of a rank, instruction %d+ [%w_]+ %(.-:%d+%), .- [%d.]+; "
+      .. "a smaller batch.micro needs less, ", raised.message)
     assert.is_true(room.bytes() > 2 ^ 26)
   end)
 
