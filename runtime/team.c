@@ -3,8 +3,11 @@
 **   pool   offers: loop -> loop -> ...     one per team that is inside tl_team_for
 **          helpers: sleep until some loop has tasks left, join the one with the fewest helpers
 **
-** Tasks are taken with one atomic counter. The team's own thread works too, then takes its loop off
-** the list and sleeps until the helpers that joined have left. No thread spins.
+**   tasks  | share of worker 0 | share of worker 1 | ...     each taken from its front
+**
+** A worker takes its own share first, then what is left of the others: in loop after loop the same
+** worker meets the same rows, which are in its core's cache. The team's own thread works too, then
+** takes its loop off the list and sleeps until the helpers that joined have left. No thread spins.
 */
 #define _GNU_SOURCE
 #include "team.h"
@@ -18,14 +21,21 @@
 
 #include "memory.h"
 
+/* Tasks next .. end - 1 of a loop; next may run past end. One cache line each. */
+typedef struct share {
+  _Alignas(64) _Atomic int64_t next;
+  int64_t end;
+} share;
+
 typedef struct loop {
   struct loop *next;
   tl_task task;
   void *context;
-  int64_t count;
-  _Atomic int64_t taken; /* may run past count */
-  int32_t helpers;       /* inside now; guarded by the pool's mutex */
-  pthread_cond_t left;   /* the last helper has left */
+  share *shares; /* of every worker of the pool, here or not */
+  int32_t share_count;
+  _Atomic int64_t waiting; /* tasks that nobody has taken */
+  int32_t helpers;         /* inside now; guarded by the pool's mutex */
+  pthread_cond_t left;     /* the last helper has left */
 } loop;
 
 typedef struct helper {
@@ -59,19 +69,33 @@ static int arithmetic_is_set(void) {
   return fegetround() == FE_TONEAREST && tiny * 0.5f == 0x1p-141f;
 }
 
-static void run_tasks(loop *l, int32_t worker) {
-  for (;;) {
-    const int64_t index = atomic_fetch_add(&l->taken, 1);
-    if (index >= l->count) return;
+static void run_share(loop *l, share *s, int32_t worker) {
+  while (atomic_load(&s->next) < s->end) {
+    const int64_t index = atomic_fetch_add(&s->next, 1);
+    if (index >= s->end) return;
+    atomic_fetch_sub(&l->waiting, 1);
     l->task(l->context, index, worker);
   }
+}
+
+static void run_tasks(loop *l, int32_t worker) {
+  for (int32_t i = 0; i < l->share_count; i++)
+    run_share(l, &l->shares[(worker + i) % l->share_count], worker);
+}
+
+static void deal(loop *l, int64_t count) {
+  for (int64_t i = 0; i < l->share_count; i++) {
+    atomic_store(&l->shares[i].next, count * i / l->share_count);
+    l->shares[i].end = count * (i + 1) / l->share_count;
+  }
+  atomic_store(&l->waiting, count);
 }
 
 /* The loop with tasks left that has the fewest helpers; NULL if there is none. */
 static loop *choose(const tl_pool *pool) {
   loop *best = NULL;
   for (loop *l = pool->loops; l != NULL; l = l->next)
-    if (atomic_load(&l->taken) < l->count && (best == NULL || l->helpers < best->helpers)) best = l;
+    if (atomic_load(&l->waiting) > 0 && (best == NULL || l->helpers < best->helpers)) best = l;
   return best;
 }
 
@@ -156,12 +180,18 @@ void tl_pool_close(tl_pool *pool) {
 tl_status tl_team_open(tl_pool *pool, tl_team **out) {
   tl_team *team = calloc(1, sizeof *team);
   if (team == NULL) return tl_fail(TL_MEMORY, "no room for a team");
-  const tl_status status = tl_memory_alloc(TL_MEMORY_SCRATCH, TL_SCRATCH_BYTES, &team->scratch);
+  team->pool = pool;
+  team->loop.share_count = tl_team_workers(team);
+  team->loop.shares = aligned_alloc(64, (size_t)team->loop.share_count * sizeof(share));
+  tl_status status = TL_OK;
+  if (team->loop.shares == NULL) status = tl_fail(TL_MEMORY, "no room for a team");
+  if (status == TL_OK)
+    status = tl_memory_alloc(TL_MEMORY_SCRATCH, TL_SCRATCH_BYTES, &team->scratch);
   if (status != TL_OK) {
+    free(team->loop.shares);
     free(team);
     return status;
   }
-  team->pool = pool;
   pthread_cond_init(&team->loop.left, NULL);
   set_arithmetic();
   *out = team;
@@ -172,6 +202,7 @@ void tl_team_close(tl_team *team) {
   if (team == NULL) return;
   pthread_cond_destroy(&team->loop.left);
   tl_memory_free(team->scratch);
+  free(team->loop.shares);
   free(team);
 }
 
@@ -184,12 +215,11 @@ void *tl_team_scratch(tl_team *team, int32_t worker) {
 }
 
 /* Puts the loop on the list and wakes as many helpers as it has use for. */
-static void offer(tl_pool *pool, loop *l) {
+static void offer(tl_pool *pool, loop *l, int64_t count) {
   pthread_mutex_lock(&pool->mutex);
   l->next = pool->loops;
   pool->loops = l;
-  for (int64_t i = 0; i < pool->sleeping && i < l->count - 1; i++)
-    pthread_cond_signal(&pool->offered);
+  for (int64_t i = 0; i < pool->sleeping && i < count - 1; i++) pthread_cond_signal(&pool->offered);
   pthread_mutex_unlock(&pool->mutex);
 }
 
@@ -209,9 +239,9 @@ void tl_team_for(tl_team *team, int64_t count, tl_task task, void *context) {
     return;
   }
   loop *l = &team->loop;
-  l->task = task, l->context = context, l->count = count;
-  atomic_store(&l->taken, 0);
-  offer(team->pool, l);
+  l->task = task, l->context = context;
+  deal(l, count);
+  offer(team->pool, l, count);
   run_tasks(l, 0);
   withdraw(team->pool, l);
 }
