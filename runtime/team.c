@@ -7,7 +7,10 @@
 **
 ** A worker takes its own share first, then what is left of the others: in loop after loop the same
 ** worker meets the same rows, which are in its core's cache. The team's own thread works too, then
-** takes its loop off the list and sleeps until the helpers that joined have left. No thread spins.
+** takes its loop off the list and waits until the helpers that joined have left.
+**
+** A step is many short loops, a few microseconds apart, and waking a thread takes longer than that.
+** So who waits looks on for SPIN_NS first, if there is a core for every worker, and then sleeps.
 */
 #define _GNU_SOURCE
 #include "team.h"
@@ -18,8 +21,12 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "memory.h"
+
+enum { SPIN_NS = 20000 };
 
 /* Tasks next .. end - 1 of a loop; next may run past end. One cache line each. */
 typedef struct share {
@@ -34,7 +41,7 @@ typedef struct loop {
   share *shares; /* of every worker of the pool, here or not */
   int32_t share_count;
   _Atomic int64_t waiting; /* tasks that nobody has taken */
-  int32_t helpers;         /* inside now; guarded by the pool's mutex */
+  _Atomic int32_t helpers; /* inside now; guarded by the pool's mutex */
   pthread_cond_t left;     /* the last helper has left */
 } loop;
 
@@ -49,7 +56,9 @@ struct tl_pool {
   pthread_mutex_t mutex;
   pthread_cond_t offered;
   loop *loops;
-  int32_t sleeping; /* helpers that wait on `offered` */
+  _Atomic uint32_t offers; /* loops offered so far */
+  int32_t spin;            /* whether to look on before sleeping */
+  int32_t sleeping;        /* helpers that wait on `offered` */
   int32_t closing;
   int32_t helper_count; /* threads that run */
   helper helpers[];
@@ -95,8 +104,29 @@ static void deal(loop *l, int64_t count) {
 static loop *choose(const tl_pool *pool) {
   loop *best = NULL;
   for (loop *l = pool->loops; l != NULL; l = l->next)
-    if (atomic_load(&l->waiting) > 0 && (best == NULL || l->helpers < best->helpers)) best = l;
+    if (atomic_load(&l->waiting) > 0 &&
+        (best == NULL || atomic_load(&l->helpers) < atomic_load(&best->helpers)))
+      best = l;
   return best;
+}
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+/* Looks on until there is a loop after number `seen`. */
+static void await_offer(tl_pool *pool, uint32_t seen) {
+  if (!pool->spin) return;
+  const int64_t until = now_ns() + SPIN_NS;
+  while (atomic_load(&pool->offers) == seen && now_ns() < until) continue;
+}
+
+static void await_helpers(const tl_pool *pool, const loop *l) {
+  if (!pool->spin) return;
+  const int64_t until = now_ns() + SPIN_NS;
+  while (atomic_load(&l->helpers) > 0 && now_ns() < until) continue;
 }
 
 static void *helper_main(void *argument) {
@@ -104,19 +134,26 @@ static void *helper_main(void *argument) {
   tl_pool *pool = h->pool;
   set_arithmetic();
   pthread_mutex_lock(&pool->mutex);
-  while (!pool->closing) {
+  for (uint32_t seen = 0; !pool->closing;) {
     loop *l = choose(pool);
+    if (l == NULL && seen != atomic_load(&pool->offers)) {
+      seen = atomic_load(&pool->offers);
+      pthread_mutex_unlock(&pool->mutex);
+      await_offer(pool, seen);
+      pthread_mutex_lock(&pool->mutex);
+      continue;
+    }
     if (l == NULL) {
       pool->sleeping++;
       pthread_cond_wait(&pool->offered, &pool->mutex);
       pool->sleeping--;
       continue;
     }
-    l->helpers++;
+    atomic_fetch_add(&l->helpers, 1);
     pthread_mutex_unlock(&pool->mutex);
     run_tasks(l, h->worker);
     pthread_mutex_lock(&pool->mutex);
-    if (--l->helpers == 0) pthread_cond_signal(&l->left);
+    if (atomic_fetch_sub(&l->helpers, 1) == 1) pthread_cond_signal(&l->left);
   }
   pthread_mutex_unlock(&pool->mutex);
   return NULL;
@@ -154,6 +191,7 @@ tl_status tl_pool_open(int32_t helpers, int32_t pin, tl_pool **out) {
   if (pool == NULL) return tl_fail(TL_MEMORY, "no room for a pool of %d helpers", helpers);
   pthread_mutex_init(&pool->mutex, NULL);
   pthread_cond_init(&pool->offered, NULL);
+  pool->spin = helpers < sysconf(_SC_NPROCESSORS_ONLN);
   tl_status status = TL_OK;
   for (int32_t i = 0; i < helpers; i++) TL_TRY_GOTO(status, start_helper(pool, pin), done);
   *out = pool, pool = NULL;
@@ -219,6 +257,7 @@ static void offer(tl_pool *pool, loop *l, int64_t count) {
   pthread_mutex_lock(&pool->mutex);
   l->next = pool->loops;
   pool->loops = l;
+  atomic_fetch_add(&pool->offers, 1);
   for (int64_t i = 0; i < pool->sleeping && i < count - 1; i++) pthread_cond_signal(&pool->offered);
   pthread_mutex_unlock(&pool->mutex);
 }
@@ -228,7 +267,10 @@ static void withdraw(tl_pool *pool, loop *l) {
   loop **link = &pool->loops;
   while (*link != l) link = &(*link)->next;
   *link = l->next;
-  while (l->helpers > 0) pthread_cond_wait(&l->left, &pool->mutex);
+  pthread_mutex_unlock(&pool->mutex);
+  await_helpers(pool, l);
+  pthread_mutex_lock(&pool->mutex);
+  while (atomic_load(&l->helpers) > 0) pthread_cond_wait(&l->left, &pool->mutex);
   pthread_mutex_unlock(&pool->mutex);
 }
 
