@@ -9,9 +9,13 @@ local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
 local grid = require "tidelock.layout"
+local kept = require "tidelock.kept"
 local planner = require "tidelock.plan"
+local problems = require "tidelock.problems"
 local rates = require "tidelock.schedule"
+local suggest = require "tidelock.suggest"
 local summary = require "tidelock.summary"
+local where = require "tidelock.where"
 
 ---@class tidelock.Run
 ---@field plan table # spec, key, recipe_hash, summary, and what the stages found
@@ -76,6 +80,24 @@ local function watches_of(spec)
   return list
 end
 
+--- Patterns of keep and log.watch that match nothing are mistakes, told before anything runs.
+local function check_patterns(self, keep)
+  local found, all, plan = problems.new(), {}, self.plan
+  for _, value in ipairs(plan.graph.names) do all[#all + 1] = value.name end
+  for _, weight in ipairs(plan.graph.weights) do all[#all + 1] = weight.name .. ".grad" end
+  local function check(place, path, pattern)
+    if #kept.names(self, pattern) > 0 then return end
+    found:add(place, path, ("%q matches no value and no gradient; nearest: %s"):format(pattern,
+      suggest.nearest(pattern, all, 3)))
+  end
+  for i, watch in ipairs(self.watches) do
+    local path = ("log.watch[%d]"):format(i)
+    check(self.spec.site(path), path, watch.pattern)
+  end
+  for _, pattern in ipairs(keep or {}) do check(where.here(), "start.keep", pattern) end
+  found:raise()
+end
+
 --- Calls a function of the C half. What it raises names rank, instruction and recipe line already,
 --- so it goes on without a place in this file.
 local function call(fn, ...)
@@ -93,6 +115,7 @@ function driver.start(recipe, options)
   local spec = plan.spec
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
+  check_patterns(self, options.keep)
   self.table = rank_table(plan)
   local sources, samples, notes = open_data(spec)
   self.sources, self.notes, self.check = sources, notes, options.check
@@ -269,7 +292,7 @@ end
 --- global
 --- batch, or the shape of a weight for gradients.
 function Run:kept(name)
-  local found = require("tidelock.kept").read(self, name)
+  local found = kept.read(self, name)
   if not found then
     error(string.format('%s was not kept; ask for it before planning: start { keep = { "%s" } }',
       name, name), 0)
@@ -280,10 +303,7 @@ end
 function Run:watched()
   local values = {}
   for _, watch in ipairs(self.watches) do
-    local list = require("tidelock.kept").names(self, watch.pattern)
-    if #list == 0 then error(string.format("log.watch: %s matches no value and no gradient",
-      watch.text), 0) end
-    for _, name in ipairs(list) do
+    for _, name in ipairs(kept.names(self, watch.pattern)) do
       local tensor = self:kept(name)
       values[name .. ":" .. watch.what] = tensor[watch.what](tensor)
     end

@@ -290,7 +290,7 @@ function core.weights.open(path) end
 ---@param metadata table<string, string>
 function core.weights.write(path, tensors, metadata) end
 
--- JSON, files, the machine ----------------------------------------------------------------------
+-- JSON, YAML, files, the machine ------------------------------------------------------------------
 
 core.json = {}
 core.json.null = nil ---@type userdata
@@ -303,6 +303,11 @@ function core.json.decode(text) end
 ---@param list T
 ---@return T
 function core.json.array(list) end
+
+core.yaml = {}
+--- Maps and lists as tables; raises with the line.
+---@param text string
+function core.yaml.decode(text) end
 
 core.files = {}
 ---@return boolean

@@ -21,7 +21,9 @@ static tl_view check_numbers(lua_State *L, int arg, int64_t rows, int64_t column
   luaL_argcheck(L, count > 0, arg, "tensor has no elements");
   if (rows == 0) rows = count;
   if (columns == 0) columns = count;
-  return (tl_view){.data = whole->data, .dtype = whole->dtype, .dims = 2, .shape = {rows, columns}};
+  return (tl_view){
+      .data = whole->data, .dtype = whole->dtype, .dims = 2, .shape = {rows, columns}
+  };
 }
 
 /* Calls an operator with one input and one f32 number as output. */

@@ -18,7 +18,7 @@ golden.steps = { f32 = 20, bf16 = 5 }
 function golden.record(dtype, steps, overrides)
   local fields = { dtype = dtype }
   for key, value in pairs(overrides or {}) do fields[key] = value end
-  local recipe = tl.load(core.files.realpath "recipes/quickstart.lua"):with(fields)
+  local recipe = tl.load("recipes/quickstart.lua"):with(fields)
   local run <close> = driver.start(recipe)
   local list = {}
   for i = 1, steps do

@@ -1,13 +1,10 @@
 -- A plan as a whole: programs for ranks that are alike, made on a machine that has none of them.
-local core = require "tidelock.core"
 local models = require "support.models"
 local planner = require "tidelock.plan"
 local tl = require "tidelock"
 
-local quickstart = core.files.realpath "recipes/quickstart.lua"
-
 describe("the plan of 1,024 ranks", function()
-  local plan = planner(tl.load(quickstart):with {
+  local plan = planner(tl.load("recipes/quickstart.lua"):with {
     layout = { dp = 128, tp = 4, pp = 2 }, ["policy.leaves"] = { tp = 4, dp = 128 },
     ["batch.samples"] = 1024, ["batch.micro"] = 8,
   })
@@ -30,7 +27,7 @@ describe("the plan of 1,024 ranks", function()
   end)
 
   it("has the same weights on a rank as a plan of 8 ranks", function()
-    local recipe = tl.load(quickstart)
+    local recipe = tl.load "recipes/quickstart.lua"
     local few = planner(recipe:with { layout = { tp = 4, pp = 2 } })
     local function weights(p)
       local sum = 0

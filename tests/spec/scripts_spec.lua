@@ -71,6 +71,16 @@ describe("a script", function()
     assert.matches("embed is %(128, 64%) in .* and %(256, 32%) here", problem(folder .. "/other"))
   end)
 
+  it("hears at once that a pattern matches nothing, with the nearest names", function()
+    local _, problem = pcall(function() load():start { keep = { "layers.0.atention.out" } } end)
+    assert.matches("scripts_spec.lua:%d+: start.keep: \"layers.0.atention.out\" matches no " ..
+      "value and no gradient; nearest: layers.0.attention.out, ", problem)
+    _, problem = pcall(function()
+      load():with { ["log.watch"] = { "nothing:mean" } }:start()
+    end)
+    assert.matches("log.watch%[1%]: \"nothing\" matches no value", problem)
+  end)
+
   it("starts from the weights of an earlier run", function()
     local known = core.tensor("f32", { 256, 32 }):fill(0.25)
     core.files.mkdirs(folder .. "/other")

@@ -10,7 +10,8 @@
 --     data      what tl.data.* made;  eval { data, every, samples } or nil
 --     batch     { samples, micro, length };  layout { tp, cp, pp, dp, ep, order, .. };  blocks
 --     policy    { name, leaves = { tp, dp, cp }, arithmetic, seed }
---     train     { steps, lr, clip, optimizer, save }; rates.at(train.lr, step) is the rate of a step
+--     train     { steps, lr, clip, optimizer, save }; rates.at(train.lr, step) is the rate of a
+--     step
 --     log       { every, watch };  notes: sentences about choices that were made
 --     site      function(path) -> "file:line" or "command line"
 -- }
