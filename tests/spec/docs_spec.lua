@@ -7,7 +7,8 @@ local planner = require "tidelock.plan"
 local recipes = require "tidelock.recipe"
 local support = require "support"
 
-local pages = { "README.md", "docs/design.md", "docs/recipes.md", "docs/operations.md" }
+local pages = { "README.md", "docs/design.md", "docs/recipes.md", "docs/operations.md",
+  "docs/performance.md" }
 
 local function read(path) return assert(core.files.read_all(path)) end
 
