@@ -356,6 +356,9 @@ function core.files.hostname() end
 ---@param reset? boolean
 ---@return table<string, { current: integer, peak: integer }>
 function core.memory(reset) end
+--- What this program is; simd: the level that kernels run at.
+---@return { version: string, compiler: string, simd: "portable"|"avx2"|"avx512" }
+function core.build() end
 --- Whether Ctrl-C was pressed.
 ---@return boolean
 function core.interrupted() end
