@@ -191,7 +191,7 @@ static uint32_t at_least_one(uint32_t n) { return n == 0 ? 1 : n; }
 
 tl_status tl_cuda_launch(tl_cuda *cuda, const char *name, const tl_cuda_grid *grid,
                          const void *arguments) {
-  kernel *k;
+  kernel *k = NULL;
   void *pointers[] = {(void *)(uintptr_t)arguments};
   if (grid->blocks[0] == 0) return TL_OK;
   TL_TRY(find_kernel(cuda, name, &k));
