@@ -97,7 +97,7 @@ function driver.start(recipe, options)
   self.ranks = core.ranks {
     programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples =
       samples[1],
-    eval_samples = samples[2] and { samples[2] }, threads = options.threads, poison =
+    eval_samples = samples[2] and { samples[2] }, threads = options.threads, gpu_first = spec.device == "cuda" and 0 or -1, poison =
       options.poison, timeout_s = options.timeout,
   }
   self:begin()
