@@ -22,7 +22,7 @@ TL_TARGET_AVX512 TL_INLINE __m512i tl_lookup_x16(const uint32_t *table, __m512i 
 }
 
 /* S(l) of math.h. The terms g, g >> 1, .. g >> 6 (g has 7 bits, h 8) become bytes: four copies of
-** g, 7 bits apart, hold g >> k in byte k, below bits that are cut off. Bits 8..2 of l pick terms. */
+** g, 7 bits apart, hold g >> k in byte k, below bits to cut off. Bits 8..2 of l pick terms. */
 TL_TARGET_AVX512 TL_INLINE __m512i tl_exp2_square_x16(__m512i l) {
   const __m512i h = _mm512_srli_epi32(l, 9), g = _mm512_srli_epi32(l, 10);
   const __m512i sum = _mm512_srli_epi32(_mm512_madd_epi16(h, h), 1);

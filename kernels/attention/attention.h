@@ -29,7 +29,9 @@
 **   bf16  sm_90    steps of 16 of kernels/tensorcore.h, ascending. Steps over channels count from
 **                  channel 0, steps over rows from the segment's start; what a step lacks (channels
 **                  past the width, rows past the segment, rows not seen) is zero in both operands
-**                  or has weight +0. bf(x) rounds x to bf16; in f32 read bf(x) as x.
+**                  or has weight +0. A step in which no row is seen stands beside steps in which
+**                  some are, so it changes no bit and may be left out.
+**   bf(x)          x rounded to bf16; in f32 read bf(x) as x.
 **
 ** Forward, per (row i, head). Keys come in blocks of kv_block from the segment's start, ascending,
 ** and every `split` keys form a part (split is a multiple of kv_block, so no block lies in two).

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "attention.h"
+#include "attention_tile.h"
 
 #define LANES 16
 #define DOT_ROWS 12
@@ -87,6 +88,81 @@ TARGET static void delta_of_rows(const float *grad, int64_t grad_stride, const f
     }
   }
   _mm512_storeu_ps(out, _mm512_add_ps(partial[0], _mm512_setzero_ps()));
+}
+
+/* A square of 16, transposed: pairs and quads of rows first, then across quarters of vectors. */
+SMALL void transpose(__m512 x[16]) {
+  __m512 y[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i += 4) {
+    const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(x[i], x[i + 1]));
+    const __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(x[i], x[i + 1]));
+    const __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(x[i + 2], x[i + 3]));
+    const __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(x[i + 2], x[i + 3]));
+    y[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+    y[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+    y[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+    y[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 4; i++) {
+    const __m512 a = _mm512_shuffle_f32x4(y[i], y[i + 4], 0x88);
+    const __m512 b = _mm512_shuffle_f32x4(y[i], y[i + 4], 0xdd);
+    const __m512 c = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0x88);
+    const __m512 d = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0xdd);
+    x[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+    x[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
+    x[i + 8] = _mm512_shuffle_f32x4(a, c, 0xdd);
+    x[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
+  }
+}
+
+SMALL __mmask16 first_lanes(int64_t count) {
+  return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1 << count) - 1);
+}
+
+#define TRANSPOSES
+TARGET static void pack(tl_rows rows, int64_t count, int64_t channels, void *packed) {
+  tl_tile_row *tile = packed;
+  for (int64_t lane = 0; lane < TL_TILE; lane += 16) {
+    for (int64_t channel = 0; channel < channels; channel += 16) {
+      const float *row = (const float *)rows.data + lane * rows.stride + channel;
+      const __mmask16 some = first_lanes(channels - channel);
+      __m512 x[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; i++) {
+        x[i] = lane + i < count ? _mm512_maskz_loadu_ps(some, row + i * rows.stride)
+                                : _mm512_setzero_ps();
+      }
+      transpose(x);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; i++) {
+        if (channel + i < channels) _mm512_storeu_ps(tile[channel + i] + lane, x[i]);
+      }
+    }
+  }
+}
+
+TARGET static void unpack(const tl_tile_row *acc, int64_t count, int64_t channels, float factor,
+                          float *out, int64_t stride) {
+  for (int64_t lane = 0; lane < count; lane += 16) {
+    for (int64_t channel = 0; channel < channels; channel += 16) {
+      const __mmask16 some = first_lanes(channels - channel);
+      float *row = out + lane * stride + channel;
+      __m512 x[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; i++) {
+        x[i] =
+            channel + i < channels ? _mm512_loadu_ps(acc[channel + i] + lane) : _mm512_setzero_ps();
+      }
+      transpose(x);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; i++) {
+        const __m512 y = _mm512_mul_ps(_mm512_set1_ps(factor), x[i]);
+        if (lane + i < count) _mm512_mask_storeu_ps(row + i * stride, some, y);
+      }
+    }
+  }
 }
 
 #include "attention_lanes.inc"

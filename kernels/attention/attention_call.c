@@ -176,14 +176,15 @@ tl_rows tl_attention_rows(const tl_view *view, int64_t row, int64_t head) {
 void tl_attention_store(const tl_tile_row *acc, const tl_attention_tile *tile, float factor,
                         const tl_view *out) {
   const tl_rows rows = tl_attention_rows(out, tile->start + tile->offset, tile->head);
+  const int64_t width = out->shape[2];
+  if (out->dtype == TL_F32) {
+    float *first = (float *)rows.data;
+    tl_tile_elementwise()->unpack(acc, tile->count, width, factor, first, rows.stride);
+    return;
+  }
   for (int64_t lane = 0; lane < tile->count; lane++) {
-    if (out->dtype == TL_F32) {
-      float *row = (float *)rows.data + lane * rows.stride;
-      for (int64_t i = 0; i < out->shape[2]; i++) row[i] = factor * acc[i][lane];
-    } else {
-      uint16_t *row = (uint16_t *)rows.data + lane * rows.stride;
-      for (int64_t i = 0; i < out->shape[2]; i++) row[i] = tl_bf16_from_f32(factor * acc[i][lane]);
-    }
+    uint16_t *row = (uint16_t *)rows.data + lane * rows.stride;
+    for (int64_t i = 0; i < width; i++) row[i] = tl_bf16_from_f32(factor * acc[i][lane]);
   }
 }
 

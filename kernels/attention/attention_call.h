@@ -36,7 +36,7 @@ typedef void (*tl_attention_visit)(void *context, const tl_attention_tile *tile)
 /* Checks q, k, v, cu and the numbers window, kv_block, split, scale, which stand first. */
 tl_status tl_attention_check(const tl_call *call, const tl_view *cu, tl_attention_sizes *out);
 
-/* Fails unless `view` is (rows, heads, width) of the dtype `wanted`; TL_DTYPE_COUNT: f32 or bf16. */
+/* Fails unless `view` is (rows, heads, width) of dtype `wanted`; TL_DTYPE_COUNT: f32 or bf16. */
 tl_status tl_attention_check_view(const char *name, const tl_view *view, int64_t rows,
                                   int64_t heads, int64_t width, tl_dtype wanted);
 

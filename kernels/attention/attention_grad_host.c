@@ -1,4 +1,4 @@
-/* attention_grad_host.c - the backward pass, twice over the scores.
+/* attention_grad_host.c - the backward pass by tiles, and the operator.
 **
 **   dq        a tile of queries, keys streaming by       owned by a query head
 **   dk, dv    a tile of keys, queries streaming by       owned by a KV head
@@ -6,22 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-#include "attention_call.h"
+#include "attention_grad.h"
 
-enum {
-  BLOCK = 128, /* stream rows at a time, a multiple of 16; no bit depends on it */
-  LEVELS = 7
-};
+enum { BLOCK = TL_ATTENTION_STREAM };
 
-_Static_assert(1 << (LEVELS - 1) == TL_ATTENTION_LEAVES_MAX, "a level for each doubling");
+_Static_assert(1 << (TL_ATTENTION_LEVELS - 1) == TL_ATTENTION_LEAVES_MAX, "one for each doubling");
 
-typedef struct backward {
-  tl_attention_sizes sizes;
-  const tl_view *q, *k, *v, *o, *lse, *grad, *dq, *dk, *dv;
-  int64_t leaves;
-  float dk_scale;
-  tl_team *team;
-} backward;
+typedef tl_attention_backward backward;
 
 typedef struct leaf {
   tl_tile_row dk[TL_ATTENTION_WIDTH_MAX], dv[TL_ATTENTION_WIDTH_MAX];
@@ -30,9 +21,8 @@ typedef struct leaf {
 typedef struct scratch {
   tl_tile_row score[BLOCK], g[BLOCK];
   tl_tile_row acc[TL_ATTENTION_WIDTH_MAX];
-  leaf leaves[LEVELS + 1]; /* a stack: leaves[i] holds 2^level leaves, levels falling */
-  float lse[BLOCK], delta[BLOCK];
-  float grad[BLOCK][TL_ATTENTION_WIDTH_MAX], o[BLOCK][TL_ATTENTION_WIDTH_MAX];
+  leaf leaves[TL_ATTENTION_LEVELS + 1]; /* a stack: entry i holds 2^level leaves, levels falling */
+  tl_attention_sums sums;
   char first[TL_TILE_BYTES] __attribute__((aligned(64)));
   char second[TL_TILE_BYTES] __attribute__((aligned(64)));
 } scratch;
@@ -51,14 +41,14 @@ static tl_rows widen(const tl_view *view, int64_t row, int64_t head, int64_t cou
   return (tl_rows){buffer, width};
 }
 
-/* lse and delta of rows row .. row + count - 1 of one head; +0 up to 32. */
-static void load_sums(const backward *b, int64_t row, int64_t head, int64_t count, scratch *s) {
+void tl_attention_load_sums(const backward *b, int64_t row, int64_t head, int64_t count,
+                            tl_attention_sums *out) {
   const float *lse = b->lse->data;
-  const tl_rows grad = widen(b->grad, row, head, count, s->grad[0]);
-  const tl_rows o = widen(b->o, row, head, count, s->o[0]);
-  for (int lane = 0; lane < TL_TILE; lane++) s->lse[lane] = s->delta[lane] = 0.0f;
-  for (int64_t i = 0; i < count; i++) s->lse[i] = lse[(row + i) * b->sizes.heads + head];
-  b->sizes.elementwise->delta(grad, o, count, b->sizes.value_width, s->delta);
+  const tl_rows grad = widen(b->grad, row, head, count, out->grad[0]);
+  const tl_rows o = widen(b->o, row, head, count, out->o[0]);
+  for (int lane = 0; lane < TL_TILE; lane++) out->lse[lane] = out->delta[lane] = 0.0f;
+  for (int64_t i = 0; i < count; i++) out->lse[i] = lse[(row + i) * b->sizes.heads + head];
+  b->sizes.elementwise->delta(grad, o, count, b->sizes.value_width, out->delta);
 }
 
 /* Keys first .. end - 1 into acc, the sums of dq. */
@@ -71,7 +61,7 @@ static void query_block(const backward *b, const tl_attention_tile *tile, scratc
   const tl_rows v = tl_attention_rows(b->v, tile->start + first, head);
   z->products->dot(k, end - first, z->width, s->first, s->score);
   z->products->dot(v, end - first, z->value_width, s->second, s->g);
-  z->elementwise->weights(s->score, s->g, end - first, z->factor, s->lse, s->delta, 0);
+  z->elementwise->weights(s->score, s->g, end - first, z->factor, s->sums.lse, s->sums.delta, 0);
   z->products->accumulate(k, end - first, z->width, (const tl_tile_row *)s->g, band, s->acc);
 }
 
@@ -80,12 +70,13 @@ static void query_tile(void *context, const tl_attention_tile *tile) {
   const tl_attention_sizes *z = &b->sizes;
   scratch *s = tl_team_scratch(b->team, tile->worker);
   const int64_t row = tile->start + tile->offset, end = tile->offset + tile->count;
+  if (tl_attention_goes_whole(b, tile->length)) return;
   int64_t first = z->window > 0 ? tile->offset - z->window + 1 : 0;
   first = first < 0 ? 0 : first / 16 * 16;
   z->products->pack(tl_attention_rows(b->q, row, tile->head), tile->count, z->width, s->first);
   z->products->pack(tl_attention_rows(b->grad, row, tile->head), tile->count, z->value_width,
                     s->second);
-  load_sums(b, row, tile->head, tile->count, s);
+  tl_attention_load_sums(b, row, tile->head, tile->count, &s->sums);
   memset(s->acc, 0, (size_t)z->width * sizeof(tl_tile_row));
   for (; first < end; first += BLOCK) {
     query_block(b, tile, s, first, end - first < BLOCK ? end : first + BLOCK);
@@ -101,10 +92,10 @@ static void key_block(const backward *b, const tl_attention_tile *tile, scratch 
   const tl_band band = {z->window > 0 ? ahead - z->window + 1 : -z->rows - TL_TILE, ahead + 1};
   const tl_rows q = tl_attention_rows(b->q, row, head);
   const tl_rows grad = tl_attention_rows(b->grad, row, head);
-  load_sums(b, row, head, count, s);
+  tl_attention_load_sums(b, row, head, count, &s->sums);
   z->products->dot(q, count, z->width, s->first, s->score);
   z->products->dot(grad, count, z->value_width, s->second, s->g);
-  z->elementwise->weights(s->score, s->g, count, z->factor, s->lse, s->delta, 1);
+  z->elementwise->weights(s->score, s->g, count, z->factor, s->sums.lse, s->sums.delta, 1);
   z->products->accumulate(grad, count, z->value_width, (const tl_tile_row *)s->score, band,
                           sum->dv);
   z->products->accumulate(q, count, z->width, (const tl_tile_row *)s->g, band, sum->dk);
@@ -139,6 +130,7 @@ static void key_tile(void *context, const tl_attention_tile *tile) {
   const tl_attention_sizes *z = &b->sizes;
   scratch *s = tl_team_scratch(b->team, tile->worker);
   const int64_t row = tile->start + tile->offset;
+  if (tl_attention_goes_whole(b, tile->length)) return;
   z->products->pack(tl_attention_rows(b->k, row, tile->head), tile->count, z->width, s->first);
   z->products->pack(tl_attention_rows(b->v, row, tile->head), tile->count, z->value_width,
                     s->second);
@@ -182,6 +174,7 @@ tl_status tl_host_attention_grad(const tl_call *call) {
   b.leaves = call->ints[3], b.dk_scale = call->floats[1], b.team = call->team;
   TL_TRY(tl_attention_check(call, &in[6], &b.sizes));
   TL_TRY(check_backward(call, &b));
+  tl_attention_grad_whole(&b);
   tl_attention_for(call->team, &b.sizes, b.sizes.kv_heads, key_tile, &b);
   tl_attention_for(call->team, &b.sizes, b.sizes.heads, query_tile, &b);
   tl_attention_clear(b.dq, b.sizes.used_rows);

@@ -5,6 +5,7 @@
 */
 #include <string.h>
 
+#include "../simd.h"
 #include "../tensorcore.h"
 #include "attention.h"
 #include "attention_tile.h"
@@ -39,6 +40,24 @@ static void dot(tl_rows a, int64_t rows, int64_t channels, const void *tile, tl_
 /* 128 rows: what of the stream is packed at a time. */
 enum { CHUNK = 8 };
 
+/* bf16 of the weights, 0 outside the band. */
+TL_INLINE void round_weights_body(const tl_tile_row *weight, int64_t rows, tl_band band,
+                                  uint16_t (*out)[TL_TILE]) {
+  for (int64_t row = 0; row < rows; row++) {
+    const int64_t first = band.first + row, end = band.end + row;
+    const int low = first < 0 ? 0 : first > TL_TILE ? TL_TILE : (int)first;
+    const int high = end < 0 ? 0 : end > TL_TILE ? TL_TILE : (int)end;
+    for (int lane = 0; lane < TL_TILE; lane++) {
+      const uint16_t rounded = tl_bf16_from_f32(weight[row][lane]);
+      out[row][lane] = (lane >= low) & (lane < high) ? rounded : 0;
+    }
+  }
+}
+
+TL_SIMD_VERSIONS(round_weights,
+                 (const tl_tile_row *weight, int64_t rows, tl_band band, uint16_t (*out)[TL_TILE]),
+                 (weight, rows, band, out))
+
 static void accumulate_chunk(tl_rows a, int64_t rows, int64_t channels, const tl_tile_row *weight,
                              tl_band band, tl_tile_row *acc) {
   tl_tensorcore_columns columns[CHUNK];
@@ -46,12 +65,7 @@ static void accumulate_chunk(tl_rows a, int64_t rows, int64_t channels, const tl
   uint16_t rounded[CHUNK * STEP][TL_TILE];
   const tl_tensorcore_source source = {rounded[0], 1, TL_TILE};
   const int64_t steps = steps_of(rows);
-  for (int64_t row = 0; row < rows; row++) {
-    for (int64_t lane = 0; lane < TL_TILE; lane++) {
-      const int seen = lane >= band.first + row && lane < band.end + row;
-      rounded[row][lane] = seen ? tl_bf16_from_f32(weight[row][lane]) : 0;
-    }
-  }
+  round_weights(weight, rows, band, rounded);
   tl_tensorcore_clear_columns(columns, steps);
   tl_tensorcore_pack_columns(source, TL_TILE, rows, 0, columns);
   for (int64_t channel = 0; channel < channels; channel += ROWS) {

@@ -60,6 +60,13 @@ typedef struct tl_elementwise {
   ** delta belong to lanes, or to rows when by_row is set. */
   void (*weights)(tl_tile_row *score, tl_tile_row *g, int64_t rows, float c, const float *lse,
                   const float *delta, int by_row);
+  /* sum[row * channels + channel] resumes over the lanes of the band that are below `count`,
+  ** ascending: weight[row][lane] * x[lane * channels + channel]. Channels: a multiple of 16. */
+  void (*collect)(const tl_tile_row *weight, int64_t rows, tl_band band, int64_t count,
+                  const float *x, int64_t channels, float *sum);
+  /* out[lane * stride + channel] = factor * acc[channel][lane] for lanes below `count` */
+  void (*unpack)(const tl_tile_row *acc, int64_t count, int64_t channels, float factor, float *out,
+                 int64_t stride);
   /* delta[row] = the row rule over do * o, rows of f32 */
   void (*delta)(tl_rows grad, tl_rows o, int64_t rows, int64_t channels, float *delta);
 } tl_elementwise;

@@ -251,7 +251,8 @@ describe("the knobs", function()
   end
 
   it("kv_block, split, window and scale reach the forward pass", function()
-    for _, fields in ipairs { { kv_block = 32 }, { split = 16 }, { window = 40 }, { scale = 0.3 } } do
+    local changes = { { kv_block = 32 }, { split = 16 }, { window = 40 }, { scale = 0.3 } }
+    for _, fields in ipairs(changes) do
       assert.is_false((core.equal(first.o, with(fields).o)))
     end
   end)

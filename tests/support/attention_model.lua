@@ -15,8 +15,8 @@ local log2e = 0x1.715476p+0
 local function bits_of(x) return (string.unpack("<i8", string.pack("<d", x))) end
 local function from_bits(bits) return (string.unpack("<d", string.pack("<i8", bits))) end
 
---- a * b + c with one rounding to f32. The product is exact in f64; the sum is rounded to odd there,
---- so that the second rounding sees what the first cut off.
+--- a * b + c with one rounding to f32. The product is exact in f64; the sum is rounded to odd
+--- there, so that the second rounding sees what the first cut off.
 function model.fma(a, b, c)
   local product = a * b
   local sum = product + c
@@ -60,7 +60,8 @@ local function step(a, b, c)
   local exact = sum * 2.0 ^ (largest - 25)
   local near = f32(exact)
   if math.abs(near) > math.abs(exact) then -- toward zero
-    near = string.unpack("<f", string.pack("<i4", string.unpack("<i4", string.pack("<f", near)) - 1))
+    local bits = string.unpack("<i4", string.pack("<f", near))
+    near = string.unpack("<f", string.pack("<i4", bits - 1))
   end
   return near
 end

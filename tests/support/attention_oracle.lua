@@ -1,5 +1,5 @@
---- Attention in f64, from the textbook: softmax of a whole row, gradients by the chain rule. Says how
---- far from the truth the kernels are; cases are those of attention_model.lua.
+--- Attention in f64, from the textbook: softmax of a whole row, gradients by the chain rule. Says
+--- how far from the truth the kernels are; cases are those of attention_model.lua.
 local oracle = {}
 
 --- Calls visit(row, head, keys) for each query row; keys = list of packed rows that it sees.
