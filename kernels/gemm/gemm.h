@@ -28,8 +28,9 @@
 **   count) for each part: the features that take part; runs cut `count`. One rounding to dx's
 **   dtype.
 ** linear_grad_weight
-**   The rows are `samples` pieces of `length` rows from row `first` on, one chain over all of them.
-**   Each piece begins a new step of 16, and its last step is filled up.
+**   The rows are `samples` pieces of `length` rows, one chain over all of them. Piece i begins at
+**   row first + i * stride, stride >= length. Each piece begins a new step of 16, and its last
+**   step is filled up.
 **     mode 0   dweight = the chain from +0
 **     mode 1   the chain resumes from what dweight holds: a chain over pieces in several calls has
 **              the bits of one call
@@ -62,7 +63,7 @@ tl_status tl_host_linear(const tl_call *call);
 /* in: dy_i..., weight_i... . out: dx. ints: parts leaves, then (first, count) for each part. */
 tl_status tl_host_linear_grad_input(const tl_call *call);
 
-/* in: dy, x. out: dweight, read first when mode is not 0. ints: first samples length mode. */
+/* in: dy, x. out: dweight, read first unless mode is 0. ints: first samples length stride mode. */
 tl_status tl_host_linear_grad_weight(const tl_call *call);
 
 #endif

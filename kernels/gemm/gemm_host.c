@@ -147,8 +147,8 @@ static void grad_weight_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_
                             tl_gemm_run *out) {
   const tl_view *grad = &g->call->in[0], *x = &g->call->in[1];
   const int64_t first = g->call->ints[0], length = g->call->ints[2];
-  const int64_t row = first + run * g->call->ints[3], features = tl_view_row(grad),
-                width = tl_view_row(x);
+  const int64_t row = first + run * g->call->ints[3];
+  const int64_t features = tl_view_row(grad), width = tl_view_row(x);
   (void)part, (void)leaf;
   out->a = (tl_gemm_source){at(grad, row * features), 1, features};
   out->b = (tl_gemm_source){at(x, row * width), 1, width};
