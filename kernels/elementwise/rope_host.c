@@ -8,61 +8,88 @@
 
 typedef struct rope {
   const tl_view *x, *y, *cu;
-  const float *table;             /* (positions, pairs, 2) */
-  int64_t pairs, heads, channels; /* x (T, heads, channels) */
+  const float *table;                   /* (positions, pairs, 2) */
+  int64_t rows, pairs, heads, channels; /* x (rows, heads, channels) */
+  int64_t rows_per_task;
   int32_t interleaved;
   float sign; /* 1, or -1 to turn back */
 } rope;
 
-/* Pair i is (a[i * stride], b[i * stride]), and the same in ya, yb. */
-typedef struct pairs {
-  const float *a, *b, *table;
-  float *ya, *yb;
-} pairs;
+enum { TASK_ELEMENTS = 1 << 14 };
 
-TL_INLINE void turn_body(const pairs *p, int64_t n, int64_t stride, float sign) {
-  const float *a = p->a, *b = p->b, *table = p->table;
-  float *ya = p->ya, *yb = p->yb;
+/* The angles of one position: sign * sine. */
+typedef struct angles {
+  float cosine[TL_SPAN / 2], sine[TL_SPAN / 2];
+} angles;
+
+TL_INLINE void find_angles(const rope *r, int64_t position, angles *out) {
+  const float *table = r->table + position * 2 * r->pairs;
+  TL_LANES
+  for (int64_t i = 0; i < r->pairs; i++) {
+    out->cosine[i] = table[2 * i];
+    out->sine[i] = r->sign * table[2 * i + 1];
+  }
+}
+
+/* Pair i is (x[i * stride], x[i * stride + other]), and the same in y. */
+TL_INLINE void turn_pairs(const angles *at, const float *x, float *y, int64_t n, int64_t stride,
+                          int64_t other) {
   TL_LANES
   for (int64_t i = 0; i < n; i++) {
-    const float cosine = table[2 * i], sine = sign * table[2 * i + 1];
-    const float first = a[i * stride], second = b[i * stride];
-    ya[i * stride] = fmaf(first, cosine, -(second * sine));
-    yb[i * stride] = fmaf(second, cosine, first * sine);
+    const float first = x[i * stride], second = x[i * stride + other];
+    y[i * stride] = fmaf(first, at->cosine[i], -(second * at->sine[i]));
+    y[i * stride + other] = fmaf(second, at->cosine[i], first * at->sine[i]);
   }
 }
-
-TL_INLINE void turn_halves_body(const pairs *p, int64_t n, float sign) { turn_body(p, n, 1, sign); }
-TL_SIMD_VERSIONS(turn_halves, (const pairs *p, int64_t n, float sign), (p, n, sign))
-
-TL_INLINE void turn_neighbours_body(const pairs *p, int64_t n, float sign) {
-  turn_body(p, n, 2, sign);
-}
-TL_SIMD_VERSIONS(turn_neighbours, (const pairs *p, int64_t n, float sign), (p, n, sign))
 
 /* One head of one token: channels are at most TL_SPAN. */
-static void rope_head(const rope *r, int64_t first, int64_t position) {
-  float in[TL_SPAN], out[TL_SPAN];
-  const float *x = tl_load(r->x, first, r->channels, in);
-  float *y = tl_place(r->y, first, out);
-  const int64_t other = r->interleaved ? 1 : r->pairs, turned = 2 * r->pairs;
-  const pairs p = {
-      .a = x, .b = x + other, .ya = y, .yb = y + other, .table = r->table + position * turned};
+TL_INLINE void turn_head(const rope *r, const angles *at, const float *x, float *y) {
+  const int64_t turned = 2 * r->pairs;
   if (r->interleaved) {
-    turn_neighbours(&p, r->pairs, r->sign);
+    turn_pairs(at, x, y, r->pairs, 2, 1);
   } else {
-    turn_halves(&p, r->pairs, r->sign);
+    turn_pairs(at, x, y, r->pairs, 1, r->pairs);
   }
-  if (y != x) memmove(y + turned, x + turned, (size_t)(r->channels - turned) * sizeof *y);
-  tl_commit(r->y, first, r->channels, y);
+  if (y != x && turned < r->channels)
+    memmove(y + turned, x + turned, (size_t)(r->channels - turned) * sizeof *y);
 }
 
-static void rope_row(const void *context, int64_t row) {
-  const rope *r = context;
-  const int64_t position = row - ((const int32_t *)r->cu->data)[tl_segment_of(r->cu, row)];
-  for (int64_t head = 0; head < r->heads; head++) {
-    rope_head(r, (row * r->heads + head) * r->channels, position);
+/* Rows first .. end - 1; `f32` is a constant where this is used: both views are f32. */
+TL_INLINE void turn_rows(const rope *r, int64_t first, int64_t end, const int f32) {
+  float in[TL_SPAN], out[TL_SPAN];
+  angles at;
+  const int32_t *start = r->cu->data;
+  int64_t segment = tl_segment_of(r->cu, first);
+  for (int64_t row = first; row < end; row++) {
+    while (row >= start[segment + 1]) segment++;
+    find_angles(r, row - start[segment], &at);
+    for (int64_t head = 0; head < r->heads; head++) {
+      const int64_t place = (row * r->heads + head) * r->channels;
+      if (f32) {
+        turn_head(r, &at, (const float *)r->x->data + place, (float *)r->y->data + place);
+        continue;
+      }
+      float *y = tl_place(r->y, place, out);
+      turn_head(r, &at, tl_load(r->x, place, r->channels, in), y);
+      tl_commit(r->y, place, r->channels, y);
+    }
   }
+}
+
+TL_INLINE void rope_rows_body(const rope *r, int64_t first, int64_t end) {
+  if (r->x->dtype == TL_F32 && r->y->dtype == TL_F32) {
+    turn_rows(r, first, end, 1);
+  } else {
+    turn_rows(r, first, end, 0);
+  }
+}
+TL_SIMD_VERSIONS(rope_rows, (const rope *r, int64_t first, int64_t end), (r, first, end))
+
+static void rope_task(void *context, int64_t index, int32_t worker) {
+  const rope *r = context;
+  const int64_t first = index * r->rows_per_task, left = r->rows - first;
+  (void)worker;
+  rope_rows(r, first, first + (left < r->rows_per_task ? left : r->rows_per_task));
 }
 
 tl_status tl_host_rope(const tl_call *call) {
@@ -89,12 +116,15 @@ tl_status tl_host_rope(const tl_call *call) {
                   .y = &call->out[0],
                   .cu = cu,
                   .table = table->data,
+                  .rows = rows,
+                  .rows_per_task = TASK_ELEMENTS / (tl_view_row(x) + 1) + 1,
                   .pairs = table->shape[1],
                   .heads = tl_view_row(x) / channels,
                   .channels = channels,
                   .interleaved = call->ints[1] != 0,
                   .sign = call->ints[0] != 0 ? -1.0f : 1.0f};
-  tl_each_row(call->team, rows, tl_view_row(x), rope_row, &r);
+  const int64_t tasks = (rows + r.rows_per_task - 1) / r.rows_per_task;
+  tl_team_for(call->team, tasks, rope_task, (void *)&r);
   return TL_OK;
 }
 

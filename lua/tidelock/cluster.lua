@@ -33,7 +33,8 @@ function cluster.read(path)
   for _, key in ipairs(keys) do
     if not known[key] then
       local near = suggest.nearest(key, wanted)
-      problems[#problems + 1] = ("%s: no such fact%s"):format(key, near and "; did you mean " .. near .. "?" or "")
+      problems[#problems + 1] = ("%s: no such fact%s"):format(key,
+        near and "; did you mean " .. near .. "?" or "")
     end
   end
   for _, key in ipairs(wanted) do
@@ -83,7 +84,9 @@ end
 
 local function bytes_of(made)
   local bytes = 0
-  for i = 1, #made.inputs do bytes = bytes + (made.inputs[i] and made.inputs[i].buffer.bytes or 0) end
+  for i = 1, #made.inputs do
+    bytes = bytes + (made.inputs[i] and made.inputs[i].buffer.bytes or 0)
+  end
   for i = 1, #made.outputs do
     bytes = bytes + (made.outputs[i] and made.outputs[i].buffer.bytes or 0)
   end

@@ -31,6 +31,10 @@ local kinds = {
       return n and n >= 0 and n or nil
     end,
   },
+  form = {
+    word = "md|json", expected = "md or json",
+    read = function(word) return (word == "md" or word == "json") and word or nil end,
+  },
 }
 
 local point = { name = "point", kind = "count", about = "which point of a sweep, from 1" }
@@ -40,7 +44,8 @@ local threads = {
 
 ---@class tidelock.Command
 ---@field name string
----@field recipe boolean # takes a recipe and overrides
+---@field recipe boolean|"maybe" # takes a recipe and overrides; "maybe": a recipe may be left out
+---@field topics string[]? # a first word that is one of these chooses a part of the command
 ---@field about string
 ---@field example string
 ---@field options table[]
@@ -94,6 +99,20 @@ commands.list = {
     },
   },
   {
+    name = "bench", recipe = "maybe", module = "tidelock.bench",
+    topics = { "plan", "matmul", "step", "ranks" },
+    about = "speed of products, a step, planning, ranks",
+    example = "bench step --rounds 5",
+    options = {
+      { name = "output", short = "o", kind = "form", about = "Markdown (the default) or JSON" },
+      { name = "rounds", kind = "count", about = "turns that everything measured gets; 7" },
+      { name = "steps", kind = "count", about = "training steps of a turn; 2" },
+      { name = "size", kind = "count", about = "matmul: this size only" },
+      { name = "alone", about = "without peers" },
+      threads,
+    },
+  },
+  {
     name = "help", recipe = false, about = "this list, or one command: help run",
     example = "help run", options = {},
   },
@@ -142,6 +161,9 @@ end
 -- Returns the number of words used.
 local function read_option(command, words, at, options)
   local word = words[at]
+  for _, known in ipairs(command.options) do
+    if known.short and word == "-" .. known.short then word = "--" .. known.name end
+  end
   local name, value = word:match "^%-%-([^=]+)=?(.*)$"
   local inline = word:find("=", 1, true) ~= nil
   local option = name and find(command.options, name)
@@ -175,7 +197,14 @@ end
 ---@field recipe string?
 ---@field overrides string[] # "layout.tp=2", as written, in order
 ---@field options table # by name, "-" as "_"
----@field topic string? # of help
+---@field topic string? # of help and bench
+
+local function is_one_of(word, list)
+  for _, item in ipairs(list) do
+    if item == word then return true end
+  end
+  return false
+end
 
 --- Understand the words after the program's name.
 ---@param words string[]
@@ -195,9 +224,11 @@ function commands.parse(words)
       used = read_option(command, words, at, request.options)
     elseif command.name == "help" and not request.topic then
       request.topic = commands.find(word).name
+    elseif command.topics and not request.topic and is_one_of(word, command.topics) then
+      request.topic = word
     elseif not command.recipe then
       fail("%s: %s is one word too many", command.name, word)
-    elseif not request.recipe then
+    elseif not request.recipe and not (command.recipe == "maybe" and word:find "=") then
       if word:find "^[%w_%.]+=" then
         fail("%s: the recipe comes before %s; e.g. ./tl %s", command.name, word, command.example)
       end
@@ -210,7 +241,7 @@ function commands.parse(words)
     end
     at = at + used
   end
-  if command.recipe and not request.recipe then
+  if command.recipe == true and not request.recipe then
     fail("%s: a recipe is missing; e.g. ./tl %s", command.name, command.example)
   end
   return request
@@ -229,7 +260,9 @@ function commands.help(topic)
   if topic then
     local command = commands.find(topic)
     lines[1] = ("./tl %s%s   %s"):format(command.name,
-      command.recipe and " RECIPE [key=value ..] [options]" or "", command.about)
+      (command.topics and " [" .. table.concat(command.topics, "|") .. "]" or "")
+        .. (command.recipe == "maybe" and " [RECIPE] [key=value ..] [options]"
+          or command.recipe and " RECIPE [key=value ..] [options]" or ""), command.about)
     option_lines(command, lines)
     lines[#lines + 1] = "  e.g. ./tl " .. command.example
   else

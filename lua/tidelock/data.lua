@@ -203,8 +203,10 @@ local function find_files(source, seen)
   local lead = lead_of(source.site) .. "data." .. source.kind .. ": "
   local parts = parts_text(source)
   for _, pattern in ipairs(source.patterns) do
-    local found = core.files.glob(pattern)
-    if #found == 0 then
+    local readable, found = pcall(core.files.glob, pattern)
+    if not readable then
+      problems[#problems + 1], found = lead .. found, {}
+    elseif #found == 0 then
       local magic = pattern:find("[*?[]")
       local text = magic and "no file matches this pattern" or "there is no such file"
       problems[#problems + 1] = lead .. pattern .. ": " .. text

@@ -74,15 +74,17 @@ local function spread(self, v, o)
   if self.pp == 1 then return end
   local count = flat(v).shape[1]
   local all = self:make(v.dtype, { self.pp, count }, "state", "of all stages")
-  self:emit("all_gather", { flat(v) }, { lower.reshaped(all, { self.pp * count }) }, { group = "pp", outer = 1 }, o)
+  local whole, gathered = flat(v), lower.reshaped(all, { self.pp * count })
+  self:emit("all_gather", { whole }, { gathered }, { group = "pp", outer = 1 }, o)
   for rank = 0, self.pp - 1 do
-    local part = { buffer = all.buffer, dtype = v.dtype, shape = { count }, offset = rank * count * 4 }
-    if rank == 0 then self:emit("cast", { part }, { flat(v) }, {}, o)
-    else self:emit("binary", { flat(v), part }, { flat(v) }, { kind = 0, broadcast = 0 }, o) end
+    local part = lower.reshaped(all, { count })
+    part.offset = rank * count * 4
+    if rank == 0 then self:emit("cast", { part }, { whole }, {}, o)
+    else self:emit("binary", { whole, part }, { whole }, { kind = 0, broadcast = 0 }, o) end
   end
 end
 
--- the count of targets and the loss ----------------------------------------------------------------
+-- the count of targets and the loss ---------------------------------------------------------------
 
 function finish.count(self, samples, source)
   local count = self:lasting("count", "i64", { 1 }, "state")
@@ -97,10 +99,11 @@ function finish.loss(self, use)
   local loss = self:lasting("loss", "f32", { 1 }, "state")
   local owner = self.chunk_of.head % self.pp
   if owner == self.rank then
-    local root = self:finish(use)
-    self:emit("loss_finish", { root, self:lasting("count", "i64", { 1 }, "state") }, { loss }, {}, o)
+    local inputs = { self:finish(use), self:lasting("count", "i64", { 1 }, "state") }
+    self:emit("loss_finish", inputs, { loss }, {}, o)
     for peer = 0, self.pp - 1 do
-      if peer ~= owner then self:emit("send", { loss }, {}, { group = "pp", peer = peer, channel = 2 }, o) end
+      local attrs = { group = "pp", peer = peer, channel = 2 }
+      if peer ~= owner then self:emit("send", { loss }, {}, attrs, o) end
     end
   else
     self:emit("recv", {}, { loss }, { group = "pp", peer = owner, channel = 2 }, o)

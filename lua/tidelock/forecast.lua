@@ -154,8 +154,8 @@ end
 
 --- What a cluster file predicts, as lines below the plan.
 function forecast.cluster_text(plan, facts)
-  local guess, time = cluster.predict(plan, facts, bubble_of(plan)), nil
-  time = guess.time
+  local guess = cluster.predict(plan, facts, bubble_of(plan))
+  local time = guess.time
   local function ms(seconds) return ("%10.1f ms"):format(seconds * 1000) end
   local lines = {
     ("  cluster    %s: %d ranks, %g GiB each%s"):format(facts.name, facts.ranks, facts.memory,

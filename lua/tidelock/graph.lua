@@ -273,8 +273,8 @@ function Graph:linear(x, weights, biases, out, inner, dtype)
     for _, dim in ipairs(out[i]) do rows = rows * dim.size end
     for _, dim in ipairs(inner) do cols = cols * dim.size end
     if w.weight.used and w.weight.out ~= #out[i] then
-      fail(self, string.format("weight %s: %d of its dims are summed here and %d before; use two weights",
-        w.weight.name, #w.weight.dims - #out[i], #w.weight.dims - w.weight.out))
+      fail(self, string.format("weight %s: %d of its dims are summed here and %d before; use two "
+        .. "weights", w.weight.name, #w.weight.dims - #out[i], #w.weight.dims - w.weight.out))
     end
     w.weight.out, w.weight.rows, w.weight.cols, w.weight.used = #out[i], rows, cols, true
     local dims = { x.dims[1] }

@@ -194,7 +194,8 @@ function build.gelu(g, m, x)
 end
 
 function build.linear(g, m, x)
-  local out = m.options.out == width(x).size and width(x) or g:width(m.options.out) or g:define("out", m.options.out)
+  local out = m.options.out == width(x).size and width(x) or g:width(m.options.out)
+    or g:define("out", m.options.out)
   return parts(g, x, { width(x) }, { { "weight", { out } } }, m.options.bias)
 end
 

@@ -326,13 +326,27 @@ describe("plan and explain", function()
     has(first[3], "batch = { length = 256, micro = 4, samples = 16 }")
   end)
 
-  it("refuse a stage or a rank that is not there", function()
+  it("refuse a stage that is not there", function()
     local explain = require "tidelock.explain"
     local problem = raised(explain.command, request_of("explain", recipe, "--stage", "shrad"))
     assert.equal(2, problem.status)
     has(problem.message, "--stage shrad: no such stage; did you mean shard?; there are check, ex")
-    has(raised(explain.command, request_of("explain", recipe, "--rank", "8")).message,
-      "--rank 8: the layout has ranks 0 to 0")
+  end)
+
+  it("show a rank beyond the layout as the one that runs the same program, and say so", function()
+    local explain = require "tidelock.explain"
+    local function shown(rank, tp, dp, pp)
+      local layout = { order = "tp-cp-dp-pp", tp = tp, cp = 1, dp = dp, pp = pp }
+      return explain.shown_rank(layout, rank)
+    end
+    local rank, note = shown(3, 1, 1, 1)
+    assert.equal(0, rank)
+    assert.equal("the layout has 1 rank; ranks with the same tp and pp coordinates run the same "
+      .. "program: showing rank 0", note)
+    rank, note = shown(5, 2, 2, 1)
+    assert.equal(1, rank)
+    has(note, "the layout has 4 ranks;")
+    assert.same({ 3 }, { shown(3, 2, 1, 2) })
   end)
 
   it("take a schedule that is a function, and refuse one that would change bits", function()

@@ -59,7 +59,7 @@ describe("a cluster file", function()
   end)
 
   it("predicts more time for a slower machine, and says whether memory is enough", function()
-    local plan = planner(tl.load "../../recipes/quickstart.lua")
+    local plan = planner(tl.load "recipes/quickstart.lua")
     local fast = cluster.predict(plan, cluster.read "recipes/clusters/h200x8.yaml", 0)
     local slow = cluster.predict(plan, cluster.read "recipes/clusters/laptop.yaml", 0)
     assert.is_true(fast.step_s < slow.step_s)

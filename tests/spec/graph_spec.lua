@@ -1,6 +1,5 @@
 -- What a graph written by hand may say, and the message for what it may not.
 local models = require "support.models"
-local planner = require "tidelock.plan"
 local tl = require "tidelock"
 
 local nn = tl.nn
@@ -8,7 +7,7 @@ local nn = tl.nn
 --- Plans a model of one layer whose graph is `build`; the plan.
 local function plan(build, options, last)
   local layer = function() return { nn.graph("g", build) } end
-  return planner(models.recipe(models.with({ layer = layer, layers = 1 }, options or {})), last)
+  return models.plan(models.with({ layer = layer, layers = 1 }, options or {}), last)
 end
 
 --- The message that planning raises.
@@ -43,7 +42,7 @@ local refused = {
     "matmul wants an activation and a weight" },
   { "a name that is taken", function(g, x)
     return x * g.weight("w", "dim") + x * g.weight("w", "dim")
-  end, "the weight layers.0.g.w is already made at .*_spec.lua:%d+; give one of the modules a name" },
+  end, "the weight layers.0.g.w is already made at .*_spec.lua:%d+; give one of the modules a na" },
   { "a shared weight of another shape", function(g, x)
     g.dim("a", 4)
     g.dim("b", 6)
@@ -107,8 +106,8 @@ describe("a graph that says what cannot be is refused with its line:", function(
       return x + g.matmul(g.matmul(x, g.weight("up", "inner dim")), g.weight("down", "dim inner"))
     end
     local mixed = { dtype = "bf16", weights = { { "*.up", dtype = "f32" } } }
-    assert.matches("linear: x is bf16 and the weight layers.0.g.up is f32; the op has one dtype for "
-      .. "both, the recipe's %(bf16%)", refusal(product, mixed))
+    assert.matches("linear: x is bf16 and the weight layers.0.g.up is f32; the op has one dtype "
+      .. "for both, the recipe's %(bf16%)", refusal(product, mixed))
   end)
 
   it("a dim that tp does not divide", function()
@@ -122,7 +121,7 @@ describe("a graph that says what cannot be is refused with its line:", function(
 
   it("heads that ranks share, with features that they cannot divide", function()
     local options = { heads = 4, kv_heads = 1, head_dim = 6, ["layout.tp"] = 4 }
-    local good, message = pcall(planner, models.recipe(options))
+    local good, message = pcall(models.plan, options)
     assert.is_false(good)
     assert.matches("tp 4 does not divide the 6 features of layers.0.attention.k, which its ranks",
       message)
@@ -136,11 +135,11 @@ describe("a graph that says what cannot be is refused with its line:", function(
         return x + row * x
       end) }
     end
-    assert.is_table(planner(models.recipe { layer = layer }))
-    local good, message = pcall(planner, models.recipe { layer = layer, ["layout.pp"] = 2 })
+    assert.is_table(models.plan({ layer = layer }))
+    local good, message = pcall(models.plan, { layer = layer, ["layout.pp"] = 2 })
     assert.is_false(good)
-    assert.matches("layout.pp: binary uses a value made of weights alone at .*, on another pipeline "
-      .. "stage", message.message or message)
+    assert.matches("layout.pp: binary uses a value made of weights alone at .*, on another "
+      .. "pipeline stage", message.message or message)
   end)
 end)
 
@@ -164,7 +163,7 @@ describe("a graph", function()
     local layer = function()
       return { nn.residual { nn.linear { out = 7 }, nn.linear { out = 32, name = "back" } } }
     end
-    assert.is_table(planner(models.recipe { layer = layer }, "expand").graph)
+    assert.is_table(models.plan({ layer = layer }, "expand").graph)
   end)
 
   it("knows the line of every node", function()

@@ -21,7 +21,8 @@ describe("a word of the command line", function()
   end)
 
   it("is refused when it is neither, with what to write", function()
-    local _, text = parse("layout.tp", "layout.tp=", "layout={ dp = ", "layout={ f = function() end }")
+    local _, text = parse("layout.tp", "layout.tp=", "layout={ dp = ",
+      "layout={ f = function() end }")
     assert.equal([[
 command line: layout: is no Lua literal: unexpected symbol near <eof>
 command line: layout: is no literal: a function cannot stand here

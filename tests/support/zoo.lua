@@ -70,7 +70,8 @@ local gpt = {
 local f32_vectors = { { "*.gain", "*_bias", dtype = "f32" } }
 local rates = {
   { "*.gain", lr_scale = 0.5, decay = 0.2 }, { "*.o", decay = 0, lr_scale = 2 },
-  { "*.up", init = { "uniform", 0.1 } }, { "*.down", init = function(i) return (i % 7 - 3) / 50 end },
+  { "*.up", init = { "uniform", 0.1 } },
+  { "*.down", init = function(i) return (i % 7 - 3) / 50 end },
 }
 
 return {

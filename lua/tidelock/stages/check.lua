@@ -10,7 +10,8 @@
 --     data      what tl.data.* made;  eval { data, every, samples } or nil
 --     batch     { samples, micro, length };  layout { tp, cp, pp, dp, ep, order, .. };  blocks
 --     policy    { name, leaves = { tp, dp, cp }, arithmetic, seed }
---     train     { steps, lr, clip, optimizer, save }; rates.at(train.lr, step) is the rate of a step
+--     train     { steps, lr, clip, optimizer, save }; rates.at(train.lr, step) is the rate of a
+--     step
 --     log       { every, watch };  notes: sentences about choices that were made
 --     site      function(path) -> "file:line" or "command line"
 -- }
@@ -121,6 +122,9 @@ function check.run(plan)
   spec.name, spec.file, spec.site = recipe.name, recipe.file, site
   spec.model, spec.notes = model, notes
   spec.batch.micro = spec.batch.micro or spec.batch.samples // spec.layout.dp
+  if spec.train.save then
+    note "train.save: this version keeps the weights after the last step only, in the run folder"
+  end
   if spec.policy.name == "fast" then
     note "policy fast promises no bits; the host runs the same kernels as for batch"
   end
