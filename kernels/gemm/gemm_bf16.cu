@@ -1,4 +1,4 @@
-// gemm_bf16.cu - the three products of bf16 factors: gemm.h says what, gemm_args.h how it is passed.
+// gemm_bf16.cu - the three products of bf16 factors: gemm.h says what, gemm_args.h how it comes.
 //
 // A block owns a tile of outputs and walks all positions of k of all leaves, 64 at a time, through
 // a ring of slots in shared memory; copies run ahead of the products.

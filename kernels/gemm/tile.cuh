@@ -35,8 +35,8 @@ __device__ __forceinline__ void store_shared(uint32_t to, const uint32_t *words)
                : "memory");
 }
 
-// Four 8 x 8 matrices; lanes 8 i .. 8 i + 7 hold the addresses of the 8 rows (16 bytes) of matrix i.
-// Lane 4 g + t gets elements 2t, 2t + 1 of row g.
+// Four 8 x 8 matrices; lanes 8 i .. 8 i + 7 hold the addresses of the 8 rows, 16 bytes each, of
+// matrix i. Lane 4 g + t gets elements 2t, 2t + 1 of row g.
 __device__ __forceinline__ void load_matrices(uint32_t from, uint32_t *words) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
