@@ -219,13 +219,13 @@ struct Block {
     const int column = warp % (columns / warp_columns) * warp_columns;
     const int64_t out_row = tile.row + row + lane / 4;
     const int64_t out_column = tile.column + column + lane % 4 * 2;
-    const int64_t leaves = int64_t(1) << g.leaves_log;
+    const int leaves = 1 << g.leaves_log;
     float sum[m][n][4];
     Place ahead = begin_leaf<P>(g, 0);
     for (int i = 0; i < slots - 1; i++) load(g, ahead, tile, ring + i * slot_bytes);
     int slot = 0;
 #pragma unroll 1
-    for (int64_t leaf = 0; leaf < leaves; leaf++) {
+    for (int leaf = 0; leaf < leaves; leaf++) {
       start(g, out_row, out_column, sum);
 #pragma unroll 1
       for (int64_t left = positions_of<P>(g, leaf); left > 0; left -= DEPTH) {

@@ -105,7 +105,7 @@ struct Block {
 
   static __device__ __forceinline__ void compute(const tl_gemm_args &g, const Tile &tile, Slot *a,
                                                  Slot *b) {
-    const int64_t leaves = int64_t(1) << g.leaves_log;
+    const int leaves = 1 << g.leaves_log;
     float sum[each][each], next_a[copies], next_b[copies];
     Place ahead = begin_leaf<P>(g, 0);
     int slot = 0;
@@ -114,7 +114,7 @@ struct Block {
       load<false>(g, ahead, tile.column, next_b);
     }
 #pragma unroll 1
-    for (int64_t leaf = 0; leaf < leaves; leaf++) {
+    for (int leaf = 0; leaf < leaves; leaf++) {
       start(g, tile, sum);
 #pragma unroll 1
       for (int64_t left = positions_of<P>(g, leaf); left > 0; left -= DEPTH, slot ^= 1) {
