@@ -1,15 +1,16 @@
-// gemm_bf16.cu - the three products of bf16 factors: gemm.h says what, gemm_args.h how it comes.
-//
-// A block owns a tile of outputs and walks all positions of k of all leaves, 64 at a time, through
-// a ring of slots in shared memory; copies run ahead of the products.
-//
-//   slot     A, then B
-//   along    [row][64 k]       rows of 128 bytes     k runs along the rows of the factor
-//   across   [64 k][column]    rows of 2 width bytes
-//
-// The 16-byte piece c of row r stands at c ^ (r % 8), so that the 8 rows of an 8 x 8 matrix lie in
-// different banks. Positions with nothing in them are zeros in both factors: such a step, or part
-// of one, changes no bit of a sum. A leaf without positions has no step at all.
+/* gemm_bf16.cu - the three products of bf16 factors: gemm.h says what, gemm_args.h how it comes.
+**
+** A block owns a tile of outputs and walks all positions of k of all leaves, 64 at a time, through
+** a ring of slots in shared memory; copies run ahead of the products.
+**
+**   slot     A, then B
+**   along    [row][64 k]       rows of 128 bytes     k runs along the rows of the factor
+**   across   [64 k][column]    rows of 2 width bytes
+**
+** The 16-byte piece c of row r stands at c ^ (r % 8), so that the 8 rows of an 8 x 8 matrix lie in
+** different banks. Positions with nothing in them are zeros in both factors: such a step, or part
+** of one, changes no bit of a sum. A leaf without positions has no step at all.
+*/
 #include "gemm_device.cuh"
 #include "tile.cuh"
 

@@ -1,11 +1,12 @@
-// tile.cuh - the instructions that tiles of bf16 are moved and multiplied with, one wrapper each.
-//
-// Addresses of shared memory are 32-bit. A fragment is what the 32 lanes of a warp hold together;
-// lane = 4 g + t:
-//
-//   A 16 x 16   a[0]: row g, k 2t, 2t + 1   a[1]: row g + 8   a[2]: row g, k + 8   a[3]: both
-//   B 16 x 8    b[0]: k 2t, 2t + 1, column g                  b[1]: k + 8
-//   C 16 x 8    c[0], c[1]: row g, columns 2t, 2t + 1         c[2], c[3]: row g + 8
+/* tile.cuh - the instructions that tiles of bf16 are moved and multiplied with, one wrapper each.
+**
+** Addresses of shared memory are 32-bit. A fragment is what the 32 lanes of a warp hold together;
+** lane = 4 g + t:
+**
+**   A 16 x 16   a[0]: row g, k 2t, 2t + 1   a[1]: row g + 8   a[2]: row g, k + 8   a[3]: both
+**   B 16 x 8    b[0]: k 2t, 2t + 1, column g                  b[1]: k + 8
+**   C 16 x 8    c[0], c[1]: row g, columns 2t, 2t + 1         c[2], c[3]: row g + 8
+*/
 #ifndef TL_TILE_CUH
 #define TL_TILE_CUH
 
