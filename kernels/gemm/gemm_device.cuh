@@ -1,4 +1,4 @@
-/* gemm_device.cuh - what the kernels of both arithmetics share: tiles, positions, leaves, outputs. */
+/* gemm_device.cuh - what kernels of both arithmetics share: tiles, positions, leaves, outputs. */
 #ifndef TL_GEMM_DEVICE_CUH
 #define TL_GEMM_DEVICE_CUH
 
