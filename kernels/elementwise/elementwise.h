@@ -42,8 +42,8 @@
 **   inverse turns back: sin is replaced by -sin (the gradient). Channels from D on are copied.
 **
 ** rope_table (ints kind, original; floats base, factor, low, high)
-**   table (P, n, 2), D = 2n.  f_i = base^(-2i/D), computed in f64 with + - * / alone (frequencies.h),
-**   then rounded to f32.  kind 0: plain. kind 1 (llama3): in f64, before rounding,
+**   table (P, n, 2), D = 2n.  f_i = base^(-2i/D), in f64 with + - * / alone (frequencies.h), then
+**   rounded to f32.  kind 0: plain. kind 1 (llama3): in f64, before rounding,
 **       w = 2 pi / f      w > original / low: f / factor      w < original / high: f
 **       else  t = (original / w - low) / (high - low),  f = (1 - t) * (f / factor) + t * f
 **   angle = f32(p) * f_i in f32;  cos = tl_cos(angle), sin = tl_sin(angle).  P <= 2^21.

@@ -86,7 +86,8 @@ for kind = 0, 2 do
         local columns = (shape[2] or 1) * (shape[3] or 1)
         return {}, { poison(dtype, shape) },
           { kind = kind, name_hash = core.hash_int "blocks.3.mlp.up", row_first = 1 << 30,
-            col_first = 5, cols_full = columns + 9, first = core.f32(-0.1), second = core.f32(0.02) },
+            col_first = 5, cols_full = columns + 9, first = core.f32(-0.1),
+            second = core.f32(0.02) },
           { seed = 1234567 }
       end)
     end

@@ -1,5 +1,4 @@
 --- rowwise_token.lua - rope, embedding, and sums over tokens on the GPU.
-local core = require "tidelock.core"
 local data = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/rowwise_data.lua")
 local spread, poison, ids = data.spread, data.poison, data.ids
 
@@ -31,13 +30,15 @@ add("rope", "many segments", function()
   for i = 1, 700 do lengths[i] = i % 4 end
   local rows = 0
   for _, length in ipairs(lengths) do rows = rows + length end
-  return { spread("bf16", { rows, 16 }), data.starts(lengths, rows + 1), spread("f32", { 3, 8, 2 }) },
+  local angles = spread("f32", { 3, 8, 2 })
+  return { spread("bf16", { rows, 16 }), data.starts(lengths, rows + 1), angles },
     { poison("bf16", { rows, 16 }) }, { inverse = 0, interleaved = 0 }
 end)
 for _, size in ipairs { { 1, 1 }, { 300, 33 }, { 513, 64 } } do
   for kind = 0, 1 do
     for _, base in ipairs { 1, 10000, 500000 } do
-      add("rope_table", ("%d x %d, kind %d, base %d"):format(size[1], size[2], kind, base), function()
+      local name = ("%d x %d, kind %d, base %d"):format(size[1], size[2], kind, base)
+      add("rope_table", name, function()
         return {}, { poison("f32", { size[1], size[2], 2 }) },
           { kind = kind, original = 128, base = base, factor = 8, low = 1, high = 4 }
       end)
@@ -98,7 +99,8 @@ local function sum_tokens(kind, mode, dtypes, dim, samples, length, runs)
     local shape = dim == 1 and { rows } or { rows, dim }
     local acc = mode == 0 and poison("f32", { runs, dim }) or spread("f32", { runs, dim })
     return { spread(dtypes[1], shape), kind >= 1 and spread(dtypes[2], shape),
-      kind >= 2 and spread("f32", { rows }, 0.3, 1), kind >= 3 and spread("f32", { rows }) }, { acc },
+      kind >= 2 and spread("f32", { rows }, 0.3, 1), kind >= 3 and spread("f32", { rows }) },
+      { acc },
       { kind = kind, first = 2, samples = samples, length = length, runs = runs, mode = mode }
   end)
 end
