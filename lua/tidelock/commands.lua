@@ -65,7 +65,10 @@ commands.list = {
     name = "plan", recipe = true, module = "tidelock.forecast",
     about = "memory, schedule and work of a step; no device, nothing runs",
     example = "plan recipes/quickstart.lua layout.dp=128 policy.leaves.dp=128 batch.samples=1024",
-    options = { point },
+    options = {
+      { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
+      point,
+    },
   },
   {
     name = "explain", recipe = true, module = "tidelock.explain",

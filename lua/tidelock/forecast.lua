@@ -12,6 +12,7 @@
 --
 -- Ranks that are alike are planned once: one for each pipeline and tensor-parallel coordinate.
 
+local cluster = require "tidelock.cluster"
 local core = require "tidelock.core"
 local flops = require "tidelock.flops"
 local requests = require "tidelock.requests"
@@ -142,6 +143,34 @@ function forecast.text(plan, file, seconds)
   return table.concat(lines, "\n")
 end
 
+--- Share of the pipeline's time that is idle, if every pass cost the same.
+local function bubble_of(plan)
+  local layout = plan.spec.layout
+  if layout.pp == 1 then return 0 end
+  return assert(schedule_check.run(plan.orders, {
+    pp = layout.pp, micros = plan.micros, virtual_stages = schedules.virtual_stages(layout),
+  })).bubble_fraction
+end
+
+--- What a cluster file predicts, as lines below the plan.
+function forecast.cluster_text(plan, facts)
+  local guess, time = cluster.predict(plan, facts, bubble_of(plan)), nil
+  time = guess.time
+  local function ms(seconds) return ("%10.1f ms"):format(seconds * 1000) end
+  local lines = {
+    ("  cluster    %s: %d ranks, %g GiB each%s"):format(facts.name, facts.ranks, facts.memory,
+      guess.fits and "" or ("; a rank of %s MiB does not fit"):format(screen.mib(guess.bytes))),
+    ("    matrix products %s"):format(ms(time.matrix)),
+    ("    attention       %s"):format(ms(time.attention)),
+    ("    other bytes     %s"):format(ms(time.bandwidth)),
+    ("    messages        %s"):format(ms(time.messages)),
+    ("    step            %s with the bubble, nothing overlapped"):format(ms(guess.step_s)),
+    ("  predicted  %s tokens/s; bound by %s"):format(screen.grouped(math.floor(guess.tokens_per_s)),
+      guess.bound),
+  }
+  return table.concat(lines, "\n")
+end
+
 --- The command.
 ---@param request tidelock.Request
 ---@return integer # exit status
@@ -149,6 +178,9 @@ function forecast.command(request)
   local begin = core.files.seconds()
   local plan = requests.plan(requests.of(request))
   io.stdout:write(forecast.text(plan, request.recipe, core.files.seconds() - begin), "\n")
+  if not request.options.cluster then return 0 end
+  local facts = cluster.read(request.options.cluster)
+  io.stdout:write(forecast.cluster_text(plan, facts), "\n")
   return 0
 end
 
