@@ -1,4 +1,4 @@
-/* device_args.h - what the arguments of GPU kernels are made of; plain C, for launchers and kernels.
+/* device_args.h - what the arguments of GPU kernels are made of, in plain C.
 **
 ** A launcher fills one struct <family>_args.h and hands it to a kernel by value. Arrays keep their
 ** dtype: kernels choose while running, so one kernel serves f32 and bf16.

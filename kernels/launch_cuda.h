@@ -35,7 +35,10 @@ TL_INLINE tl_status tl_launch_blocks(tl_cuda *cuda, const char *kernel, int64_t 
   if (blocks > INT32_MAX)
     return tl_fail(TL_SHAPE, "kernel %s: %lld blocks; a grid has at most %d", kernel,
                    (long long)blocks, INT32_MAX);
-  const tl_cuda_grid grid = {.blocks = {(uint32_t)blocks, 1, 1}, .threads = {threads, 1, 1}};
+  const tl_cuda_grid grid = {
+      .blocks = {(uint32_t)blocks, 1, 1},
+        .threads = {threads,          1, 1}
+  };
   return tl_cuda_launch(cuda, kernel, &grid, arguments);
 }
 

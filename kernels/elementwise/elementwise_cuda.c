@@ -1,4 +1,4 @@
-/* elementwise_cuda.c - checks the operands of the elementwise operators and queues their kernels. */
+/* elementwise_cuda.c - checks the operands of elementwise operators and queues their kernels. */
 #include "elementwise.h"
 
 #include "../launch_cuda.h"

@@ -15,7 +15,7 @@ tl_status tl_cuda_rope(const tl_call *call) {
   }
   TL_TRY(tl_expect("rope", "table", table, TL_KIND_F32, tl_view_count(table)));
   TL_TRY(tl_expect("rope", "cu_seqlens", cu, TL_KIND_I32, tl_view_count(cu)));
-  TL_TRY(tl_expect_range("rope", "entries of cu_seqlens", tl_view_count(cu), 2, INT32_MAX));
+  TL_TRY(tl_expect_range("rope", "entries of cu_seqlens", tl_view_count(cu), 1, INT32_MAX));
   const int64_t channels = x->shape[x->dims - 1];
   TL_TRY(tl_expect_range("rope", "channels", channels, 1, TL_SPAN));
   TL_TRY(tl_expect_range("rope", "rotated channels", 2 * table->shape[1], 0, channels));
@@ -51,19 +51,23 @@ tl_status tl_cuda_rope_table(const tl_call *call) {
     return tl_fail(TL_ARGUMENT,
                    "rope_table: llama3 needs original > 0, factor >= 1, 0 < low < high");
   }
-  const tl_rope_table_args t = {.table = out->data,
-                                .positions = out->shape[0],
-                                .pairs = out->shape[1],
-                                .rule = {.kind = call->ints[0],
-                                         .original = call->ints[1],
-                                         .base = base,
-                                         .factor = call->floats[1],
-                                         .low = call->floats[2],
-                                         .high = call->floats[3]}};
+  const tl_rope_table_args t = {
+      .table = out->data,
+      .positions = out->shape[0],
+      .pairs = out->shape[1],
+      .rule = {.kind = call->ints[0],
+               .original = call->ints[1],
+               .base = base,
+               .factor = call->floats[1],
+               .low = call->floats[2],
+               .high = call->floats[3]}
+  };
   if (t.positions == 0 || t.pairs == 0) return TL_OK;
   const int64_t columns = (t.pairs + TL_ROPE_TABLE_PAIRS - 1) / TL_ROPE_TABLE_PAIRS;
   const int64_t rows = (t.positions + TL_ROPE_TABLE_POSITIONS - 1) / TL_ROPE_TABLE_POSITIONS;
-  const tl_cuda_grid grid = {.blocks = {(uint32_t)columns, (uint32_t)rows, 1},
-                             .threads = {TL_DEVICE_THREADS, 1, 1}};
+  const tl_cuda_grid grid = {
+      .blocks = {(uint32_t)columns, (uint32_t)rows, 1},
+        .threads = {TL_DEVICE_THREADS, 1,              1}
+  };
   return tl_cuda_launch(call->cuda, "rope_table_tiles", &grid, &t);
 }

@@ -30,8 +30,10 @@ static tl_status launch_grad(tl_cuda *cuda, const tl_embedding_grad_args *k) {
   const int64_t columns = (k->dim + TL_DEVICE_PARTIALS - 1) / TL_DEVICE_PARTIALS;
   TL_TRY(tl_expect_range("embedding_grad", "columns", k->dim, 0,
                          (int64_t)UINT16_MAX * TL_DEVICE_PARTIALS));
-  const tl_cuda_grid grid = {.blocks = {(uint32_t)k->count, (uint32_t)columns, 1},
-                             .threads = {TL_DEVICE_THREADS, 1, 1}};
+  const tl_cuda_grid grid = {
+      .blocks = {(uint32_t)k->count, (uint32_t)columns, 1},
+        .threads = {TL_DEVICE_THREADS,  1,                 1}
+  };
   return tl_cuda_launch(cuda, "embedding_grad_sum", &grid, k);
 }
 

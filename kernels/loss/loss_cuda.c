@@ -154,9 +154,7 @@ tl_status tl_cuda_loss_finish(const tl_call *call) {
   TL_TRY(tl_expect("loss_finish", "sum", &call->in[0], TL_KIND_F32, 1));
   TL_TRY(tl_expect("loss_finish", "count", &call->in[1], TL_KIND_I64, 1));
   TL_TRY(tl_expect("loss_finish", "loss", &call->out[0], TL_KIND_F32, 1));
-  const tl_tokens_args k = {.loss = call->in[0].data,
-                            .count = call->in[1].data,
-                            .out = call->out[0].data,
-                            .rows = 1};
+  const tl_tokens_args k = {
+      .loss = call->in[0].data, .count = call->in[1].data, .out = call->out[0].data, .rows = 1};
   return tl_launch_blocks(call->cuda, "loss_finish_one", 1, TL_DEVICE_WARP, &k);
 }

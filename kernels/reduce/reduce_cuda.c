@@ -31,15 +31,17 @@ tl_status tl_cuda_sum_tokens(const tl_call *call) {
   const char *op = "sum_tokens";
   const tl_view *dy = &call->in[0], *x = &call->in[1], *acc = &call->out[0];
   const int64_t *ints = call->ints, count = tl_view_count(dy), sums = tl_view_count(acc);
-  tl_sum_tokens_args k = {.dy = tl_array_of(dy),
-                          .partial = {.data = tl_cuda_scratch(call->cuda), .aligned = 1},
-                          .acc = acc->data,
-                          .kind = (int32_t)ints[0],
-                          .first = ints[1],
-                          .samples = ints[2],
-                          .length = ints[3],
-                          .runs = ints[4],
-                          .mode = (int32_t)ints[5]};
+  tl_sum_tokens_args k = {
+      .dy = tl_array_of(dy),
+      .partial = {.data = tl_cuda_scratch(call->cuda), .aligned = 1},
+      .acc = acc->data,
+      .kind = (int32_t)ints[0],
+      .first = ints[1],
+      .samples = ints[2],
+      .length = ints[3],
+      .runs = ints[4],
+      .mode = (int32_t)ints[5]
+  };
   TL_TRY(tl_expect_range(op, "kind", ints[0], 0, 3));
   TL_TRY(tl_expect_range(op, "mode", ints[5], 0, 1));
   TL_TRY(tl_expect_range(op, "runs", k.runs, 1, sums));

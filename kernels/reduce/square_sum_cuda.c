@@ -7,8 +7,8 @@ enum { SCRATCH_FLOATS = TL_CUDA_SCRATCH_BYTES / 4 };
 
 /* Chunks into scratch, then every slot; parts 0 leaves only zeros. */
 static tl_status launch_squares(tl_cuda *cuda, const tl_square_sum_args *k) {
-  TL_TRY(tl_launch_blocks(cuda, "square_sum_chunks", k->parts * k->chunks_each, TL_DEVICE_THREADS,
-                          k));
+  TL_TRY(
+      tl_launch_blocks(cuda, "square_sum_chunks", k->parts * k->chunks_each, TL_DEVICE_THREADS, k));
   return tl_launch_threads(cuda, "square_sum_chain", k->slot_count * TL_DEVICE_WARP, k);
 }
 
