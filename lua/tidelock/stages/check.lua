@@ -71,8 +71,11 @@ local function check_weights(spec, raw, report)
 end
 
 local function check_device(spec, report)
-  if spec.device ~= "cuda" then return end
-  report("device", "\"cuda\" is not available in this version; use device = \"host\"")
+  local layout = spec.layout
+  local ranks = layout.tp * layout.pp * layout.dp
+  if spec.device ~= "cuda" or ranks == 1 then return end
+  report("device", ("\"cuda\" runs one rank in this version, and the layout has %d; "
+    .. "use device = \"host\", or one rank"):format(ranks))
 end
 
 --- Everything but the model: sections, forms, policy. Returns the spec.
