@@ -158,8 +158,8 @@ TL_MATH float tl_log2(float x) {
 
 TL_MATH float tl_log(float x) { return tl_log2(x) * TL_LN2; }
 
-/* tanh in two halves, so that vector code can put its own exp2 between them: the argument of exp2, and
-** the result from e = exp2 of it. */
+/* tanh in two halves, so that vector code can put its own exp2 between them: the argument of exp2,
+** and the result from e = exp2 of it. */
 TL_MATH float tl_tanh_argument(float x) { return (fabsf(x) + fabsf(x)) * TL_LOG2E; }
 
 TL_MATH float tl_tanh_result(float x, float e) {

@@ -1,14 +1,14 @@
 /* math_many.c - vector forms of math.h, compiled for each level of the processor.
 **
-** exp2 has code of its own in registers (math_x86.h); the others are the functions of math.h in loops,
-** or steps around exp2.
+** exp2 has code of its own in registers (math_x86.h); the others are the functions of math.h in
+** loops, or steps around exp2.
 */
 #include "math.h"
 
 #include "math_x86.h"
 #include "simd.h"
 
-/* --- exp2: whole registers, then math.h's own form for the rest ---------------------------------*/
+/* --- exp2: whole registers, then math.h's own form for the rest ------------------------------- */
 
 TL_INLINE void exp2_rest(const float *x, float *y, int64_t first, int64_t n) {
   for (int64_t i = first; i < n; i++) y[i] = tl_exp2(x[i]);
@@ -43,7 +43,7 @@ void tl_exp2_many(const float *x, float *y, int64_t n) {
   }
 }
 
-/* --- built on exp2: the argument, exp2 in place, the rest --------------------------------------- */
+/* --- built on exp2: the argument, exp2 in place, the rest ------------------------------------- */
 
 enum { PIECE = 512 };
 
@@ -87,7 +87,7 @@ void tl_tanh_many(const float *x, float *y, int64_t n) {
   }
 }
 
-/* --- no exp2 in it ------------------------------------------------------------------------------ */
+/* --- no exp2 in it ---------------------------------------------------------------------------- */
 
 TL_INLINE void log2_loop_body(const float *x, float *y, int64_t n) {
   TL_LANES

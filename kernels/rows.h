@@ -32,9 +32,7 @@ typedef struct tl_partials {
   int64_t used; /* partials that got an element; the others are +0 and not yet written */
 } tl_partials;
 
-TL_INLINE void tl_partials_clear(tl_partials *p) {
-  p->used = 0;
-}
+TL_INLINE void tl_partials_clear(tl_partials *p) { p->used = 0; }
 
 /* The next n <= TL_SPAN elements of the row, products a * b. Every call but the last of a row has
 ** n = TL_SPAN. */
@@ -109,9 +107,7 @@ TL_INLINE float tl_row_sum(const float *a, int64_t n) {
 float tl_tree(float *values, int64_t n);
 
 /* Run i of n over a length: floor(i * length / n) .. floor((i + 1) * length / n) - 1. */
-TL_INLINE int64_t tl_border(int64_t i, int64_t n, int64_t length) {
-  return i * length / n;
-}
+TL_INLINE int64_t tl_border(int64_t i, int64_t n, int64_t length) { return i * length / n; }
 
 /* Elements first .. first + n - 1 as f32: the view's own memory, or `buffer` with bf16 widened. */
 const float *tl_load(const tl_view *view, int64_t first, int64_t n, float *buffer);

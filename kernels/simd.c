@@ -47,6 +47,4 @@ tl_simd tl_simd_level(void) {
   return level;
 }
 
-const char *tl_simd_name(tl_simd simd) {
-  return names[simd];
-}
+const char *tl_simd_name(tl_simd simd) { return names[simd]; }

@@ -33,34 +33,20 @@ const char *tl_simd_name(tl_simd level);
 #define TL_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
 #define TL_TARGET_AVX2 __attribute__((target("avx2,fma")))
 /* Defines `static void name parameters` as a choice between three copies of name_body. */
-#define TL_SIMD_VERSIONS(name, parameters, arguments)     \
-  TL_TARGET_AVX512 static void name##_avx512 parameters { \
-    name##_body arguments;                                \
-  }                                                       \
-  TL_TARGET_AVX2 static void name##_avx2 parameters {     \
-    name##_body arguments;                                \
-  }                                                       \
-  static void name##_portable parameters {                \
-    name##_body arguments;                                \
-  }                                                       \
-  static void name parameters {                           \
-    switch (tl_simd_level()) {                            \
-      case TL_SIMD_AVX512:                                \
-        name##_avx512 arguments;                          \
-        break;                                            \
-      case TL_SIMD_AVX2:                                  \
-        name##_avx2 arguments;                            \
-        break;                                            \
-      default:                                            \
-        name##_portable arguments;                        \
-        break;                                            \
-    }                                                     \
+#define TL_SIMD_VERSIONS(name, parameters, arguments)                              \
+  TL_TARGET_AVX512 static void name##_avx512 parameters { name##_body arguments; } \
+  TL_TARGET_AVX2 static void name##_avx2 parameters { name##_body arguments; }     \
+  static void name##_portable parameters { name##_body arguments; }                \
+  static void name parameters {                                                    \
+    switch (tl_simd_level()) {                                                     \
+      case TL_SIMD_AVX512: name##_avx512 arguments; break;                         \
+      case TL_SIMD_AVX2: name##_avx2 arguments; break;                             \
+      default: name##_portable arguments; break;                                   \
+    }                                                                              \
   }
 #else
 #define TL_SIMD_VERSIONS(name, parameters, arguments) \
-  static void name parameters {                       \
-    name##_body arguments;                            \
-  }
+  static void name parameters { name##_body arguments; }
 #endif
 
 #endif

@@ -46,8 +46,9 @@
 **   u   = m * c                                       rounded
 **   a   = 1 where u = t, else exp2(t - u)             exp2(0) is 1 too; this covers -inf - -inf
 **   t   = u
-**   l_r = l_r * a, then l_r = l_r + p_j               r = (j mod 8) / 2, j from the block's start
+**   l_r = l_r * a                                     r = 0 .. 3
 **   p_j = exp2(fmaf(s_j, c, -t))
+**   l_r = l_r + p_j, ascending                        r = (j mod 8) / 2, j from the block's start
 **   O   = O * a, then the chain over j of bf(p_j) * v_j resumes O
 **
 **      column of the block   0 1 | 2 3 | 4 5 | 6 7 | 8 9 | ...    (the lanes of a tensor-core tile)

@@ -42,8 +42,12 @@
 **   inverse turns back: sin is replaced by -sin (the gradient). Channels from D on are copied.
 **
 ** rope_table (ints kind, original; floats base, factor, low, high)
-**   table (P, n, 2), D = 2n.  f_i = base^(-2i/D), computed in f64 with + - * / alone (rope_host.c,
-**   "Frequencies"), then rounded to f32.  kind 0: plain. kind 1 (llama3): in f64, before rounding,
+**   table (P, n, 2), D = 2n.  f_i = E(-((2i) / D) * L(base)) in f64, one operation for
+**   each sign, then rounded to f32. With x = 2^e m, m in [1, 2), and z = (m - 1) / (m + 1):
+**       L(x) = e + (2 / ln2) * (z * s),  s = 1/41, then s = s * (z * z) + 1/i for i = 39, 37 .. 1
+**       E(x) = 2^n * y,  n = x to a whole number, ties away from 0,  t = (x - n) * ln2,
+**              y = 1, then y = 1 + t / i * y for i = 20 .. 1;  ln2 = 0x1.62e42fefa39efp-1
+**   kind 0: plain. kind 1 (llama3): in f64, before rounding,
 **       w = 2 pi / f      w > original / low: f / factor      w < original / high: f
 **       else  t = (original / w - low) / (high - low),  f = (1 - t) * (f / factor) + t * f
 **   angle = f32(p) * f_i in f32;  cos = tl_cos(angle), sin = tl_sin(angle).  P <= 2^21.

@@ -15,7 +15,8 @@
 **   8 neg                       -x                     -dy
 **
 ** L = f32(log2 e). gelu is the tanh form: a = A * (x + B * ((x * x) * x)), A = f32(sqrt(2/pi)),
-** B = f32(0.044715), u = (1 - h * h) * (A * (1 + C * (x * x))), C = f32(0.134145). relu(NaN) is NaN.
+** B = f32(0.044715), u = (1 - h * h) * (A * (1 + C * (x * x))), C = f32(0.134145).
+** relu(NaN) is NaN.
 */
 #ifndef TL_UNARY_H
 #define TL_UNARY_H

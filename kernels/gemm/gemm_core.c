@@ -100,7 +100,7 @@ static int64_t pack_rows(const tl_gemm_plan *p, const tl_gemm_tile *t, int64_t l
 
 /* ---- a stack of leaves ---- */
 
-/* After leaf `leaf` was written on top: adds what has a partner. Returns the new height. */
+/* After leaf `leaf` became entry `top`: adds what has a partner. Returns the new height. */
 static int64_t fold(float *stack, int64_t top, int64_t count, int64_t leaf) {
   for (int64_t pairs = leaf; pairs & 1; pairs >>= 1, top--)
     tl_gemm_add(stack + (top - 1) * count, stack + top * count, count);
@@ -122,14 +122,15 @@ static void compute_small(const tl_gemm_plan *p, const memory *m, const char *a,
   if (p->direct) {
     const int64_t stride = tl_gemm_columns(g, t->part);
     float *c = (float *)g->out[t->part].data + t->row * stride + t->column;
-    e->tile(a, b, p->positions, rows, columns, c, stride, g->start == TL_GEMM_RESUME);
+    e->tile(a, b, p->positions, rows, columns, c, stride, g->start);
     return;
   }
   int64_t top = 0;
   for (int64_t leaf = 0; leaf < g->leaves; leaf++) {
+    const int64_t odd = leaf & 1; /* has a partner on top of the stack, which it is added to */
     e->tile(a + leaf * p->row_leaf_bytes, b + leaf * p->column_leaf_bytes, p->positions, rows,
-            columns, m->c + top * m->c_count, e->columns, 0);
-    top = fold(m->c, top, m->c_count, leaf);
+            columns, m->c + (top - odd) * m->c_count, e->columns, odd ? TL_GEMM_ADD : TL_GEMM_ZERO);
+    top = fold(m->c, top - odd, m->c_count, leaf >> odd);
   }
   tl_gemm_store(g, t, m->c, e->columns);
 }
@@ -170,7 +171,7 @@ static void prefetch(const float *c, int64_t rows, int64_t stride) {
 
 /* c (rows, columns up to a panel) from packed panels of A and one of B. */
 static void multiply(const tl_gemm_plan *p, const char *a, const char *b, int64_t positions,
-                     int64_t rows, int64_t columns, float *c, int64_t stride, int32_t resume) {
+                     int64_t rows, int64_t columns, float *c, int64_t stride, tl_gemm_start start) {
   const tl_gemm_engine *e = p->engine;
   const int64_t panels = tl_gemm_quotient_up(rows, e->rows);
   for (int64_t i = 0; i < panels; i++) {
@@ -178,39 +179,39 @@ static void multiply(const tl_gemm_plan *p, const char *a, const char *b, int64_
     const int64_t end = tl_gemm_border(rows, panels, i + 1);
     prefetch(c + end * stride, e->rows, stride);
     e->tile(a + i * p->row_bytes, b, positions, (int32_t)(end - first), (int32_t)columns,
-            c + first * stride, stride, resume);
+            c + first * stride, stride, start);
   }
 }
 
 /* One block of k for a tile of few rows: a panel of B is used while it is in the nearest cache. */
 static int64_t block_of_few_rows(const tl_gemm_plan *p, const tl_gemm_tile *t, const memory *m,
-                                 int64_t leaf, place *at, float *c, int32_t resume) {
-  const place start = *at;
-  const int64_t positions = pack_rows(p, t, leaf, start, t->row, t->rows, m->a);
+                                 int64_t leaf, place *at, float *c, tl_gemm_start start) {
+  const place begin = *at;
+  const int64_t positions = pack_rows(p, t, leaf, begin, t->row, t->rows, m->a);
   for (int64_t j = 0; j < t->columns && positions > 0; j += p->engine->columns) {
     const int64_t columns = tl_gemm_least(t->columns - j, p->engine->columns);
-    *at = start;
+    *at = begin;
     pack_columns(p, t, leaf, at, j, columns, m->b);
-    multiply(p, m->a, m->b, positions, t->rows, columns, c + j, m->c_stride, resume);
+    multiply(p, m->a, m->b, positions, t->rows, columns, c + j, m->c_stride, start);
   }
   return positions;
 }
 
 /* One block of k for a tile of many rows: B is packed once for all of them. */
 static int64_t block_of_many_rows(const tl_gemm_plan *p, const tl_gemm_tile *t, const memory *m,
-                                  int64_t leaf, place *at, float *c, int32_t resume) {
+                                  int64_t leaf, place *at, float *c, tl_gemm_start start) {
   const tl_gemm_engine *e = p->engine;
-  const place start = *at;
+  const place begin = *at;
   const int64_t positions = pack_columns(p, t, leaf, at, 0, t->columns, m->b);
   const int64_t blocks = tl_gemm_quotient_up(t->rows, p->block_panels * e->rows);
   for (int64_t i = 0; i < blocks && positions > 0; i++) {
     const int64_t first = tl_gemm_border(t->rows, blocks, i);
     const int64_t rows = tl_gemm_border(t->rows, blocks, i + 1) - first;
-    pack_rows(p, t, leaf, start, t->row + first, rows, m->a);
+    pack_rows(p, t, leaf, begin, t->row + first, rows, m->a);
     for (int64_t j = 0; j < t->columns; j += e->columns)
       multiply(p, m->a, m->b + j / e->columns * p->column_bytes, positions, rows,
                tl_gemm_least(t->columns - j, e->columns), c + first * m->c_stride + j, m->c_stride,
-               resume);
+               start);
   }
   return positions;
 }
@@ -221,11 +222,11 @@ static void compute_blocks(const tl_gemm_plan *p, const tl_gemm_tile *t, const m
   int64_t top = 0;
   for (int64_t leaf = 0; leaf < g->leaves; leaf++) {
     float *c = m->c + top * m->c_count;
-    int32_t resume = g->start == TL_GEMM_RESUME;
-    if (resume) tl_gemm_load(g, t, c, m->c_stride);
-    for (place at = {0, 0};; resume = 1)
-      if ((few ? block_of_few_rows : block_of_many_rows)(p, t, m, leaf, &at, c, resume) == 0) break;
-    if (!resume) clear(c, m->c_stride, t->rows, t->columns);
+    tl_gemm_start start = g->start == TL_GEMM_RESUME ? TL_GEMM_RESUME : TL_GEMM_ZERO;
+    if (start == TL_GEMM_RESUME) tl_gemm_load(g, t, c, m->c_stride);
+    for (place at = {0, 0};; start = TL_GEMM_RESUME)
+      if ((few ? block_of_few_rows : block_of_many_rows)(p, t, m, leaf, &at, c, start) == 0) break;
+    if (start == TL_GEMM_ZERO) clear(c, m->c_stride, t->rows, t->columns);
     top = fold(m->c, top, m->c_count, leaf);
   }
   tl_gemm_store(g, t, m->c, m->c_stride);

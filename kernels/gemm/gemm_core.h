@@ -24,6 +24,13 @@ typedef struct tl_gemm_run {
   int64_t count;
 } tl_gemm_run;
 
+/* What a sum does with what is already there. */
+typedef enum tl_gemm_start {
+  TL_GEMM_ZERO,   /* forgets it: the chain starts from +0 */
+  TL_GEMM_RESUME, /* the chain resumes from it */
+  TL_GEMM_ADD     /* the chain starts from +0, and its end is added to it */
+} tl_gemm_start;
+
 typedef struct tl_gemm_engine {
   tl_dtype dtype;
   int32_t rows, columns; /* of the largest tile */
@@ -39,16 +46,10 @@ typedef struct tl_gemm_engine {
                     void *panel);
   void (*pack_columns)(tl_gemm_source source, int32_t count, int64_t k_count, int64_t position,
                        void *panel);
-  /* c (rows, columns), rows `stride` apart: the chain over `positions`, resumed or from +0. */
+  /* c (rows, columns), rows `stride` apart: the chain over `positions`. */
   void (*tile)(const void *a, const void *b, int64_t positions, int32_t rows, int32_t columns,
-               float *c, int64_t stride, int32_t resume);
+               float *c, int64_t stride, tl_gemm_start start);
 } tl_gemm_engine;
-
-typedef enum tl_gemm_start {
-  TL_GEMM_ZERO,   /* chains start from +0 */
-  TL_GEMM_RESUME, /* the chain resumes from the output; one leaf */
-  TL_GEMM_ADD     /* the finished sum is added to the output */
-} tl_gemm_start;
 
 typedef struct tl_gemm tl_gemm;
 struct tl_gemm {
@@ -59,7 +60,7 @@ struct tl_gemm {
   int64_t leaves;        /* power of two */
   int64_t runs;          /* of each leaf */
   int32_t run_is_padded; /* each run begins a new step */
-  tl_gemm_start start;   /* not ZERO: one leaf, outputs f32 */
+  tl_gemm_start start;   /* of the outputs; not ZERO: one leaf, f32 */
   /* Run `run` of leaf `leaf` of output `part`. */
   void (*run)(const tl_gemm *gemm, int32_t part, int64_t leaf, int64_t run, tl_gemm_run *out);
   const tl_call *call;

@@ -30,16 +30,20 @@ static void pack_columns_f32(tl_gemm_source source, int32_t count, int64_t k_cou
 }
 
 static void tile_f32(const void *a, const void *b, int64_t positions, int32_t rows, int32_t columns,
-                     float *c, int64_t stride, int32_t resume) {
+                     float *c, int64_t stride, tl_gemm_start start) {
   const float *left = a, *right = b;
   float sum[ROWS][COLUMNS] = {{0}};
   const size_t bytes = sizeof *c * (size_t)columns;
-  if (resume)
+  if (start == TL_GEMM_RESUME)
     for (int32_t r = 0; r < rows; r++) memcpy(sum[r], c + r * stride, bytes);
   for (int64_t k = 0; k < positions; k++, left += rows, right += COLUMNS)
     for (int32_t r = 0; r < rows; r++)
       for (int j = 0; j < COLUMNS; j++) sum[r][j] = fmaf(left[r], right[j], sum[r][j]);
-  for (int32_t r = 0; r < rows; r++) memcpy(c + r * stride, sum[r], bytes);
+  for (int32_t r = 0; r < rows; r++)
+    for (int32_t j = 0; j < columns; j++) {
+      float *out = &c[r * stride + j];
+      *out = start == TL_GEMM_ADD ? *out + sum[r][j] : sum[r][j];
+    }
 }
 
 const tl_gemm_engine tl_gemm_f32_portable = {.dtype = TL_F32,
@@ -75,8 +79,16 @@ static void pack_columns_bf16(tl_gemm_source source, int32_t count, int64_t k_co
 }
 
 static void tile_bf16(const void *a, const void *b, int64_t positions, int32_t rows,
-                      int32_t columns, float *c, int64_t stride, int32_t resume) {
-  tl_tensorcore_tile(a, b, positions / TL_TENSORCORE_STEP, rows, columns, c, stride, resume);
+                      int32_t columns, float *c, int64_t stride, tl_gemm_start start) {
+  const int64_t steps = positions / TL_TENSORCORE_STEP;
+  if (start != TL_GEMM_ADD) {
+    tl_tensorcore_tile(a, b, steps, rows, columns, c, stride, start == TL_GEMM_RESUME);
+    return;
+  }
+  float sum[TL_TENSORCORE_ROWS * TL_TENSORCORE_COLUMNS];
+  tl_tensorcore_tile(a, b, steps, rows, columns, sum, TL_TENSORCORE_COLUMNS, 0);
+  for (int32_t r = 0; r < rows; r++)
+    tl_gemm_add(c + r * stride, sum + r * TL_TENSORCORE_COLUMNS, columns);
 }
 
 const tl_gemm_engine tl_gemm_bf16 = {.dtype = TL_BF16,

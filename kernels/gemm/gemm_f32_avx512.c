@@ -15,16 +15,16 @@ enum { ROWS = 14, COLUMNS = 32, LANES = 16 };
 
 /* `rows` and `vectors` are constants where this is used; `last` masks the last vector of a row. */
 TL_TARGET_AVX512 TL_INLINE void tile_body(const float *a, const float *b, int64_t positions,
-                                          float *c, int64_t stride, __mmask16 last, int32_t resume,
-                                          const int rows, const int vectors) {
+                                          float *c, int64_t stride, __mmask16 last,
+                                          tl_gemm_start start, const int rows, const int vectors) {
   __m512 sum[ROWS][2];
 #pragma GCC unroll 14
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; v++) {
       const __mmask16 mask = v == vectors - 1 ? last : (__mmask16)0xffff;
-      sum[r][v] =
-          resume ? _mm512_maskz_loadu_ps(mask, c + r * stride + LANES * v) : _mm512_setzero_ps();
+      sum[r][v] = start == TL_GEMM_RESUME ? _mm512_maskz_loadu_ps(mask, c + r * stride + LANES * v)
+                                          : _mm512_setzero_ps();
     }
   for (int64_t k = 0; k < positions; k++, a += rows, b += COLUMNS) {
     __m512 right[2];
@@ -42,15 +42,18 @@ TL_TARGET_AVX512 TL_INLINE void tile_body(const float *a, const float *b, int64_
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; v++) {
       const __mmask16 mask = v == vectors - 1 ? last : (__mmask16)0xffff;
-      _mm512_mask_storeu_ps(c + r * stride + LANES * v, mask, sum[r][v]);
+      float *out = c + r * stride + LANES * v;
+      if (start == TL_GEMM_ADD)
+        sum[r][v] = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), sum[r][v]);
+      _mm512_mask_storeu_ps(out, mask, sum[r][v]);
     }
 }
 
 #define TILE(rows, vectors)                                                                        \
   TL_TARGET_AVX512 static void tile_##rows##_##vectors(                                            \
       const float *a, const float *b, int64_t positions, float *c, int64_t stride, __mmask16 last, \
-      int32_t resume) {                                                                            \
-    tile_body(a, b, positions, c, stride, last, resume, rows, vectors);                            \
+      tl_gemm_start start) {                                                                       \
+    tile_body(a, b, positions, c, stride, last, start, rows, vectors);                             \
   }
 #define TILES(rows) TILE(rows, 1) TILE(rows, 2)
 /* clang-format off */
@@ -58,7 +61,7 @@ TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7)
 TILES(8) TILES(9) TILES(10) TILES(11) TILES(12) TILES(13) TILES(14)
 
 typedef void (*tile_version)(const float *, const float *, int64_t, float *, int64_t, __mmask16,
-                             int32_t);
+                             tl_gemm_start);
 #define ENTRY(rows) {tile_##rows##_1, tile_##rows##_2},
 static const tile_version versions[ROWS][2] = {
     ENTRY(1) ENTRY(2) ENTRY(3) ENTRY(4) ENTRY(5) ENTRY(6) ENTRY(7)
@@ -66,10 +69,9 @@ static const tile_version versions[ROWS][2] = {
 /* clang-format on */
 
 static void run_tile(const void *a, const void *b, int64_t positions, int32_t rows, int32_t columns,
-                     float *c, int64_t stride, int32_t resume) {
+                     float *c, int64_t stride, tl_gemm_start start) {
   const int32_t vectors = columns > LANES ? 2 : 1, rest = columns - LANES * (vectors - 1);
-  versions[rows - 1][vectors - 1](a, b, positions, c, stride, (__mmask16)((1u << rest) - 1),
-                                  resume);
+  versions[rows - 1][vectors - 1](a, b, positions, c, stride, (__mmask16)((1u << rest) - 1), start);
 }
 
 /* ---- packing: 16 rows of 16 k are read along k and turned in registers ---- */

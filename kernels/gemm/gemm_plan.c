@@ -42,7 +42,7 @@ static void choose_way(tl_gemm_plan *p) {
     p->whole = leaf_positions(g, p->engine, leaf) == positions;
   p->depth = p->whole ? tl_gemm_round_up(positions, 16) : TL_GEMM_DEPTH;
   p->positions = positions;
-  p->direct = p->whole && g->leaves == 1 && g->bias == NULL && g->start != TL_GEMM_ADD;
+  p->direct = p->whole && g->leaves == 1 && g->bias == NULL;
   for (int32_t i = 0; i < g->parts; i++) p->direct &= g->out[i].dtype == TL_F32;
   if (g->start == TL_GEMM_RESUME && !p->direct) p->whole = 0;
 }

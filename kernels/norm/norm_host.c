@@ -31,9 +31,7 @@ TL_INLINE void add_values_body(tl_partials *p, const float *a, int64_t n) {
 }
 TL_SIMD_VERSIONS(add_values, (tl_partials * p, const float *a, int64_t n), (p, a, n))
 
-TL_INLINE void total_body(tl_partials *p, float *out) {
-  *out = tl_partials_total(p);
-}
+TL_INLINE void total_body(tl_partials *p, float *out) { *out = tl_partials_total(p); }
 TL_SIMD_VERSIONS(total, (tl_partials * p, float *out), (p, out))
 
 TL_INLINE void multiply_body(const float *a, const float *b, float *out, int64_t n) {

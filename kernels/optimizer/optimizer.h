@@ -28,7 +28,7 @@
 **            a = unit(word 0) + 2^-24              in (0, 1]
 **            r = sqrt(-2 * tl_log(a))
 **            y = fmaf(second, r * tl_cos(f32(2 pi) * unit(word 1)), first)
-**        2   uniform in [first, second):  y = fmaf(second - first, unit(word 0), first)
+**        2   uniform, first to second:  y = fmaf(second - first, unit(word 0), first)
 **   then rounded once. A value hangs on the name, the seed and the logical index alone.
 */
 #ifndef TL_OPTIMIZER_H

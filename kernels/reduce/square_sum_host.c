@@ -20,8 +20,8 @@ TL_SIMD_VERSIONS(add_squares, (tl_partials * p, const float *g, int64_t n), (p, 
 TL_INLINE void total_body(tl_partials *p, float *out) { *out = tl_partials_total(p); }
 TL_SIMD_VERSIONS(total, (tl_partials * p, float *out), (p, out))
 
-/* n <= TL_SPAN elements of a part from `at` on, row-major. The part starts at element `base` of g and
-** has `row` elements of each outer index: where these end, the pieces are copied together. */
+/* n <= TL_SPAN elements of a part from `at` on, row-major. The part starts at element `base` of g
+** and has `row` elements of each outer index: where these end, the pieces are copied together. */
 static const float *gather(const square_sum *k, int64_t base, int64_t row, int64_t at, int64_t n,
                            float *buffer) {
   const int64_t stride = k->length * k->inner;

@@ -11,39 +11,28 @@ function blocks.attention_kv(kv, head_dim)
   return head_dim <= 128 and 128 or 64
 end
 
+--- Whether a size is a multiple of 16 up to `most`, or not set.
 local function sixteens(report, path, name, value, most)
-  if value and (value % 16 ~= 0 or value > most) then
-    local near = math.min(most, math.max(16, (value + 8) // 16 * 16))
-    report(
-      path,
-      (
-        "%s %d is not a multiple of 16 from 16 to %d; try %s = %d"
-      ):format(name, value, most, name, near)
-    )
-    return false
-  end
-  return true
+  if not value or value % 16 == 0 and value <= most then return true end
+  local near = math.min(most, math.max(16, (value + 8) // 16 * 16))
+  report(path, "%s %d is not a multiple of 16 from 16 to %d; try %s = %d", name, value, most, name,
+    near)
+  return false
 end
 
---- Reports sizes that no kernel has (rule R21). `section` is the checked section "blocks" or nil.
+--- Reports sizes that no kernel has (rule R21). `section` is the checked section "blocks".
 function blocks.check(section, report)
   local attention = section.attention
   sixteens(report, "blocks.attention.q", "q", attention.q, 256)
   if sixteens(report, "blocks.attention.kv", "kv", attention.kv, 512) then
-    local kv = attention.kv or 128
-    if attention.split and attention.split % kv ~= 0 then
-      report(
-        "blocks.attention.split",
-        ("split %d is not a multiple of kv %d; try split = %d"):format(
-          attention.split,
-          kv,
-          math.max(1, attention.split // kv) * kv
-        )
-      )
+    local kv, split = attention.kv or 128, attention.split
+    if split % kv ~= 0 then
+      report("blocks.attention.split", "split %d is not a multiple of kv %d; try split = %d", split,
+        kv, math.max(1, split // kv) * kv)
     end
   end
   for _, name in ipairs { "m", "n", "k" } do
-    sixteens(report, "blocks.gemm." .. name, name, section.gemm and section.gemm[name], 512)
+    sixteens(report, "blocks.gemm." .. name, name, section.gemm[name], 512)
   end
 end
 

@@ -199,7 +199,8 @@ function methods.same_bits(self) return derive(self, { expects_same_bits = true 
 local function change_of(axis, i)
   local inner, lead = {}, ("[%d]"):format(i)
   for path, place in pairs(axis.sites) do
-    if path:sub(1, #lead) == lead and #path > #lead then inner[axis.key .. path:sub(#lead + 1)] = place end
+    local below = path:sub(1, #lead) == lead and path:sub(#lead + 1) or ""
+    if below ~= "" then inner[axis.key .. below] = place end
   end
   return {
     key = axis.key, value = axis.values[i], place = axis.sites[lead] or axis.place, inner = inner,

@@ -229,23 +229,33 @@ function Run:weights()
   return list
 end
 
---- The hash of all weights: shares of the shards add up, nothing is gathered.
-function Run:weights_hash()
+--- The sum of the hashes of all tensors of a kind; shares of the shards add up, nothing is gathered.
+local function hash_of(self, key)
   local sum = 0
   for _, param in ipairs(self.plan["local"].params) do
     for _, shard in ipairs(shards_of(self, param)) do
       local at = self.table[shard.rank + 1].coordinates
-      local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
+      local v = self.plan.ranks[at.pp + 1].persistent[key .. param.name]
       local rows = math.min(param.rows, param.weight.rows - shard.row_first)
-      if rows > 0 then
+      if v and rows > 0 then
         sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {
-          row_first = shard.row_first, col_first = shard.col_first, cols_full = param.full_cols,
-            rows = rows, cols = param.cols,
+          row_first = shard.row_first, col_first = shard.col_first, cols_full = param.full_cols, rows = rows,
+          cols = param.cols,
         })
       end
     end
   end
-  return string.format("%016x", sum)
+  return sum
+end
+
+--- The hash of all weights.
+function Run:weights_hash() return string.format("%016x", hash_of(self, "weight ")) end
+
+--- The hash of the optimizer's state: first moments, second moments and f32 masters.
+function Run:optimizer_hash()
+  local parts = {}
+  for i, key in ipairs { "m ", "v ", "master " } do parts[i] = string.format("%016x", hash_of(self, key)) end
+  return core.hash(table.concat(parts, " "))
 end
 
 --- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the

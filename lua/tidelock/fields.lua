@@ -54,14 +54,15 @@ section("recipe", "What tl.recipe takes.", {
     "dtype of weights and activations",
     { values = { "f32", "bf16" }, default = "f32" }
   ),
-  field("weights", "list", "rules for weights, read like a style sheet: the last that names a field wins", {
+  field("weights", "list", "rules for weights: the last that names a field wins", {
     of = "rule",
     default = {},
   }),
   field(
     "loss", "form", "the loss of one target token; Tidelock sums and divides once", { of = "loss" }
   ),
-  field("data", "data", "where samples come from: tl.data.text, tl.data.tokens, tl.data.mix", required {
+  field("data", "data", "where samples come from: tl.data.text, tl.data.tokens, tl.data.mix",
+    required {
     example = "tl.data.text { \"text/*.txt\" }",
   }),
   field("eval", "section", "a held-out set, scored between steps", { of = "eval" }),
@@ -125,7 +126,7 @@ section("layout", "Sizes of the parallel axes and how they are used.", {
   }),
 })
 
-section("blocks", "Block sizes of kernels. Only attention.kv and attention.split can change bits.", {
+section("blocks", "Sizes of kernels. Only attention.kv and attention.split can change bits.", {
   field("attention", "section", "attention", { of = "blocks.attention" }),
   field("gemm", "section", "matrix products", { of = "blocks.gemm" }),
   field("moe", "section", "mixtures of experts", { of = "blocks.moe" }),
@@ -133,7 +134,8 @@ section("blocks", "Block sizes of kernels. Only attention.kv and attention.split
 
 section("blocks.attention", "Blocks of attention.", {
   field("q", "count", "query rows of a tile; speed only", { default = 64, unit = "rows" }),
-  field("kv", "count", "keys of a block, from the segment start; 128 up to head_dim 128, 64 above", {
+  field("kv", "count",
+    "keys of a block, from the segment start; unset: 128, or 64 above head_dim 128", {
     unit = "keys",
   }),
   field("split", "count", "keys after which a row's sums are closed and merged", {
@@ -225,7 +227,7 @@ fields.forms.lr = {
   },
 }
 
-section("optimizer.adamw", "AdamW, decoupled decay; only matrices decay unless a weight rule says so.", {
+section("optimizer.adamw", "AdamW, decoupled decay of matrices, or of what weight rules say.", {
   field("beta1", "fraction", "decay of the first moment", { default = 0.9 }),
   field("beta2", "fraction", "decay of the second moment", { default = 0.95 }),
   field("eps", "positive", "added to the root of the second moment", { default = 1e-8 }),

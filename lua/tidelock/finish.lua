@@ -68,8 +68,21 @@ function finish.init(self, shared)
   end
 end
 
--- the count of targets and the loss
--- ----------------------------------------------------------------
+--- The sum over pipeline ranks of slots that one of them filled and the others left at +0: exact in
+--- any order, and for any number of ranks.
+local function spread(self, v, o)
+  if self.pp == 1 then return end
+  local count = flat(v).shape[1]
+  local all = self:make(v.dtype, { self.pp, count }, "state", "of all stages")
+  self:emit("all_gather", { flat(v) }, { lower.reshaped(all, { self.pp * count }) }, { group = "pp", outer = 1 }, o)
+  for rank = 0, self.pp - 1 do
+    local part = { buffer = all.buffer, dtype = v.dtype, shape = { count }, offset = rank * count * 4 }
+    if rank == 0 then self:emit("cast", { part }, { flat(v) }, {}, o)
+    else self:emit("binary", { flat(v), part }, { flat(v) }, { kind = 0, broadcast = 0 }, o) end
+  end
+end
+
+-- the count of targets and the loss ----------------------------------------------------------------
 
 function finish.count(self, samples, source)
   local count = self:lasting("count", "i64", { 1 }, "state")
@@ -82,14 +95,16 @@ end
 function finish.loss(self, use)
   local o = at("loss", "finish", self.spec.model.site)
   local loss = self:lasting("loss", "f32", { 1 }, "state")
-  if self.chunk_of.head % self.pp == self.rank then
+  local owner = self.chunk_of.head % self.pp
+  if owner == self.rank then
     local root = self:finish(use)
-    self:emit("loss_finish", { root, self:lasting("count", "i64", { 1 }, "state") }, { loss }, {},
-      o)
+    self:emit("loss_finish", { root, self:lasting("count", "i64", { 1 }, "state") }, { loss }, {}, o)
+    for peer = 0, self.pp - 1 do
+      if peer ~= owner then self:emit("send", { loss }, {}, { group = "pp", peer = peer, channel = 2 }, o) end
+    end
   else
-    self:emit("fill", {}, { loss }, { value = 0 }, o)
+    self:emit("recv", {}, { loss }, { group = "pp", peer = owner, channel = 2 }, o)
   end
-  if self.pp > 1 then self:emit("all_reduce", { loss }, { loss }, { group = "pp" }, o) end
   return loss
 end
 
@@ -200,7 +215,7 @@ local function norm(self, shared, gradients, loss)
     end
   end
   if self.l.t > 1 then self:emit("all_reduce", { slots }, { slots }, { group = "tp" }, o) end
-  if self.pp > 1 then self:emit("all_reduce", { slots }, { slots }, { group = "pp" }, o) end
+  spread(self, slots, o)
   local value = self:lasting("grad norm", "f32", { 1 }, "state")
   local control = self:lasting("control", "f32", { 2 }, "state")
   self:emit("grad_norm", { slots, self:lasting("count", "i64", { 1 }, "state"), loss },

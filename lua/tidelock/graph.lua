@@ -13,6 +13,7 @@ local where = require "tidelock.where"
 ---@field name string
 ---@field size? integer # absent for tokens
 ---@field axis? string # "tp", or nil: never cut
+---@field replicated? boolean # cut over more ranks than it has elements: several hold the same one
 
 ---@class tidelock.Weight
 ---@field name string # its identity: initial bits hang on it
@@ -101,6 +102,12 @@ function Graph:dim(name, size, axis)
       tostring(axis)))
   end
   return self:define(name, size, axis)
+end
+
+--- The width of the residual stream, where it has `size` elements: a linear may lead back to it.
+function Graph:width(size)
+  local dim = scope(self).dims.dim
+  return dim and dim.size == size and dim or nil
 end
 
 local function find_dim(g, name)
@@ -249,6 +256,12 @@ function Graph:matmul(a, b)
     fail(self, string.format("matmul: %s must be (tokens, the dims of %s that are summed)",
       dims_text(a), dims_text(b)))
   end
+  for i, dim in ipairs(inner) do
+    if a.dims[i + 1].name ~= dim.name then
+      fail(self, string.format("weight %s %s: write the summed dims in the order of %s",
+        b.weight.name, dims_text(b), dims_text(a)))
+    end
+  end
   return self:linear(a, { b }, nil, { out }, inner)
 end
 
@@ -259,7 +272,11 @@ function Graph:linear(x, weights, biases, out, inner, dtype)
     local rows, cols = 1, 1
     for _, dim in ipairs(out[i]) do rows = rows * dim.size end
     for _, dim in ipairs(inner) do cols = cols * dim.size end
-    w.weight.out, w.weight.rows, w.weight.cols = #out[i], rows, cols
+    if w.weight.used and w.weight.out ~= #out[i] then
+      fail(self, string.format("weight %s: %d of its dims are summed here and %d before; use two weights",
+        w.weight.name, #w.weight.dims - #out[i], #w.weight.dims - w.weight.out))
+    end
+    w.weight.out, w.weight.rows, w.weight.cols, w.weight.used = #out[i], rows, cols, true
     local dims = { x.dims[1] }
     for _, dim in ipairs(out[i]) do dims[#dims + 1] = dim end
     outputs[i] = { dims, dtype or self.dtype }

@@ -14,22 +14,27 @@ local micro = "write batch = { micro = .. }, samples of a micro-batch on one ran
 local samples = "write batch = { samples = .. }, samples of a step over all ranks"
 local length = "write batch = { length = .. }"
 local lr = "write train = { lr = .. }, a number or { \"cosine\", peak = .., warmup = .. }"
-local adamw = "write train = { optimizer = { \"adamw\", beta1 = .., beta2 = .., eps = .., decay = .. } }"
+local adamw = "write train = { optimizer = { \"adamw\", beta1 = .., beta2 = .., eps = .., "
+  .. "decay = .. } }"
 local capacity = "no token is ever dropped, so there is no capacity; leave it out"
 local accumulation = "it follows from batch.samples / (layout.dp * batch.micro); leave it out"
-local attention = "attention always runs in blocks and is exact: sizes are blocks = { attention = { q, kv } }"
-local offload = "state stays beside its weight: moving it over PCIe each step costs more than any layout"
+local attention = "attention always runs in blocks and is exact: sizes are blocks = { "
+  .. "attention = { q, kv } }"
+local offload = "state stays beside its weight: moving it over PCIe each step costs more than "
+  .. "any layout"
 local precision = dtype .. "; f32 master weights come with bf16"
 
 local known = {
   -- the articles
-  parallel_mode = "write layout = { tp = .., dp = .. }; batches are always packed (tokens, heads, dim)",
+  parallel_mode = "write layout = { tp = .., dp = .. }; batches are always packed (tokens, "
+    .. "heads, dim)",
   flash_attn_version = attention,
   flash_attention = attention,
   use_flash_attn = attention,
   use_flash_attention_2 = attention,
   attn_implementation = attention,
-  sparse_attention_config = "sparse attention is not available in this version; nn.attention has window = ..",
+  sparse_attention_config = "sparse attention is not available in this version; nn.attention "
+    .. "has window = ..",
   block_size_m = "write blocks = { attention = { q = .. } }",
   block_size_n = "write blocks = { attention = { kv = .. } }",
   recompute_kv = "sparse attention is not available in this version; leave it out",
@@ -55,15 +60,18 @@ local known = {
   expert_model_parallel_size = ep,
   expert_parallel_size = ep,
   ep_size = ep,
-  virtual_pipeline_model_parallel_size = "write layout = { schedule = \"interleaved\", virtual_stages = .. }",
-  num_layers_per_virtual_pipeline_stage = "write layout = { schedule = \"interleaved\", virtual_stages = .. }",
+  virtual_pipeline_model_parallel_size = "write layout = { schedule = \"interleaved\", "
+    .. "virtual_stages = .. }",
+  num_layers_per_virtual_pipeline_stage = "write layout = { schedule = \"interleaved\", "
+    .. "virtual_stages = .. }",
   use_distributed_optimizer = "write layout = { zero = .. }",
   recompute_granularity = "write train = { recompute = .. }",
   micro_batch_size = micro,
   global_batch_size = samples,
   seq_length = length,
   seq_len = length,
-  max_position_embeddings = "write batch = { length = .. }; a learned table is nn.decoder { positions = .. }",
+  max_position_embeddings = "write batch = { length = .. }; a learned table is nn.decoder { "
+    .. "positions = .. }",
   num_layers = "write nn.decoder { layers = .. }",
   hidden_size = "write nn.decoder { dim = .. }",
   ffn_hidden_size = "write nn.swiglu { hidden = .. }",
@@ -109,7 +117,8 @@ local known = {
   rms_norm_eps = "write nn.rms_norm { eps = .. }",
   layer_norm_eps = "write nn.layer_norm { eps = .. }",
   hidden_act = "put nn.swiglu or nn.gelu in the layer",
-  attention_dropout = "the op attention has no dropout on probabilities; nn.residual has dropout = ..",
+  attention_dropout = "the op attention has no dropout on probabilities; nn.residual has "
+    .. "dropout = ..",
   hidden_dropout_prob = "write nn.residual { ..., dropout = .. }",
   num_experts_per_tok = "write nn.moe { top_k = .. }",
   num_local_experts = "write nn.moe { experts = .. }",

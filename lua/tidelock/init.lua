@@ -2,7 +2,7 @@
 --
 --     tl.recipe { .. }  tl.params { .. }  tl.load(path)     recipes
 --     tl.nn  tl.data                                        modules and data
---     tl.tensor  tl.equal  tl.call  tl.matmul ...           the C half, when a script wants to run things
+--     tl.tensor  tl.equal  tl.call  tl.matmul ...           the C half, for scripts that run things
 --
 -- Parts are opened when first used, so that a recipe loads and plans without the C half.
 local recipe = require "tidelock.recipe"

@@ -11,6 +11,7 @@
 -- are exact), functions as the numbers that they gave. `recipe_hash` covers the whole recipe: two
 -- runs that differ in anything that a recipe says have different ones.
 local numbers = require "tidelock.numbers"
+local schedule = require "tidelock.schedule"
 
 local key = {}
 
@@ -49,19 +50,16 @@ function key.canonical(value, skip)
   return "{" .. table.concat(words, ",") .. "}"
 end
 
---- The rates of a function of the step as runs of equal values, so that a run that ends later with
---- the same rate has the same key.
-local function runs_of(values)
-  local words = {}
-  for step, value in ipairs(values) do
-    if value ~= values[step - 1] then words[#words + 1] = step .. ":" .. scalar(value) end
+--- The rates of all steps, in f32, as runs of equal values: a run that ends later with the same
+--- rate has the same key, and two schedules that give one rate another bit never have.
+local function rate_text(train)
+  local words, last = {}, nil
+  for step = 1, train.steps do
+    local value = schedule.at(train.lr, step)
+    if value ~= last then words[#words + 1] = step .. ":" .. scalar(value) end
+    last = value
   end
   return table.concat(words, ",")
-end
-
-local function rate_text(lr)
-  if lr.values then return "function " .. runs_of(lr.values) end
-  return key.canonical(lr)
 end
 
 --- The text under the key. `model_text` describes the model's graph and weights, `data_text` the
@@ -83,7 +81,7 @@ function key.text(spec, model_text, data_text)
   add("seed", scalar(spec.policy.seed))
   add("attention.kv", scalar(attention.kv or "by head_dim"))
   add("attention.split", scalar(attention.split))
-  add("lr", rate_text(spec.train.lr))
+  add("lr", rate_text(spec.train))
   add("clip", scalar(spec.train.clip or 0))
   add("optimizer", key.canonical(spec.train.optimizer))
   return table.concat(lines, "\n")
@@ -109,6 +107,6 @@ function key.recipe_hash(spec, model_text, data_text)
 end
 
 --- "5e1c09af77d2c340" as people read it: "5e1c 09af 77d2 c340".
-function key.spaced(hash) return (hash:gsub("(%x%x%x%x)(%x)", "%1 %2")) end
+function key.spaced(hash) return (hash:gsub("%x%x%x%x", "%0 ", 3)) end
 
 return key

@@ -2,10 +2,10 @@
 --
 -- One order string fixes every group. The leftmost axis has stride 1: its ranks are neighbours.
 --
---     order "tp-cp-dp-pp", tp 2, dp 2, pp 2        rank   0 1 2 3 4 5 6 7
---                                                  tp     0 1 0 1 0 1 0 1     groups of tp: 01 23 45 67
---     rank = tp + 2 dp + 4 pp                      dp     0 0 1 1 0 0 1 1     groups of dp: 02 13 46 57
---                                                  pp     0 0 0 0 1 1 1 1     groups of pp: 04 15 26 37
+--     order "tp-cp-dp-pp", tp 2, dp 2, pp 2        rank  0 1 2 3 4 5 6 7
+--                                                  tp    0 1 0 1 0 1 0 1   groups 01 23 45 67
+--     rank = tp + 2 dp + 4 pp                      dp    0 0 1 1 0 0 1 1   groups 02 13 46 57
+--                                                  pp    0 0 0 0 1 1 1 1   groups 04 15 26 37
 --
 -- Ranks, coordinates and group numbers count from 0.
 local layout = {}

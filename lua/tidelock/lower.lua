@@ -92,6 +92,7 @@ end
 
 --- Keeps a named tensor until the end of the step, where a pattern of the plan asks for it.
 function Lower:keep(name, v, facts)
+  if self.evaluating then return end
   for _, keeps in ipairs(self.keep_patterns) do
     if keeps(name) then
       v.buffer.kept = true
@@ -135,8 +136,8 @@ end
 function Lower:rope_table(node)
   local a, width = node.attrs, node.head_dim
   local scaling = a.scaling or {}
-  local kind = scaling.type == "llama3" and 1 or 0
-  local rotated = a.rotated or width
+  local kind = scaling.name == "llama3" and 1 or 0
+  local rotated = a.dim or width
   local key = string.format("rope %d %s %s %s %s %s %s", rotated, a.base, kind, scaling.factor or 1,
     scaling.low or 1, scaling.high or 4, scaling.original or 8192)
   local known = self.tables[key]
@@ -163,6 +164,8 @@ function lowering.gather(self, node, env, o)
   self:emit("all_gather", { self:at(x, env) }, { self:at(node.outputs[1], env) },
     { group = "tp", outer = self.l.samples }, o)
 end
+
+lowering.spread = lowering.gather
 
 function lowering.reduce(self, node, env, o)
   local x, y = self:at(node.inputs[1], env), self:at(node.outputs[1], env)
@@ -222,6 +225,7 @@ function lowering.dropout(self, node, env, o)
   for key, value in pairs(a) do attrs[key] = value end
   attrs.key, attrs.key_name = core.hash_int(a.key_name), nil
   attrs.first = (o.micro or 0) * self.l.samples
+  if self.evaluating then attrs.rate = 0 end
   self:emit("dropout", { self:at(node.inputs[1], env) }, { self:at(node.outputs[1], env) }, attrs,
     o)
 end
@@ -238,8 +242,10 @@ end
 
 -- sums of weight gradients -----------------------------------------------------------------------
 
-local function runs_here(self, use) return use.region == "trunk" and self.l.sp
-  and use.runs // self.l.t or use.runs end
+--- Elements of a run's matrix and what fills it up to the alignment of views, 64 bytes.
+local function padded(count) return (count + 15) // 16 * 16 end
+
+local function runs_here(self, use) return use.region == "trunk" and self.l.sp and use.runs // self.l.t or use.runs end
 
 --- The stack of accumulators of a use, and what each micro-batch does with it.
 function Lower:sum_of(use)
@@ -247,15 +253,15 @@ function Lower:sum_of(use)
   if known then return known end
   local runs = runs_here(self, use)
   local trunk = use.region == "trunk"
-  local length = use.matrix and trunk and self.l.length // use.runs or self.l.length
+  local length = use.matrix and trunk and (self.l.length + use.runs - 1) // use.runs or self.l.length
   local actions, depth, spare = accumulate.plan {
     samples = use.samples or self.samples, micro = self.l.samples, leaves =
       self.spec.policy.leaves.dp // self.dp,
     length = length, matrix = use.matrix,
   }
-  local sum = { actions = actions, runs = runs, stack = {} }
+  local sum = { actions = actions, runs = runs, stack = {}, by_run = use.matrix and runs > 1 }
   local shape = use.matrix and { use.rows, use.cols } or { runs, use.rows * use.cols }
-  if use.matrix and runs > 1 then shape = { runs, use.rows, use.cols } end
+  if use.matrix and runs > 1 then shape = { runs, padded(use.rows * use.cols) } end
   local name = (use.value and use.value.name or use.path) .. ".grad"
   for depth_index = 0, depth - 1 do
     sum.stack[depth_index] = self:make("f32", shape, "gradients", name)
@@ -265,12 +271,37 @@ function Lower:sum_of(use)
   return sum
 end
 
---- Row r of a stack buffer with runs, as its own view.
-local function run_view(v, r)
-  if #v.shape < 3 then return v end
-  local rows, cols = v.shape[2], v.shape[3]
-  return { buffer = v.buffer, dtype = v.dtype, shape = { rows, cols }, offset =
-    r * rows * cols * 4 }
+--- Run r of a stack buffer, as a matrix of its own.
+local function run_view(v, r, use)
+  return {
+    buffer = v.buffer, dtype = v.dtype, shape = { use.rows, use.cols }, offset = r * padded(use.rows * use.cols) * 4,
+  }
+end
+
+--- Tokens of a matrix' run r of `runs`, cut by floor borders like those of a vector.
+local function run_tokens(rows, runs, r)
+  local first = r * rows // runs
+  return first, (r + 1) * rows // runs - first
+end
+
+--- The action "sum" of a matrix that has an accumulator for each run of the samples.
+local function sum_runs(self, use, sum, action, ins, attrs, o)
+  local target, rows = sum.stack[action.buffer], attrs.length
+  if action.mode == 0 and padded(use.rows * use.cols) ~= use.rows * use.cols then
+    self:emit("fill", {}, { target }, { value = 0 }, o)
+  end
+  for r = 0, sum.runs - 1 do
+    local first, count = run_tokens(rows, sum.runs, r)
+    local skip = action.row or 0
+    local length = math.min(action.rows or count, count - skip)
+    if length > 0 then
+      self:emit(use.op, ins, { run_view(target, r, use) }, {
+        mode = action.mode, samples = action.samples, first = attrs.first + first + skip, length = length, stride = rows,
+      }, o)
+    elseif action.mode == 0 then
+      self:emit("fill", {}, { run_view(target, r, use) }, { value = 0 }, o)
+    end
+  end
 end
 
 --- One action "sum": the instruction that adds tokens of this micro-batch to an accumulator.
@@ -286,16 +317,12 @@ local function sum_action(self, use, sum, action, env, o)
   if use.op == "sum_tokens" then
     attrs.runs = sum.runs
     self:emit("sum_tokens", ins, { reshaped(target, { sum.runs, use.rows * use.cols }) }, attrs, o)
-    return
-  end
-  local pieces = rows // (use.op == "linear_grad_weight" and sum.runs or 1)
-  for r = 0, (#target.shape == 3 and sum.runs or 1) - 1 do
-    local part = {}
-    for key, value in pairs(attrs) do part[key] = value end
-    part.first = start + r * pieces + (action.row or 0)
-    part.length = action.rows or pieces
-    if use.op == "linear_grad_weight" then part.stride = rows end
-    self:emit(use.op, ins, { run_view(target, r) }, part, o)
+  elseif sum.by_run then
+    sum_runs(self, use, sum, action, ins, attrs, o)
+  else
+    attrs.first, attrs.length = start + (action.row or 0), action.rows or rows
+    if use.op == "linear_grad_weight" then attrs.stride = rows end
+    self:emit(use.op, ins, { target }, attrs, o)
   end
 end
 
@@ -324,8 +351,9 @@ function Lower:finish(use)
   if self.dp > 1 then self:emit("all_reduce", { root }, { root }, { group = "dp" }, o) end
   local count = use.rows * use.cols
   if sum.runs > 1 then
-    local folded = self:make("f32", { count }, "gradients", "folded runs")
-    self:emit("fold", { reshaped(root, { sum.runs, count }) }, { folded }, {}, o)
+    local width = sum.by_run and padded(count) or count
+    local folded = self:make("f32", { width }, "gradients", "folded runs")
+    self:emit("fold", { reshaped(root, { sum.runs, width }) }, { folded }, {}, o)
     root = folded
   end
   root = reshaped(root, { count })

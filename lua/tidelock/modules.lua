@@ -17,7 +17,7 @@ return function(section, field, required, forms)
     name,
   })
 
-  section("nn.attention", "Causal attention inside each segment, with grouped key and value heads.", {
+  section("nn.attention", "Causal attention inside each segment, with grouped kv heads.", {
     field("heads", "count", "query heads", required()),
     field("kv_heads", "count", "key and value heads; unset: heads"),
     field("head_dim", "count", "width of a head; unset: dim / heads"),
@@ -29,7 +29,8 @@ return function(section, field, required, forms)
     name,
   }, {
     refused = {
-      dropout = "the op attention has no dropout on probabilities; put nn.dropout { rate = .. } behind it",
+      dropout = "the op attention has no dropout on probabilities; put nn.dropout { rate = .. "
+        .. "} behind it",
       alibi = "the op attention has no ALiBi; use rope = true, or positions = N of nn.decoder",
     },
   })

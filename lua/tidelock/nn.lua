@@ -161,6 +161,7 @@ function build.attention(g, m, x)
   end
   local heads = g:define("heads", o.heads, "tp")
   local kv_heads = g:define("kv_heads", o.kv_heads or o.heads, "tp")
+  kv_heads.replicated = true -- more tp ranks than heads: whole ranks share one
   local channels = g:define("head_dim", head_dim)
   local q, k, v = parts(g, x, { dim },
     { { "q", { heads, channels } }, { "k", { kv_heads, channels } },
@@ -193,7 +194,7 @@ function build.gelu(g, m, x)
 end
 
 function build.linear(g, m, x)
-  local out = m.options.out == width(x).size and width(x) or g:define("out", m.options.out)
+  local out = m.options.out == width(x).size and width(x) or g:width(m.options.out) or g:define("out", m.options.out)
   return parts(g, x, { width(x) }, { { "weight", { out } } }, m.options.bias)
 end
 

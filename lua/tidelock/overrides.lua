@@ -1,6 +1,6 @@
 --- key=value from the command line, and how a dotted key sets one field of a recipe's tables.
 --
---     layout.tp=2   policy.leaves.dp=512   train.save=false   layout='{ dp = 8 }'   layout.schedule=zb-h1
+--     layout.tp=2   policy.leaves.dp=512   train.save=false   layout='{ dp = 8 }'   device=host
 --
 -- A value is a Lua literal (number, true, false, nil, "text", a table of these) or a bare word,
 -- which is a string. What was set is checked later, together with the recipe; mistakes blame
@@ -98,7 +98,8 @@ function overrides.set(values, key, value)
     at = inner
   end
   local last = key:match "[^.]+$"
-  if last == "name" and section and section.name == "policy" then last = at[1] ~= nil and 1 or last end
+  local named = section and section.name == "policy" and last == "name" and at[1] ~= nil
+  if named then last = 1 end
   at[last] = value
   return root
 end

@@ -26,46 +26,29 @@ end
 
 local function check_leaves(resolved, given, report)
   for _, axis in ipairs { "tp", "dp", "cp" } do
-    local count = resolved.leaves[axis]
+    local count, set = resolved.leaves[axis], given.leaves and given.leaves[axis]
     if not is_power_of_two(count) then
       local below = 1
       while below * 2 < count do below = below * 2 end
-      local set = given.leaves and given.leaves[axis]
-      report(
-        set and "policy.leaves." .. axis or "layout." .. axis,
-        ("%s%s %d is not a power of two, and trees add pairs; try %s = %d or %d"):format(
-          set and "" or "the leaves are the layout's own, and ",
-          axis,
-          count,
-          axis,
-          below,
-          below * 2
-        )
-      )
+      report(set and "policy.leaves." .. axis or "layout." .. axis,
+        "%s %d is not a power of two, and trees add pairs%s; try %s = %d or %d", axis, count,
+        set and "" or " (its leaves are the layout's own)", axis, below, below * 2)
     elseif axis == "cp" and count > 1 then
-      report(
-        "policy.leaves.cp",
-        ("leaves.cp %d is not available in this version; leave it out"):format(count)
-      )
+      report("policy.leaves.cp", "leaves.cp %d is not available in this version; leave it out",
+        count)
     end
   end
 end
 
 local function check_arithmetic(resolved, dtype, report)
-  local name = resolved.arithmetic
+  local name, own = resolved.arithmetic, arithmetic_of[dtype]
   if name == "sm_80" then
-    report(
-      "policy.arithmetic",
-      "\"sm_80\" adds in other steps than sm_90, and no device here has them in this version; "
-        .. "try arithmetic = \"" .. arithmetic_of[dtype] .. "\""
-    )
-  elseif name ~= arithmetic_of[dtype] then
-    report(
-      "policy.arithmetic",
-      (
-        "%q does not go with dtype %q; try arithmetic = %q"
-      ):format(name, dtype, arithmetic_of[dtype])
-    )
+    report("policy.arithmetic",
+      "\"sm_80\" adds in other steps than \"sm_90\", and no device has them "
+      .. "in this version; try arithmetic = %q", own)
+  elseif name ~= own then
+    report("policy.arithmetic", "%q does not go with dtype %q; try arithmetic = %q", name, dtype,
+      own)
   end
 end
 

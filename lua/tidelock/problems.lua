@@ -1,6 +1,6 @@
 --- A list of everything that is wrong with a recipe, raised at once.
 --
---     recipes/moe.lua:23: layout.tp: tp 3 does not divide heads 16 (recipes/moe.lua:9); allowed: ...
+--     recipes/moe.lua:23: layout.tp: tp 3 does not divide heads 16 (recipes/moe.lua:9); allowed: ..
 --     command line: batch.micro: micro 12 does not divide 16, the samples of a rank; try micro = 8
 --     2 errors; nothing was started
 --

@@ -106,13 +106,16 @@ local function kv_heads(facts, report, note)
   local tp = facts.layout.tp
   for _, one in ipairs(facts.model.attentions) do
     local kv = one.kv_heads
+    if kv == one.heads then goto continue end -- the rule of the heads says it all
     if kv % tp ~= 0 and tp % kv ~= 0 then
       local list = fit.divisors(kv)
-      report("layout.tp", "tp %d does not divide kv_heads %d (%s); allowed: %s (or a multiple of %d)%s",
+      report("layout.tp",
+        "tp %d does not divide kv_heads %d (%s); allowed: %s (or a multiple of %d)%s",
         tp, kv, one.site, fit.list(list), kv, try_tp(facts, list))
     elseif tp > kv and one.heads % tp == 0 then
       note("kv heads: each of the %d is held by %d tp ranks (%s)", kv, tp // kv, one.site)
     end
+    ::continue::
   end
 end
 
@@ -122,7 +125,8 @@ local function hidden(facts, report)
   for _, one in ipairs(facts.model.hiddens) do
     if one.hidden % tp ~= 0 then
       local below, list = one.hidden // tp * tp, fit.divisors(one.hidden)
-      report("layout.tp", "tp %d does not divide hidden %d (%s); allowed: %s, or hidden = %s%d%s", tp,
+      report("layout.tp", "tp %d does not divide hidden %d (%s); allowed: %s, or hidden = %s%d%s",
+        tp,
         one.hidden, one.site, fit.list(list), below > 0 and below .. " or " or "", below + tp,
         try_tp(facts, list))
     end
@@ -133,7 +137,8 @@ end
 local function vocabulary(facts, _, note)
   local unit, vocab = 16 * facts.policy.leaves.tp, facts.model.vocab
   if not vocab or vocab % unit == 0 then return end
-  note("vocab %d is padded to %d inside (a multiple of 16 x leaves.tp)", vocab, round_up(vocab, unit))
+  note("vocab %d is padded to %d inside (a multiple of 16 x leaves.tp)", vocab,
+    round_up(vocab, unit))
 end
 
 --- R9: tokens of a sample over the ranks of sequence parallelism, and in the position table.
@@ -161,7 +166,8 @@ local function schedule(facts, report)
       "virtual_stages %d needs schedule = \"interleaved\"; here it is %q%s", l.virtual_stages,
       l.schedule, at(facts, "layout.schedule"))
   elseif l.pp < 2 then
-    report("layout.schedule", "\"interleaved\" needs pp 2 or more, but pp is %d%s; try \"1f1b\"", l.pp,
+    report("layout.schedule", "\"interleaved\" needs pp 2 or more, but pp is %d%s; try \"1f1b\"",
+      l.pp,
       at(facts, "layout.pp"))
   elseif l.virtual_stages < 2 then
     report("layout.schedule", "\"interleaved\" needs virtual_stages 2 or more, but it is %d%s; "
@@ -192,10 +198,12 @@ local function stages(facts, report)
   local sum = 0
   for _, count in ipairs(l.stages) do sum = sum + count end
   if #l.stages ~= pieces then
-    report("layout.stages", "%d entries for %d stages (pp %d * virtual_stages %d)%s", #l.stages, pieces,
+    report("layout.stages", "%d entries for %d stages (pp %d * virtual_stages %d)%s", #l.stages,
+      pieces,
       l.pp, l.virtual_stages, try_stages(layers, pieces))
   elseif sum ~= layers then
-    report("layout.stages", "the entries add up to %d, but the model has %d layers%s%s", sum, layers,
+    report("layout.stages", "the entries add up to %d, but the model has %d layers%s%s", sum,
+      layers,
       at(facts, "model.layers"), try_stages(layers, pieces))
   end
 end
@@ -237,7 +245,8 @@ local function eval(facts, report)
   if not count or not total or total % dp ~= 0 then return end
   local micro = facts.batch.micro or total // dp
   if count % (dp * micro) ~= 0 then
-    report("eval.samples", "samples %d is not a multiple of dp %d * micro %d = %d; try samples = %d",
+    report("eval.samples",
+      "samples %d is not a multiple of dp %d * micro %d = %d; try samples = %d",
       count, dp, micro, dp * micro, round_up(count, dp * micro))
   end
 end
@@ -254,7 +263,8 @@ local function leaves(facts, report)
       local list = fit.divisors(count)
       local best = fit.nearest(n, list, good[axis])
       local grow = n & (n - 1) == 0 and n > count and good[axis](n)
-      report("layout." .. axis, "%s %d does not divide leaves.%s %d%s; allowed: %s; try %s = %d%s", axis,
+      report("layout." .. axis, "%s %d does not divide leaves.%s %d%s; allowed: %s; try %s = %d%s",
+        axis,
         n, axis, count, at(facts, "policy.leaves." .. axis), fit.list(list), axis, best,
         grow and ("; policy.leaves.%s=%d fits (another key)"):format(axis, n) or "")
     end

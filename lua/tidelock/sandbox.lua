@@ -15,13 +15,14 @@ local plain = {
 }
 
 local kept_math = {
-  "abs", "ceil", "floor", "fmod", "huge", "max", "maxinteger", "min", "mininteger", "modf", "pi", "sqrt",
-  "tointeger", "type", "ult",
+  "abs", "ceil", "floor", "fmod", "huge", "max", "maxinteger", "min", "mininteger", "modf", "pi",
+  "sqrt", "tointeger", "type", "ult",
 }
 
 local refused = {
   io = "a recipe reads no files; tl.data names them",
-  os = "a recipe may not depend on the machine or the time; tl.params takes values from the command line",
+  os = "a recipe may not depend on the machine or the time; tl.params takes values from the "
+    .. "command line",
   coroutine = "a recipe only describes; use a function",
   debug = "a recipe only describes",
   load = "write the code in a file beside the recipe and require it",
@@ -32,11 +33,14 @@ local refused = {
 }
 
 local refused_math = {
-  random = "it gives other numbers on every run; initial values come from weight rules and policy.seed",
-  randomseed = "there are no random numbers in a recipe; the seed is policy = { \"layout\", seed = .. }",
+  random = "it gives other numbers on every run; initial values come from weight rules and "
+    .. "policy.seed",
+  randomseed = "there are no random numbers in a recipe; the seed is policy = { \"layout\", "
+    .. "seed = .. }",
 }
 for _, name in ipairs { "acos", "asin", "atan", "tan", "deg", "rad" } do
-  refused_math[name] = "its last bits differ between machines; sqrt, exp, log, sin, cos and pow are the same on all"
+  refused_math[name] = "its last bits differ between machines; sqrt, exp, log, sin, cos and "
+    .. "pow are the same on all"
 end
 
 local function refuse(prefix, reasons)
@@ -108,7 +112,9 @@ end
 function sandbox.open(path, context)
   local text, message = read(path)
   if not text then return nil, message end
-  if text:sub(1, 4) == "\27Lua" then return nil, path .. ": this is bytecode; a recipe is Lua text" end
+  if text:sub(1, 4) == "\27Lua" then
+    return nil, path .. ": this is bytecode; a recipe is Lua text"
+  end
   text = text:gsub("^#[^\n]*", "")
   context.files[#context.files + 1] = { path = path, text = text }
   where.add(path, text)
@@ -130,12 +136,8 @@ local function require_beside(path, context, name)
       return context.modules[stem].value
     end
   end
-  error(
-    (
-      "module '%s' not found: no file %s.lua and no %s/init.lua beside the recipe"
-    ):format(name, stem, stem),
-    3
-  )
+  local text = "module '%s' not found: no file %s.lua and no %s/init.lua beside the recipe"
+  error(text:format(name, stem, stem), 2)
 end
 
 --- The global table of a recipe file.

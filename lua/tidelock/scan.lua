@@ -3,9 +3,9 @@
 -- Lua forgets where a field of a table was written. This scanner reads the text of a recipe again
 -- and finds out, so that an error can name the line of `tp` and not only that of `tl.recipe {`:
 --
---     7  return tl.recipe {                     find(tokens, 7, "recipe") gives the node
---     8    layout = { tp = 2,                   { line = 7, fields = { layout = { line = 8, fields = {
---     9               dp = 4 },                     tp = { line = 8 }, dp = { line = 9 } } } } }
+--     7  return tl.recipe {            find(tokens, 7, "recipe") gives
+--     8    layout = { tp = 2,          { line = 7, fields = { layout = { line = 8, fields = {
+--     9               dp = 4 },            tp = { line = 8 }, dp = { line = 9 } } } } }
 --    10  }
 --
 -- It knows just enough Lua: strings, comments, brackets, and where a function body ends. A field
@@ -69,7 +69,9 @@ function scan.tokens(text)
   return tokens
 end
 
-local function is(token, text) return token ~= nil and token.kind ~= "string" and token.text == text end
+local function is(token, text)
+  return token ~= nil and token.kind ~= "string" and token.text == text
+end
 
 local table_at
 

@@ -42,22 +42,28 @@ at["function"] = function(lr, step) return lr.values[math.min(step, #lr.values)]
 function schedule.at(lr, step) return numbers.f32(at[lr.name](lr, step)) end
 
 --- Calls a function of the step for steps 1 .. count under the recipe's limits; nil when it fails.
-local function tabulate(call, count, path, context, report)
+local function tabulate(call, count, context, report)
   local values = {}
   local good, message = where.run(context, function()
     for step = 1, count do
+      context.lines = 0 -- the limit is for one step
       local value = call(step)
       if type(value) ~= "number" or value ~= value or value < 0 or value == math.huge then
-        report(
-          path, ("gave %s for step %d; expected a number, 0 or more"):format(tostring(value), step)
-        )
+        report("train.lr", "gave %s for step %d; expected a number, 0 or more", tostring(value),
+          step)
         return
       end
       values[step] = numbers.f32(value)
     end
   end)
-  if not good then report(path, tostring(message)) end
-  return good and #values == count and values or nil
+  if not good then report("train.lr", "%s", tostring(message)) end
+  return #values == count and values or nil
+end
+
+--- Whether everything that schedule.at needs was given rightly.
+local function is_complete(lr)
+  if lr.name == "constant" then return lr.value ~= nil end
+  return lr.peak ~= nil and (lr.name == "cosine" or lr.decay ~= nil)
 end
 
 --- The learning rate of a checked section "train", ready for schedule.at; nil when something is
@@ -65,29 +71,24 @@ end
 function schedule.resolve(train, context, report)
   local lr = train.lr
   if not lr or not train.steps then return nil end
+  if lr.name == "function" then
+    local values = tabulate(lr.call, train.steps, context, report)
+    return values and { name = "function", values = values }
+  end
   local resolved = {}
   for key, value in pairs(lr) do resolved[key] = value end
-  if lr.name == "function" then
-    resolved.call = nil
-    resolved.values = tabulate(lr.call, train.steps, "train.lr", context, report)
-    return resolved.values and resolved
-  end
-  if train.warmup then
-    if lr.name ~= "constant" then
-      report(
-        "train.warmup", ("lr = { %q, .. } has a warmup of its own; write it there"):format(lr.name)
-      )
-    else
-      resolved.warmup = train.warmup
+  if lr.name == "constant" then
+    resolved.warmup = train.warmup or lr.warmup
+  else
+    resolved.steps = lr.steps or train.steps
+    if train.warmup then
+      report("train.warmup", "lr = { %q, .. } has a warmup of its own; write it there", lr.name)
     end
   end
-  if lr.name ~= "constant" then resolved.steps = lr.steps or train.steps end
   if lr.peak and lr.floor > lr.peak then
-    report("train.lr.floor", ("floor %.7g is above peak %.7g"):format(lr.floor, lr.peak))
+    report("train.lr.floor", "floor %.7g is above peak %.7g", lr.floor, lr.peak)
   end
-  local complete = lr.name == "constant" and lr.value or lr.peak
-  if lr.name == "warmup_stable_decay" and not lr.decay then complete = nil end
-  return complete and resolved or nil
+  return is_complete(lr) and resolved or nil
 end
 
 return schedule

@@ -61,7 +61,9 @@ end
 
 local checkers = {}
 
-local function expected(what, value) return ("expected %s, got %s"):format(what, types.show(value)) end
+local function expected(what, value)
+  return ("expected %s, got %s"):format(what, types.show(value))
+end
 
 --- One value of the field `entry`; nil when it is no good.
 local function check_value(entry, value, path, report)
@@ -181,7 +183,6 @@ function schema.section(name, value, path, report, named)
   local result = { name = named }
   if type(value) ~= "table" or types.data.check(value) then
     report(path, expected("a table with " .. table.concat(fields.names(name), ", "), value))
-    value = {}
   else
     check_keys(section, value, path, report, result, named)
     for _, entry in ipairs(section.fields) do

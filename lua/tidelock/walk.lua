@@ -11,18 +11,22 @@ local function make_layer(options, i, context, report)
   local call = ("layer(%d, %d)"):format(i, options.layers)
   local good, result = where.run(context, options.layer, i, options.layers)
   if not good then
-    report("model.layer", "%s: %s", call, type(result) == "table" and result.message or result)
+    local message = type(result) == "table" and result.message or tostring(result)
+    local place, text = message:match "^([^\n:]+:%d+): (.*)$"
+    context.problems:add(place or options.site, call, text or message)
     return nil
   end
   local list = types.module.check(result) and { result } or result
   if type(list) ~= "table" or #list == 0 then
-    report("model.layer", "%s gives %s; it returns a list of modules, as { nn.residual { .. } }", call,
+    report("model.layer", "%s gives %s; it returns a list of modules, as { nn.residual { .. } }",
+      call,
       types.show(result))
     return nil
   end
   for position, module in ipairs(list) do
     if not types.module.check(module) then
-      report("model.layer", "entry %d of %s is %s, not a module", position, call, types.show(module))
+      report("model.layer", "entry %d of %s is %s, not a module", position, call,
+        types.show(module))
       return nil
     end
   end
@@ -90,7 +94,8 @@ function visitors.moe(module, walker)
     problem(walker, module, "top_k", "top_k %d is above experts %d; try top_k = %d", o.top_k,
       o.experts, o.experts)
   end
-  walker.problems:add(module.site, "nn.moe", "mixtures of experts are not available in this version; "
+  walker.problems:add(module.site, "nn.moe",
+    "mixtures of experts are not available in this version; "
     .. "nn.swiglu { hidden = .. } is the dense form")
 end
 
@@ -99,7 +104,13 @@ local function visit(module, walker)
   if type(module) ~= "table" then return end
   local visitor = visitors[module.kind]
   if visitor then visitor(module, walker) end
-  for _, child in ipairs(module.children or {}) do visit(child, walker) end
+  for i, child in ipairs(module.children or {}) do
+    if not types.module.check(child) then
+      local text = ("entry %d is %s, not a module"):format(i, types.show(child))
+      walker.problems:add(module.site, "nn." .. module.kind, text)
+    end
+    visit(child, walker)
+  end
 end
 
 --- Same numbers from the same line (a layer that is made many times) are one fact.

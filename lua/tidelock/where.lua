@@ -3,8 +3,8 @@
 -- The innermost frame of the stack that belongs to a recipe is the place, with one exception:
 -- `return tl.recipe { ... }` is a tail call, and the recipe's frame is gone before tl.recipe runs.
 -- So a line hook notes the last recipe line while a recipe's code runs (where.run), and a frame
--- that was entered by a tail call is blamed on that line. The same hook counts instructions: a
--- recipe that does not end is an error with its line.
+-- that was entered by a tail call is blamed on that line. The same hook counts lines: a recipe
+-- that does not end is an error with its line.
 --
 -- Paths are as given on the command line, or, for a file that another one loads, joined to its
 -- folder.
@@ -12,10 +12,8 @@ local scan = require "tidelock.scan"
 
 local where = {}
 
---- Lua instructions that one recipe may use while it loads; 30 million take about a second.
-where.instructions_max = 30000000
-
-local instructions_step = 1000
+--- Lines that a file, one call of `layer` or one step of a schedule may run: about a second.
+where.lines_max = 2000000
 
 local texts = {} -- path of a recipe file -> its text
 local tokens_of = {} -- path -> tokens, made when first asked for
@@ -45,7 +43,9 @@ function where.here()
     local info = debug.getinfo(level, "Slt")
     if not info then break end
     if is_recipe(info.source) then return info.source:sub(2) .. ":" .. info.currentline end
-    if info.istailcall and last_line and current then return last_source:sub(2) .. ":" .. last_line end
+    if info.istailcall and last_line and current then
+      return last_source:sub(2) .. ":" .. last_line
+    end
     if not script and info.what ~= "C" and is_script(info.source) then
       script = info.short_src .. ":" .. info.currentline
     end
@@ -100,37 +100,22 @@ function where.field(site, name, field)
   return child and site:match("^(.*):%d+$") .. ":" .. child.line or site
 end
 
-local function over_budget()
-  for level = 3, math.huge do
-    local info = debug.getinfo(level, "Sl")
-    if not info then break end
-    if is_recipe(info.source) then
-      error(
-        (
-          "%s:%d: stopped after %d million instructions: this loop does not end (a recipe only describes)"
-        ):format(
-          info.source:sub(2),
-          info.currentline,
-          where.instructions_max // 1000000
-        ),
-        0
-      )
-    end
+--- Each turn of a loop and each call is a line event, so no endless program escapes; it is raised
+--- again at every further line, so that no pcall in the recipe can catch it for good.
+local function check_budget(source, line)
+  current.lines = current.lines + 1
+  if current.lines > where.lines_max then
+    error(("%s:%d: stopped after %d million lines: this does not end, and a recipe only "
+      .. "describes"):format(
+      source:sub(2), line, where.lines_max // 1000000), 0)
   end
 end
 
-local function hook(event, line)
-  if event == "line" then
-    local source = debug.getinfo(2, "S").source
-    if is_recipe(source) then
-      last_source, last_line = source, line
-    end
-    return
-  end
-  current.instructions = current.instructions + instructions_step
-  if current.instructions > where.instructions_max then
-    debug.sethook(hook, "l", 1) -- so that a pcall in the recipe cannot go on
-    over_budget()
+local function hook(_, line)
+  local source = debug.getinfo(2, "S").source
+  if is_recipe(source) then
+    last_source, last_line = source, line
+    check_budget(source, line)
   end
 end
 
@@ -140,14 +125,14 @@ local function finish(previous, ...)
   return ...
 end
 
---- pcall(f, ...) for code of a recipe, with lines noted and instructions counted. `context` is what
+--- pcall(f, ...) for code of a recipe, with its lines noted and counted. `context` is what
 --- where.context() answers meanwhile. Calls may nest; the hook that was set before is set again.
 function where.run(context, f, ...)
   local previous = { context = current, source = last_source, line = last_line }
   previous.hook, previous.mask, previous.count = debug.gethook()
+  if current ~= context then context.lines = 0 end
   current = context
-  current.instructions = current.instructions or 0
-  debug.sethook(hook, "l", instructions_step)
+  debug.sethook(hook, "l")
   return finish(previous, pcall(f, ...))
 end
 

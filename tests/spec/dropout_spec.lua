@@ -3,8 +3,8 @@ local promises = require "support.promises"
 local support = require "support"
 
 local function attributes(fields)
-  local attrs = { key = core.hash_int "h.0.drop", first = 0, length = 8, token_first = 0, tokens = 8,
-    feature_first = 0, features = 1024, rate = 0.1 }
+  local attrs = { key = core.hash_int "h.0.drop", first = 0, length = 8, token_first = 0,
+    tokens = 8, feature_first = 0, features = 1024, rate = 0.1 }
   for name, value in pairs(fields or {}) do attrs[name] = value end
   return attrs
 end

@@ -1,13 +1,15 @@
 local core = require "tidelock.core"
 local elementwise = require "support.elementwise_cases"
 local promises = require "support.promises"
+local support = require "support"
 
 promises.describe(describe, it, elementwise.cases)
 
 describe("the oracles of elementwise operators", function()
   it("have the gradients of central differences", function()
     local dy = promises.spread("f32", { 8 }, 3):flat()
-    local gate, up = promises.spread("f32", { 8 }, 1, 3):flat(), promises.spread("f32", { 8 }, 2):flat()
+    local gate = promises.spread("f32", { 8 }, 1, 3):flat()
+    local up = promises.spread("f32", { 8 }, 2):flat()
     local dgate, dup = elementwise.swiglu_grad(dy, gate, up)
     promises.check_slopes(function(x) return elementwise.swiglu(x, up) end, gate, dy, dgate)
     promises.check_slopes(function(x) return elementwise.swiglu(gate, x) end, up, dy, dup)
@@ -57,6 +59,19 @@ describe("an elementwise operator", function()
     assert.matches("unary: kind is 9, must be 0 to 8", message("unary", { x }, { x }, { kind = 9 }))
     assert.matches("binary: b has 2 elements, must have 1", message("binary", { x, x }, { x },
       { kind = 0, broadcast = 1 }))
+  end)
+
+  it("rounds to the nearest bf16, ties to even, and keeps what is not finite", function()
+    local cases = { -- f32 bits, bf16 bits
+      { 0x3f808000, 0x3f80 }, { 0x3f818000, 0x3f82 }, { 0x3f808001, 0x3f81 }, { 0x3f807fff, 0x3f80 },
+      { 0xbf818000, 0xbf82 }, { 0x7f7fffff, 0x7f80 }, { 0x7f800000, 0x7f80 }, { 0xff800000, 0xff80 },
+      { 0x7f800001, 0x7fc0 }, { 0xffc12345, 0xffc1 }, { 0x00008000, 0x0000 }, { 0x00018000, 0x0002 },
+      { 0x80000000, 0x8000 } }
+    local from, to = {}, {}
+    for i = 1, 40 do from[i], to[i] = table.unpack(cases[(i - 1) % #cases + 1]) end
+    local y = support.poison("bf16", { 40 })
+    core.call("cast", { core.tensor_from_bits("f32", { 40 }, from) }, { y }, {})
+    assert.same(to, y:bits())
   end)
 
   it("keeps NaN in relu and clears -0", function()

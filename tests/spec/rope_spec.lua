@@ -43,8 +43,9 @@ describe("rope", function()
   local function turn(x, cu, positions, attrs)
     local shape = x:shape()
     local y = core.tensor(x:dtype(), shape)
-    core.call("rope", { x, core.tensor("i32", { #cu }, cu), table_of(positions, shape[3] // 2, 1e4) },
-      { y }, attrs or { inverse = 0, interleaved = 0 })
+    local t = table_of(positions, shape[3] // 2, 1e4)
+    core.call("rope", { x, core.tensor("i32", { #cu }, cu), t }, { y },
+      attrs or { inverse = 0, interleaved = 0 })
     return y
   end
 
@@ -85,7 +86,8 @@ describe("rope", function()
       local x = promises.spread("f32", { 20, 2, 18 }, 1)
       local attrs = { inverse = 0, interleaved = interleaved }
       local y = turn(x, { 0, 20 }, 32, attrs)
-      core.call("rope", { x, core.tensor("i32", { 2 }, { 0, 20 }), table_of(32, 9, 1e4) }, { x }, attrs)
+      local cu = core.tensor("i32", { 2 }, { 0, 20 })
+      core.call("rope", { x, cu, table_of(32, 9, 1e4) }, { x }, attrs)
       assert.bits(y, x)
     end
   end)

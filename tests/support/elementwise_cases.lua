@@ -123,7 +123,9 @@ add {
   op = "scale", name = "by 0.3", rows = 5, attrs = { factor = core.f32(0.3) }, by_row = { true },
   inputs = function(dtype, rows) return { spread(dtype, { rows, 700 }, 1) } end,
   outputs = function(dtype, rows) return { { dtype, { rows, 700 } } } end,
-  oracle = function(x, attrs) return { map(x[1], function(i) return x[1][i] * attrs.factor end) } end,
+  oracle = function(x, attrs)
+    return { map(x[1], function(i) return x[1][i] * attrs.factor end) }
+  end,
 }
 
 for _, to in ipairs { "f32", "bf16" } do

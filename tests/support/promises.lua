@@ -4,14 +4,14 @@
 ---       op = "rms_norm", name = "width 7", rows = 5, attrs = { eps = 1e-5 },
 ---       inputs  = function(dtype, rows) return { tensor or false, .. } end,
 ---       outputs = function(dtype, rows) return { { dtype, shape [, start] }, .. } end,
----       by_row  = { true, false },     -- inputs that have one entry for each row; nil: no row promise
+---       by_row  = { true, false },     -- inputs with an entry for each row; nil: no row promise
 ---       oracle  = function(x, attrs, rows) return { flat table, .. } end,  -- f64; x: flat inputs
----       error   = 2e-6, floor = 1,     -- allowed: error * max(|expected|, floor), and a bf16 rounding
+---       error   = 2e-6, floor = 1,     -- allowed: error * max(|expected|, floor), and bf16's own
 ---       options = { step = .. },       -- of core.call
 ---     }
 ---
---- An output with a `start` (a function that makes a tensor) is read and written in place; all others
---- hold NaN before the call.
+--- An output with a `start` (a function that makes a tensor) is read and written in place; all
+--- others hold NaN before the call.
 local assert = require "luassert"
 local core = require "tidelock.core"
 local support = require "support"
@@ -65,7 +65,8 @@ function promises.far(case, expected, actual, dtype)
   for i, want in ipairs(expected) do
     local got = actual[i]
     local limit = allowed * math.max(math.abs(want), floor) + rounding * math.abs(want)
-    if got ~= want and not (math.abs(got - want) <= limit) then
+    local close = math.abs(got - want) <= limit -- false for NaN
+    if got ~= want and not close then
       return ("element %d is %.9g, expected %.9g"):format(i, got, want)
     end
   end
@@ -119,8 +120,8 @@ local function describe_case(describe, it, case, dtype)
   end)
 end
 
---- Specs of all cases, in f32 and bf16 (a case with `dtypes` names its own). `describe` and `it` are
---- busted's, which only spec files see.
+--- Specs of all cases, in f32 and bf16 (a case with `dtypes` names its own). `describe` and `it`
+--- are busted's, which only spec files see.
 function promises.describe(describe, it, cases)
   for _, case in ipairs(cases) do
     for _, dtype in ipairs(case.dtypes or { "f32", "bf16" }) do

@@ -4,7 +4,7 @@
 -- right: later stages check nothing that a recipe can say. spec = {
 --
 --     name, file, dtype, device          strings
---     model     the options of nn.decoder, site, and layer_modules[i], the list of modules of layer i
+--     model     the options of nn.decoder, site, and layer_modules[i], the modules of layer i
 --     loss      { name = "cross_entropy", smoothing, z } or the recipe's function
 --     weights   the rules as written, checked
 --     data      what tl.data.* made;  eval { data, every, samples } or nil
@@ -48,7 +48,8 @@ local function check_train(spec, context, report)
     report("train.recompute", "not available in this version; leave it out, or use tp or pp")
   end
   if train.loss_scale then
-    report("train.loss_scale", "dtype %q reaches as far as f32 and needs no loss scale; leave it out",
+    report("train.loss_scale",
+      "dtype %q reaches as far as f32 and needs no loss scale; leave it out",
       spec.dtype)
   end
   train.recompute, train.loss_scale = nil, nil
@@ -60,7 +61,7 @@ end
 local function check_weights(spec, raw, report)
   for i, rule in ipairs(spec.weights) do
     local fields = 0
-    for key in pairs(rule) do fields = fields + (type(key) == "string" and 1 or 0) end
+    for key in pairs(raw[i]) do fields = fields + (type(key) == "string" and 1 or 0) end
     if fields == 0 and #rule > 0 then
       report(("weights[%d]"):format(i), "this rule names weights and sets nothing; try decay = 0")
     end
@@ -90,7 +91,8 @@ local function refuse_sweep(recipe)
   if #recipe.axes == 0 then return end
   local keys, collected = {}, problems.new()
   for i, axis in ipairs(recipe.axes) do keys[i] = axis.key end
-  collected:add(recipe.file, nil, ("a sweep of %d points over %s; choose one with --point N"):format(
+  collected:add(recipe.file, nil,
+    ("a sweep of %d points over %s; choose one with --point N"):format(
     #recipe:points(), table.concat(keys, ", ")))
   collected:raise()
 end

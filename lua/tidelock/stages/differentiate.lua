@@ -40,6 +40,10 @@ function Diff:contribute(x, g, input)
     self:use(x, { total = g, input = input })
     return
   end
+  local dtype = x.grad_dtype or x.dtype
+  if g.dtype ~= dtype and g.region ~= "partial" and x.region ~= "partial" then
+    g = self:add("cast", { g }, { self:value(x) })
+  end
   local list = self.grads[x.id] or {}
   self.grads[x.id] = list
   list[#list + 1] = { order = self.node.id * 64 + input, value = g, layer = self.node.layer }
@@ -144,6 +148,21 @@ function rule.gather(d, node, dys)
   local x = node.inputs[1]
   local dx = d:value(x)
   d:add("reduce", { dys[1] }, { dx })
+  d:contribute(x, dx, 1)
+end
+
+--- Every tp rank has the whole gradient, and each takes its run: the sum of one rank's gradient and
+--- zeros, which is exact.
+function rule.spread(d, node, dys)
+  local x, dy = node.inputs[1], dys[1]
+  if not d.sp then
+    d:contribute(x, d:value(x, { alias = dy, dtype = dy.dtype }), 1)
+    return
+  end
+  local only = d:value(node.outputs[1], { region = "partial", dtype = "f32" })
+  d:add("scale", { dy }, { only }, { factor = d.by_tp(function(r) return r == 0 and 1 or 0 end) })
+  local dx = d:value(x)
+  d:add("reduce", { only }, { dx })
   d:contribute(x, dx, 1)
 end
 

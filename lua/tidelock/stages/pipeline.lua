@@ -95,24 +95,23 @@ local function borders(plan, nodes, chunk_of, backward)
   return list
 end
 
+--- Receives and sends of a chunk in a micro-batch. Each border has a channel of its own: an operation
+--- of the schedule then is one message on any channel, which is what two slots are enough for.
 local function cross(self, list, chunk, env, backward)
   local step = backward and -1 or 1
   local arriving, leaving = {}, {}
-  for _, border in ipairs(list) do
+  for i, border in ipairs(list) do
     local from, to = border.from * step, border.to * step
-    local at = chunk * step
-    if at > from and at <= to then arriving[#arriving + 1] = border.value end
-    if at >= from and at < to then leaving[#leaving + 1] = border.value end
+    local at, entry = chunk * step, { value = border.value, channel = 4 * (i - 1) + (backward and 1 or 0) }
+    if at > from and at <= to then arriving[#arriving + 1] = entry end
+    if at >= from and at < to then leaving[#leaving + 1] = entry end
   end
-  local channel = backward and 1 or 0
-  local o = { site = self.plan.spec.model.site, micro = env.micro, phase = backward and "backward"
-    or "forward", path = "pipeline" }
-  local function move(op, values, peer)
-    for _, value in ipairs(values) do
-      local v = self:at(value, env)
-      if op == "send" then self:emit("send", { v }, {}, { group = "pp", peer = peer, channel =
-        channel }, o)
-      else self:emit("recv", {}, { v }, { group = "pp", peer = peer, channel = channel }, o) end
+  local phase = backward and "backward" or "forward"
+  local o = { site = self.plan.spec.model.site, micro = env.micro, phase = phase, path = "pipeline" }
+  local function move(op, entries, peer)
+    for _, entry in ipairs(entries) do
+      local v, attrs = self:at(entry.value, env), { group = "pp", peer = peer, channel = entry.channel }
+      if op == "send" then self:emit("send", { v }, {}, attrs, o) else self:emit("recv", {}, { v }, attrs, o) end
     end
   end
   local pp = self.pp
@@ -191,6 +190,7 @@ end
 local function evaluate(self, shared)
   local eval = self.spec.eval
   if not eval then return end
+  self.evaluating = true -- no dropout, and nothing is kept
   local use = {}
   for key, value in pairs(self.b.loss_use) do use[key] = value end
   use.samples = eval.samples // self.dp
@@ -203,6 +203,7 @@ local function evaluate(self, shared)
       use) end
   end
   finish.loss(self, use)
+  self.evaluating = false
 end
 
 local function run_rank(plan, shared, rank)
@@ -262,6 +263,21 @@ local function orders_of(spec, micros)
   collected:raise()
 end
 
+--- A value made of weights alone is made where it is used: once a step, on one pipeline rank.
+local function step_borders(plan, chunk_of)
+  local pp, found = plan.spec.layout.pp, problems.new()
+  for _, node in ipairs(plan["local"].nodes) do
+    for _, input in ipairs(node.inputs) do
+      local maker = input.region == "step" and input.node
+      if maker and chunk_of[maker.layer] % pp ~= chunk_of[node.layer] % pp then
+        found:add(node.site, "layout.pp", string.format("%s uses a value made of weights alone at %s, on "
+          .. "another pipeline stage; make it in the layer that uses it", node.op, maker.site))
+      end
+    end
+  end
+  found:raise()
+end
+
 function pipeline.run(plan)
   local layout = plan.spec.layout
   local chunk_of, chunks, counts = chunk_table(plan)
@@ -273,6 +289,7 @@ function pipeline.run(plan)
     backward_borders = borders(plan, plan.backward.nodes, chunk_of, true),
     orders = orders_of(plan.spec, micros),
   }
+  step_borders(plan, chunk_of)
   local ranks = {}
   for rank = 0, layout.pp - 1 do ranks[rank + 1] = run_rank(plan, shared, rank) end
   return { ranks = ranks, stages = counts, micros = micros, orders = shared.orders }

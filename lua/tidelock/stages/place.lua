@@ -4,12 +4,17 @@ local arena = require "tidelock.arena"
 
 local place = {}
 
+--- What is kept can be read until the next step, also after an evaluation.
+local function kept_until(rank)
+  local step, eval = rank.sections.step, rank.sections.eval
+  return math.max(step[1] + step[2], eval[1] + eval[2]) - 1
+end
+
 local function items_of(rank)
   local items = {}
-  local step = rank.sections.step
   for _, buffer in ipairs(rank.buffers) do
     if buffer.first then
-      local last = buffer.kept and step[1] + step[2] - 1 or buffer.last
+      local last = buffer.kept and kept_until(rank) or buffer.last
       items[#items + 1] = {
         size = buffer.bytes, first = buffer.persistent and 1 or buffer.first,
         last = buffer.persistent and #rank.instructions or last, name = buffer.name or "?",

@@ -13,6 +13,8 @@
 --- ->
 --- trunk, through the tree) are inserted; each is the gradient of the other. Numbers that differ
 --- between tp ranks are `by_tp` lists, so that one result serves all ranks.
+local fit = require "tidelock.fit"
+
 local shard = {}
 
 local ByTp = {}
@@ -44,12 +46,13 @@ local function new(plan)
 end
 
 --- Elements of `dim` that a rank holds, and how many ranks hold the same ones.
-function Shard:cut(dim)
+function Shard:cut(dim, site)
   local full = dim.padded or dim.size
   if dim.axis ~= "tp" or self.t == 1 then return full, 1 end
   if full % self.t == 0 then return full // self.t, 1 end
-  if self.t % full == 0 then return 1, self.t // full end
-  error(string.format("tp %d does not divide %s %d", self.t, dim.name, full), 0)
+  if dim.replicated and self.t % full == 0 then return 1, self.t // full end
+  error(string.format("%s: layout.tp: tp %d does not divide %s %d; allowed: %s", site, self.t, dim.name,
+    full, fit.list(fit.divisors(full))), 0)
 end
 
 function Shard:rows(region) return region == "trunk" and self.sp and self.tokens // self.t
@@ -67,7 +70,7 @@ function Shard:like(global, region, dtype)
   local cols, replicas = 1, 1
   for i, dim in ipairs(global.dims) do
     if dim.name ~= "tokens" then
-      local size, same = self:cut(dim)
+      local size, same = self:cut(dim, global.site)
       cols, replicas = cols * size, math.max(replicas, same)
       assert(i <= 2 or dim.axis ~= "tp", "only the first dim after tokens may be cut")
     end
@@ -100,11 +103,21 @@ function Shard:param(weight)
   local rows, cols, axis, lead, replicas = 1, 1, nil, nil, 1
   local full_rows, full_cols = 1, 1
   for i, dim in ipairs(weight.dims) do
-    local size, same = self:cut(dim)
+    local size, same = self:cut(dim, weight.site)
     local full = dim.padded or dim.size
-    if dim.axis == "tp" then axis, lead, replicas = i <= weight.out and 0 or 1, dim, same end
+    if dim.axis == "tp" then
+      if axis or i ~= 1 and i ~= weight.out + 1 then
+        error(string.format("%s: weight %s: only one dim may be mapped to tp, the first of the output "
+          .. "dims or the first of the summed ones; %s is not", weight.site, weight.name, dim.name), 0)
+      end
+      axis, lead, replicas = i <= weight.out and 0 or 1, dim, same
+    end
     if i <= weight.out then rows, full_rows = rows * size, full_rows * full
     else cols, full_cols = cols * size, full_cols * full end
+  end
+  if replicas > 1 and full_rows % t ~= 0 then
+    error(string.format("%s: layout.tp: tp %d does not divide the %d features of %s, which its ranks "
+      .. "share; allowed: %s", weight.site, t, full_rows, weight.name, fit.list(fit.divisors(full_rows))), 0)
   end
   local first = by_tp(t, function(r)
     if not axis or t == 1 then return 0 end
@@ -146,6 +159,12 @@ function Shard:gather(node, x)
   return self:add(node, "gather", { x }, { y })
 end
 
+--- All tokens of a trunk value on every rank, for losses that are made of it.
+function Shard:spread(node, x)
+  local y = self:value("loss", self.tokens, x.cols, x.dtype, { alias = not self.sp and x or nil })
+  return self:add(node, "spread", { x }, { y })
+end
+
 --- Folds f32 roots of the tp ranks in the tree, adds the bias, rounds once.
 function Shard:reduce(node, x, global, bias)
   local y = self:like(global, "trunk")
@@ -168,6 +187,12 @@ function rule.linear(s, node, inputs)
   if attrs.biases == 1 then for i = 1, parts do biases[i] = inputs[1 + parts + i] end end
   local inner = mapped(attrs.inner)
   local column = false
+  for _, param in ipairs(params) do
+    if x.dtype ~= s.dtype or param.fields.dtype ~= s.dtype then
+      error(string.format("%s: linear: x is %s and the weight %s is %s; the op has one dtype for both, "
+        .. "the recipe's (%s)", node.site, x.dtype, param.name, param.fields.dtype, s.dtype), 0)
+    end
+  end
   for _, param in ipairs(params) do column = column or param.axis == 0 end
   if inner and x.region ~= "heads" or not inner and x.region == "heads" then
     error(string.format("%s: linear: the summed dims and the input do not lie alike over tp",
@@ -230,6 +255,9 @@ rule.unary, rule.scale, rule.cast, rule.swiglu = same_region, same_region, same_
 
 function rule.binary(s, node, inputs)
   local a, b = inputs[1], inputs[2]
+  if a.region == "trunk" and b.region == "loss" then a = s:spread(node, a) end
+  if b.region == "trunk" and a.region == "loss" then b = s:spread(node, b) end
+  inputs = { a, b }
   if b.region ~= "step" and a.region ~= b.region then
     error(string.format("%s: %s of values that lie differently over tp (%s, %s)", node.site,
       node.attrs.name,

@@ -1,0 +1,21 @@
+-- Arithmetic that no device here has.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+  dtype = "bf16",
+  policy = { "layout", arithmetic = "sm_80" },
+  -- error: policy.arithmetic: "sm_80" adds in other steps than "sm_90", and no device has them in
+  --   this version; try arithmetic = "sm_90"
+}

@@ -1,0 +1,20 @@
+-- R3, R20: mixtures of experts come later; their fields are checked.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.moe { experts = 8, top_k = 9, hidden = 64 } },
+    -- error: nn.moe: mixtures of experts are not available in this version; nn.swiglu { hidden =
+    --   .. } is the dense form
+    -- error: nn.moe.top_k: top_k 9 is above experts 8; try top_k = 8
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+}

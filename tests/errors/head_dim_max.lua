@@ -1,0 +1,19 @@
+-- The widest head.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 2, head_dim = 512 } },
+    -- error: nn.attention.head_dim: head_dim 512 is above 256, the widest that the op attention
+    --   has
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+}

@@ -1,0 +1,20 @@
+-- R13: interleaved needs two pieces on each stage.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+  layout = { pp = 2, schedule = "interleaved" },
+  -- error: layout.schedule: "interleaved" needs virtual_stages 2 or more, but it is 1
+  --   (tests/errors/interleaved_virtual.lua:17); try virtual_stages = 2
+}

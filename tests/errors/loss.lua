@@ -1,0 +1,20 @@
+-- Fields of a loss.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+  loss = { "cross_entropy", smoothing = 1, weight = 2 },
+  -- error: loss.smoothing: expected a number from 0 up to, but not, 1, got 1
+  -- error: loss.weight: no such key; loss.cross_entropy has smoothing, z
+}

@@ -1,0 +1,19 @@
+-- R9: a learned position table covers the sample.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer, positions = 16 },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  -- error: batch.length: length 32 is beyond positions 16 of nn.decoder
+  --   (tests/errors/positions.lua:13); try length = 16
+  train = { steps = 10, lr = 1e-3 },
+}

@@ -1,0 +1,20 @@
+-- Fields of rotary positions.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, rope = { theta = 1e4, scaling = { "yarn" } } } },
+    -- error: nn.attention.rope.scaling: "yarn": not available in this version; allowed: "llama3"
+    -- error: nn.attention.rope.theta: no such key; nn.attention.rope has base, dim, interleaved,
+    --   scaling
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+}

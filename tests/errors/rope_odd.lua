@@ -1,0 +1,19 @@
+-- Rotary positions turn pairs.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, head_dim = 15 } },
+    -- error: nn.attention.rope: it turns pairs of channels, but there are 15; try rope = { dim =
+    --   14 } or rope = false
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+}

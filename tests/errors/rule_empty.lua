@@ -1,0 +1,22 @@
+-- A rule without effect, and one without a pattern.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+  weights = {
+    { "*.gain" }, -- error: weights[1]: this rule names weights and sets nothing; try decay = 0
+    { decay = 0 }, -- error: weights[2]: a weight rule starts with a pattern of weight names, as {
+                   --   "*.gain", decay = 0 }
+  },
+}

@@ -1,0 +1,19 @@
+-- R11: one entry for each stage.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+  layout = { pp = 2, stages = { 2, 1, 1 } },
+  -- error: layout.stages: 3 entries for 2 stages (pp 2 * virtual_stages 1); try { 2, 2 }
+}

@@ -1,0 +1,20 @@
+-- What comes later, and what no dtype here needs.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3, recompute = true, loss_scale = { window = 1000 } },
+  -- error: train.loss_scale: dtype "f32" reaches as far as f32 and needs no loss scale; leave it
+  --   out
+  -- error: train.recompute: not available in this version; leave it out, or use tp or pp
+}

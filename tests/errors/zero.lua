@@ -1,0 +1,19 @@
+-- R15: ZeRO comes later.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+  layout = { dp = 2, zero = 2 }, -- error: layout.zero: zero 2 is not available in this version;
+                                 --   leave it out, and use tp or pp to save memory
+}

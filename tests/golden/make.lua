@@ -1,0 +1,57 @@
+--- Writes tests/golden/quickstart.json: the bits of the first steps of recipes/quickstart.lua.
+---
+---     ./tl lua tests/golden/make.lua        # then read the diff, and say in the commit why bits changed
+---
+--- `record` is also what golden_spec compares with: the same run, in another layout or not.
+local core = require "tidelock.core"
+local driver = require "tidelock.driver"
+local tl = require "tidelock"
+
+local golden = {}
+
+golden.file = "tests/golden/quickstart.json"
+
+--- Steps that are written down: f32 is what the quickstart trains in; bf16 is emulated, and slower.
+golden.steps = { f32 = 20, bf16 = 5 }
+
+--- Bits of `steps` steps: { key, steps = { { loss, grad_norm }, .. }, weights }.
+function golden.record(dtype, steps, overrides)
+  local fields = { dtype = dtype }
+  for key, value in pairs(overrides or {}) do fields[key] = value end
+  local recipe = tl.load(core.files.realpath "recipes/quickstart.lua"):with(fields)
+  local run <close> = driver.start(recipe)
+  local list = {}
+  for i = 1, steps do
+    local s = run:step()
+    list[i] = { loss = s.loss_bits, grad_norm = s.grad_norm_bits }
+  end
+  return { key = run.plan.key, steps = list, weights = run:weights_hash() }
+end
+
+--- The text of the file: one step a line, so that a diff shows the first that changed.
+local function text_of(records)
+  local lines = { "{" }
+  for i, dtype in ipairs { "f32", "bf16" } do
+    local record = records[dtype]
+    lines[#lines + 1] = ('  "%s": {\n    "key": "%s",\n    "steps": ['):format(dtype, record.key)
+    for step, bits in ipairs(record.steps) do
+      lines[#lines + 1] = ('      { "loss": "%s", "grad_norm": "%s" }%s'):format(bits.loss,
+        bits.grad_norm, step < #record.steps and "," or "")
+    end
+    lines[#lines + 1] = ('    ],\n    "weights": "%s"\n  }%s'):format(record.weights, i == 1 and "," or "")
+  end
+  lines[#lines + 1] = "}\n"
+  return table.concat(lines, "\n")
+end
+
+function golden.make()
+  local records = {}
+  for dtype, steps in pairs(golden.steps) do records[dtype] = golden.record(dtype, steps) end
+  local file = assert(io.open(golden.file, "wb"))
+  file:write(text_of(records))
+  file:close()
+end
+
+if arg and arg[0] and arg[0]:find "golden/make.lua$" then golden.make() end
+
+return golden

@@ -1,0 +1,220 @@
+/* attention.c - section 9 of docs/numerics.md, and rope of section 8. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "oracle.h"
+
+enum { BLOCK_MAX = 1024 };
+
+static const float log2e = 0x1.715476p+0f;
+
+static float scale_of(const attention *a) { return (float)(1.0 / sqrt((double)a->width)); }
+
+/* First channel of a row of q or o, and of k or v. */
+static int64_t query_at(const attention *a, int64_t row, int64_t head) {
+  return (row * a->c->heads + head) * a->width;
+}
+
+static int64_t key_at(const attention *a, int64_t row, int64_t head) {
+  return (row * a->c->kv_heads + head / (a->c->heads / a->c->kv_heads)) * a->width;
+}
+
+static float score(const attention *a, int64_t query, int64_t key, int64_t head) {
+  return chain(0.0f, a->q + query_at(a, query, head), 1, a->k + key_at(a, key, head), 1, a->width,
+               a->c->bf16);
+}
+
+typedef struct part {
+  float m, t, l[4], o[256];
+} part;
+
+/* Keys first .. last of one block, counted from the segment's start. */
+static void add_block(const attention *a, part *p, int64_t row, int64_t head, int64_t first,
+                      int64_t last) {
+  const int64_t start = a->b->start[row], stride = a->c->kv_heads * a->width;
+  const float c = scale_of(a) * log2e;
+  float s[BLOCK_MAX], weight[BLOCK_MAX];
+  for (int64_t j = first; j <= last; j++) {
+    s[j - first] = score(a, row, start + j, head);
+    if (s[j - first] > p->m) p->m = s[j - first];
+  }
+  const float u = p->m * c, factor = u == p->t ? 1.0f : exp2_f32(p->t - u);
+  p->t = u;
+  for (int r = 0; r < 4; r++) p->l[r] = p->l[r] * factor;
+  for (int64_t j = 0; j <= last - first; j++) {
+    const float e = exp2_f32(fmaf(s[j], c, -p->t));
+    p->l[j % 8 / 2] = p->l[j % 8 / 2] + e;
+    weight[j] = rounded(e, a->c->bf16);
+  }
+  for (int64_t i = 0; i < a->width; i++)
+    p->o[i] = chain(p->o[i] * factor, weight, 1, a->v + key_at(a, start + first, head) + i, stride,
+                    last - first + 1, a->c->bf16);
+}
+
+/* Merges a later part; l[0] holds its whole sum. */
+static void merge(const attention *a, part *state, const part *p) {
+  const float u = state->t > p->t ? state->t : p->t;
+  const float f = u == state->t ? 1.0f : exp2_f32(state->t - u);
+  const float g = u == p->t ? 1.0f : exp2_f32(p->t - u);
+  state->t = u;
+  state->l[0] = state->l[0] * f + p->l[0] * g;
+  for (int64_t i = 0; i < a->width; i++) state->o[i] = state->o[i] * f + p->o[i] * g;
+}
+
+static part row_state(const attention *a, int64_t row, int64_t head) {
+  const int64_t query = row - a->b->start[row], block = a->c->kv_block;
+  part state = {0};
+  for (int64_t begin = 0; begin <= query; begin += a->c->split) {
+    part p = {.m = -INFINITY, .t = -INFINITY};
+    for (int64_t first = begin; first <= query && first < begin + a->c->split; first += block)
+      add_block(a, &p, row, head, first, first + block - 1 < query ? first + block - 1 : query);
+    p.l[0] = (p.l[0] + p.l[1]) + (p.l[2] + p.l[3]);
+    if (begin == 0)
+      state = p;
+    else
+      merge(a, &state, &p);
+  }
+  return state;
+}
+
+void attention_value(const attention *a, float *o, float *lse) {
+  for (int64_t row = 0; row < a->c->tokens; row++) {
+    for (int64_t head = 0; head < a->c->heads; head++) {
+      const part p = row_state(a, row, head);
+      float *out = o + query_at(a, row, head);
+      for (int64_t i = 0; i < a->width; i++) out[i] = rounded(p.o[i] / p.l[0], a->c->bf16);
+      lse[row * a->c->heads + head] = p.t + log2_f32(p.l[0]);
+    }
+  }
+}
+
+/* --- backward --------------------------------------------------------------------------------- */
+
+/* bf(p) and bf(ds) of a segment and a query head, [query][key], 0 where the key is not seen. */
+static void weights_of(const attention *a, const attention_grads *g, int64_t start, int64_t n,
+                       int64_t head, float *weight, float *slope) {
+  const float c = scale_of(a) * log2e;
+  for (int64_t i = 0; i < n; i++) {
+    const float *dy = g->dy + query_at(a, start + i, head);
+    const float delta = rule(dy, g->o + query_at(a, start + i, head), a->width);
+    const float lse = g->lse[(start + i) * a->c->heads + head];
+    for (int64_t j = 0; j < n; j++) {
+      weight[i * n + j] = slope[i * n + j] = 0.0f;
+      if (j > i) continue;
+      const float p = exp2_f32(fmaf(score(a, start + i, start + j, head), c, -lse));
+      const float along =
+          chain(0.0f, dy, 1, a->v + key_at(a, start + j, head), 1, a->width, a->c->bf16);
+      weight[i * n + j] = rounded(p, a->c->bf16);
+      slope[i * n + j] = rounded(p * (along - delta), a->c->bf16);
+    }
+  }
+}
+
+static int64_t head_leaves(const config *c) {
+  int64_t g = c->leaves_tp, rest = c->heads;
+  while (rest != 0) {
+    const int64_t next = g % rest;
+    g = rest;
+    rest = next;
+  }
+  return g % c->kv_heads == 0 && g / c->kv_heads > 1 ? g / c->kv_heads : 1;
+}
+
+/* What the passes over one segment need. */
+typedef struct segment {
+  int64_t start, n;
+  float *weight, *slope; /* [head][query][key] */
+} segment;
+
+static void queries(const attention *a, const attention_grads *g, const segment *s) {
+  const float scale = scale_of(a);
+  const int64_t stride = a->c->kv_heads * a->width;
+  for (int64_t head = 0; head < a->c->heads; head++)
+    for (int64_t i = 0; i < s->n; i++)
+      for (int64_t e = 0; e < a->width; e++) {
+        const float sum = chain(0.0f, s->slope + (head * s->n + i) * s->n, 1,
+                                a->k + key_at(a, s->start, head) + e, stride, i + 1, a->c->bf16);
+        g->dq[query_at(a, s->start + i, head) + e] = rounded(scale * sum, a->c->bf16);
+      }
+}
+
+/* dk and dv of key j of KV head `kv`, channel e. In f32 queries that do not see j take no part; in
+** bf16 the steps count from the segment's start. */
+static void key(const attention *a, const attention_grads *g, const segment *s, int64_t kv,
+                int64_t j, int64_t e) {
+  const config *c = a->c;
+  const int64_t leaves = head_leaves(c), group = c->heads / c->kv_heads, each = group / leaves;
+  const int64_t first = c->bf16 ? 0 : j, stride = c->heads * a->width;
+  float dk[64], dv[64];
+  for (int64_t leaf = 0; leaf < leaves; leaf++) {
+    dk[leaf] = dv[leaf] = 0.0f;
+    for (int64_t h = 0; h < each; h++) {
+      const int64_t head = kv * group + leaf * each + h;
+      const int64_t at = (head * s->n + first) * s->n + j;
+      const int64_t query = query_at(a, s->start + first, head) + e;
+      dk[leaf] = chain(dk[leaf], s->slope + at, s->n, a->q + query, stride, s->n - first, c->bf16);
+      dv[leaf] =
+          chain(dv[leaf], s->weight + at, s->n, g->dy + query, stride, s->n - first, c->bf16);
+    }
+  }
+  tree(dk, leaves, 1);
+  tree(dv, leaves, 1);
+  const int64_t out = ((s->start + j) * c->kv_heads + kv) * a->width + e;
+  g->dk[out] = rounded(scale_of(a) * dk[0], c->bf16);
+  g->dv[out] = rounded(dv[0], c->bf16);
+}
+
+void attention_gradient(const attention *a, const attention_grads *g) {
+  const config *c = a->c;
+  for (int64_t start = 0; start < c->tokens; start = a->b->end[start]) {
+    const int64_t n = a->b->end[start] - start;
+    segment s = {.start = start, .n = n};
+    s.weight = zeroed(c->heads * n * n, sizeof *s.weight);
+    s.slope = zeroed(c->heads * n * n, sizeof *s.slope);
+    for (int64_t head = 0; head < c->heads; head++)
+      weights_of(a, g, start, n, head, s.weight + head * n * n, s.slope + head * n * n);
+    queries(a, g, &s);
+    for (int64_t kv = 0; kv < c->kv_heads; kv++)
+      for (int64_t j = 0; j < n; j++)
+        for (int64_t e = 0; e < a->width; e++) key(a, g, &s, kv, j, e);
+    free(s.weight);
+    free(s.slope);
+  }
+}
+
+/* --- rope ------------------------------------------------------------------------------------- */
+
+static double log2_f64(double x) {
+  double e = 0, s = 1.0 / 41;
+  for (; x >= 2; x = x / 2) e = e + 1;
+  for (; x < 1; x = x * 2) e = e - 1;
+  const double z = (x - 1) / (x + 1), q = z * z;
+  for (int i = 39; i >= 1; i -= 2) s = s * q + 1.0 / i;
+  return e + (2 / 0x1.62e42fefa39efp-1) * (z * s);
+}
+
+static double exp2_f64(double x) {
+  const int n = (int)(x < 0 ? x - 0.5 : x + 0.5);
+  const double t = (x - n) * 0x1.62e42fefa39efp-1;
+  double y = 1;
+  for (int i = 20; i >= 1; i--) y = 1 + t / i * y;
+  return ldexp(y, n);
+}
+
+void rope(const attention *a, const float *x, int64_t heads, float sign, float *y) {
+  const int64_t width = a->width, pairs = width / 2;
+  for (int64_t i = 0; i < pairs; i++) {
+    const double power = -((double)(2 * i) / (double)width) * log2_f64(10000);
+    const float f = (float)exp2_f64(power);
+    for (int64_t row = 0; row < a->c->tokens; row++) {
+      const float angle = (float)(row - a->b->start[row]) * f;
+      const float cosine = cos_f32(angle), sine = sign * sin_f32(angle);
+      for (int64_t head = 0; head < heads; head++) {
+        const int64_t at = (row * heads + head) * width + i;
+        const float first = x[at], second = x[at + pairs];
+        y[at] = rounded(fmaf(first, cosine, -(second * sine)), a->c->bf16);
+        y[at + pairs] = rounded(fmaf(second, cosine, first * sine), a->c->bf16);
+      }
+    }
+  }
+}

@@ -1,0 +1,147 @@
+/* numerics.c - trains a small decoder as docs/numerics.md says, and prints the bits of every step.
+**
+**   numerics NAME=NUMBER .. FILE ..      options first; the files are the texts, in order
+**
+** One line a step: its number, the bits of the loss and of the gradient norm, the weights hash.
+*/
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle.h"
+
+/* --- 14: learning rate ------------------------------------------------------------------------ */
+
+static double sine(double x, double tail) {
+  const double z = x * x, v = z * x;
+  double r = 0x1.71de357b1fe7dp-19 + z * (-0x1.ae5e68a2b9cebp-26 + z * 0x1.5d93a5acfd57cp-33);
+  r = 0x1.111111110f8a6p-7 + z * (-0x1.a01a019c161d5p-13 + z * r);
+  return x - ((z * (0.5 * tail - v * r) - tail) - v * -0x1.5555555555549p-3);
+}
+
+static double cosine(double x, double tail) {
+  const double z = x * x, h = 0.5 * z, w = 1 - h;
+  double r = 0x1.1ee9ebdb4b1c4p-29 + z * -0x1.8fae9be8838d4p-37;
+  r = z *
+      (-0x1.6c16c16c15177p-10 + z * (0x1.a01a019cb1590p-16 + z * (-0x1.27e4f809c52adp-22 + z * r)));
+  r = z * (0x1.555555555554cp-5 + r);
+  return w + (((1 - w) - h) + (z * r - x * tail));
+}
+
+static double cos64(double x) {
+  const double n = floor(x * 0x1.45f306dc9c883p-1 + 0.5);
+  const double t = x - n * 0x1.921fb544p+0;
+  double w = n * 0x1.0b4611a6p-34;
+  const double r = t - w;
+  w = n * 0x1.3198a2e037073p-69 - ((t - r) - w);
+  const double y = r - w, tail = (r - y) - w;
+  const int64_t quarter = ((int64_t)n % 4 + 4) % 4;
+  const double value = quarter % 2 == 0 ? cosine(y, tail) : sine(y, tail);
+  return quarter == 1 || quarter == 2 ? -value : value;
+}
+
+static float learning_rate(const config *c, int64_t t) {
+  const double pi = 0x1.921fb54442d18p+1;
+  if (t <= c->warmup) return (float)(c->peak * (double)t / (double)c->warmup);
+  if (t >= c->total) return (float)c->floor;
+  const double part = (double)(t - c->warmup) / (double)(c->total - c->warmup);
+  return (float)(c->floor + (c->peak - c->floor) * (0.5 * (1.0 + cos64(pi * part))));
+}
+
+/* --- 16: the weights hash --------------------------------------------------------------------- */
+
+static uint64_t weights_hash(const config *c, const weight *weights, int64_t count) {
+  uint64_t sum = 0;
+  for (int64_t k = 0; k < count; k++) {
+    const weight *w = &weights[k];
+    const uint64_t name = hash_name(w->name);
+    for (int64_t i = 0; i < w->rows_true * w->cols; i++) {
+      uint32_t bits;
+      memcpy(&bits, &w->value[i], 4);
+      if (c->bf16) bits >>= 16;
+      sum += mix64(mix64(name + ((uint64_t)i + 1) * 0x9e3779b97f4a7c15) ^ bits);
+    }
+  }
+  return sum;
+}
+
+/* --- training --------------------------------------------------------------------------------- */
+
+static uint32_t bits_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+
+static void train(const config *c, const corpus *texts) {
+  model *m = model_new(c);
+  int64_t count;
+  weight *weights = model_weights(m, &count);
+  const double beta1 = (float)0.9, beta2 = (float)0.95;
+  const float clip = (float)c->clip;
+  double power1 = 1, power2 = 1;
+  for (int64_t t = 1; t <= c->steps; t++) {
+    batch b;
+    corpus_batch(texts, c, t - 1, &b);
+    const float loss = model_step(m, &b, t - 1), norm = gradient_norm(c, weights, count);
+    power1 = power1 * beta1, power2 = power2 * beta2;
+    scalars s = {.lr = learning_rate(c, t),
+                 .c1 = (float)(1 / (1 - power1)),
+                 .c2 = (float)(1 / (1 - power2)),
+                 .factor = 1.0f};
+    const float q = clip / (norm + (float)1e-6);
+    if (clip > 0 && q < 1) s.factor = q;
+    for (int64_t i = 0; i < count; i++) update(c, &weights[i], &s);
+    printf("%lld %08x %08x %016llx\n", (long long)t, bits_of(loss), bits_of(norm),
+           (unsigned long long)weights_hash(c, weights, count));
+  }
+}
+
+/* --- options ---------------------------------------------------------------------------------- */
+
+static double option(int argc, char **argv, const char *name) {
+  const size_t length = strlen(name);
+  for (int i = 1; i < argc; i++)
+    if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=')
+      return strtod(argv[i] + length + 1, NULL);
+  fprintf(stderr, "the option %s is missing\n", name);
+  exit(1);
+}
+
+int main(int argc, char **argv) {
+#define WHOLE(name) .name = (int64_t)option(argc, argv, #name)
+#define NUMBER(name) .name = option(argc, argv, #name)
+  config c = {.bf16 = (int)option(argc, argv, "bf16"),
+              .gpt = (int)option(argc, argv, "gpt"),
+              .linear = (int)option(argc, argv, "linear"),
+              WHOLE(vocab),
+              WHOLE(dim),
+              WHOLE(layers),
+              WHOLE(heads),
+              WHOLE(kv_heads),
+              WHOLE(hidden),
+              WHOLE(samples),
+              WHOLE(length),
+              WHOLE(leaves_tp),
+              WHOLE(leaves_dp),
+              WHOLE(kv_block),
+              WHOLE(split),
+              WHOLE(seed),
+              WHOLE(steps),
+              WHOLE(warmup),
+              WHOLE(total),
+              NUMBER(peak),
+              NUMBER(floor),
+              NUMBER(clip),
+              NUMBER(dropout),
+              NUMBER(smoothing),
+              NUMBER(z)};
+  const int64_t aligned = 16 * c.leaves_tp;
+  c.vocab_padded = (c.vocab + aligned - 1) / aligned * aligned;
+  c.tokens = c.samples * c.length;
+  int files = argc;
+  while (files > 1 && strchr(argv[files - 1], '=') == NULL) files--;
+  train(&c, corpus_open(&c, argv + files, argc - files));
+  return 0;
+}

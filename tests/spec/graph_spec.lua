@@ -1,0 +1,176 @@
+-- What a graph written by hand may say, and the message for what it may not.
+local models = require "support.models"
+local planner = require "tidelock.plan"
+local tl = require "tidelock"
+
+local nn = tl.nn
+
+--- Plans a model of one layer whose graph is `build`; the plan.
+local function plan(build, options, last)
+  local layer = function() return { nn.graph("g", build) } end
+  return planner(models.recipe(models.with({ layer = layer, layers = 1 }, options or {})), last)
+end
+
+--- The message that planning raises.
+local function refusal(...)
+  local good, message = pcall(plan, ...)
+  assert.is_false(good)
+  return type(message) == "table" and message.message or message
+end
+
+local refused = {
+  { "dims that do not meet", function(g, x)
+    g.dim("inner", 24)
+    return x + g.matmul(x, g.weight("up", "inner dim"))
+  end, "add: the dims %(tokens, dim 32%) and %(tokens, inner 24%) do not meet" },
+  { "a dim that nobody named", function(g, x) return g.matmul(x, g.weight("up", "iner dim")) end,
+    "no dim is called iner; there are dim, " },
+  { "summed dims first", function(g, x)
+    g.dim("inner", 24)
+    return g.matmul(x, g.weight("up", "dim inner"))
+  end, "weight layers.0.g.up %(dim 32, inner 24%): write output dims first, then the dims that " },
+  { "nothing to sum over", function(g, x)
+    g.dim("a", 4)
+    g.dim("b", 4)
+    return g.matmul(x, g.weight("w", "a b"))
+  end, "matmul: %(tokens, dim 32%) and %(a 4, b 4%) have no dim in common" },
+  { "summed dims in another order", function(g, x)
+    g.dim("a", 4)
+    g.dim("b", 6)
+    return g.matmul(g.matmul(x, g.weight("up", "a b dim")), g.weight("down", "dim b a"))
+  end, "write the summed dims in the order of %(tokens, a 4, b 6%)" },
+  { "two activations", function(g, x) return g.matmul(x, x) end,
+    "matmul wants an activation and a weight" },
+  { "a name that is taken", function(g, x)
+    return x * g.weight("w", "dim") + x * g.weight("w", "dim")
+  end, "the weight layers.0.g.w is already made at .*_spec.lua:%d+; give one of the modules a name" },
+  { "a shared weight of another shape", function(g, x)
+    g.dim("a", 4)
+    g.dim("b", 6)
+    return g.matmul(g.matmul(x, g.weight("/w", "a dim")), g.weight("d", "dim a"))
+      + g.matmul(g.matmul(x, g.weight("/w", "b dim")), g.weight("e", "dim b"))
+  end, "the shared weight w is %(4, 32%) at .* and %(6, 32%) here" },
+  { "an axis that is not tp", function(g, x)
+    g.dim("inner", 24, "dp")
+    return x
+  end, 'dim inner: axis dp; a dim may be mapped to "tp" or to nothing' },
+  { "a size that is no size", function(g, x)
+    g.dim("inner", 2.5)
+    return x
+  end, "dim inner: expected a positive integer size, got 2.5" },
+  { "an operator that does not exist", function(g, x) return g.softplus(x) end,
+    "graphs have no operator softplus" },
+  { "a number that is added", function(_, x) return x + 1 end,
+    "add of a value and 1: numbers only multiply or divide" },
+  { "a quotient of values", function(_, x) return x / x end, "values are not divided by values" },
+  { "no value", function() return 3 end, "the function of nn.graph returns number, not a value" },
+  { "a loss of every channel", function(g, x)
+    g.add_loss("all", x)
+    return x
+  end, "add_loss all: one number per token is wanted, got %(tokens, dim 32%)" },
+  { "a cast to an unknown dtype", function(g, x) return g.cast(x, "f16") end,
+    "cast: dtype f16; f32 or bf16" },
+  { "a field that weights do not have", function(g, x)
+    return x * g.weight("w", "dim", { dcay = 0 })
+  end, "layers.0.g.w.dcay: no such field of a weight; there are init, decay, " },
+  { "two dims over tp in one weight", function(g, x)
+    g.dim("a", 4, "tp")
+    g.dim("b", 8, "tp")
+    return x + g.matmul(g.matmul(x, g.weight("up", "a b dim")), g.weight("down", "dim a b"))
+  end, "weight layers.0.g.up: only one dim may be mapped to tp" },
+  { "a dim over tp that does not come first", function(g, x)
+    g.dim("a", 4)
+    g.dim("b", 8, "tp")
+    return x + g.matmul(g.matmul(x, g.weight("up", "a b dim")), g.weight("down", "dim a b"))
+  end, "weight layers.0.g.up: only one dim may be mapped to tp, the first" },
+}
+
+describe("a graph that says what cannot be is refused with its line:", function()
+  for _, case in ipairs(refused) do
+    it(case[1], function()
+      local message = refusal(case[2])
+      assert.matches(case[3], message)
+      assert.matches("graph_spec.lua:%d+: ", message)
+    end)
+  end
+
+  it("a weight that no loss reaches", function()
+    assert.matches("layers.0.g.w: no loss reaches this weight", refusal(function(g, x)
+      g.matmul(x, g.weight("w", "dim"))
+      return x
+    end))
+  end)
+
+  it("a factor of another dtype", function()
+    local function product(g, x)
+      g.dim("inner", 8)
+      return x + g.matmul(g.matmul(x, g.weight("up", "inner dim")), g.weight("down", "dim inner"))
+    end
+    local mixed = { dtype = "bf16", weights = { { "*.up", dtype = "f32" } } }
+    assert.matches("linear: x is bf16 and the weight layers.0.g.up is f32; the op has one dtype for "
+      .. "both, the recipe's %(bf16%)", refusal(product, mixed))
+  end)
+
+  it("a dim that tp does not divide", function()
+    local function product(g, x)
+      g.dim("inner", 6, "tp")
+      return x + g.matmul(g.matmul(x, g.weight("up", "inner dim")), g.weight("down", "dim inner"))
+    end
+    assert.matches("layout.tp: tp 4 does not divide inner 6; allowed: 1, 2, 3, 6",
+      refusal(product, { ["layout.tp"] = 4 }))
+  end)
+
+  it("heads that ranks share, with features that they cannot divide", function()
+    local options = { heads = 4, kv_heads = 1, head_dim = 6, ["layout.tp"] = 4 }
+    local good, message = pcall(planner, models.recipe(options))
+    assert.is_false(good)
+    assert.matches("tp 4 does not divide the 6 features of layers.0.attention.k, which its ranks",
+      message)
+  end)
+
+  it("a value made of weights alone on another pipeline stage", function()
+    local row
+    local function layer(i)
+      return { nn.graph("g", function(g, x)
+        if i == 1 then row = g.sigmoid(g.weight("row", "dim")) end
+        return x + row * x
+      end) }
+    end
+    assert.is_table(planner(models.recipe { layer = layer }))
+    local good, message = pcall(planner, models.recipe { layer = layer, ["layout.pp"] = 2 })
+    assert.is_false(good)
+    assert.matches("layout.pp: binary uses a value made of weights alone at .*, on another pipeline "
+      .. "stage", message.message or message)
+  end)
+end)
+
+describe("a graph", function()
+  it("names weights, values and losses by their place", function()
+    local expanded = plan(function(g, x)
+      g.named("half", x * 0.5)
+      return x * g.weight("scale", "dim", { init = "ones" })
+    end, nil, "expand")
+    local names = {}
+    for _, weight in ipairs(expanded.graph.weights) do names[#names + 1] = weight.name end
+    assert.same({ "embed", "layers.0.g.scale", "norm.gain", "head" }, names)
+    local seen = {}
+    for _, value in ipairs(expanded.graph.names) do seen[value.name] = true end
+    for _, name in ipairs { "embed.out", "layers.0.g.half", "layers.0.g.out", "logits", "loss" } do
+      assert.is_true(seen[name], name)
+    end
+  end)
+
+  it("leads a linear back to the width of the stream", function()
+    local layer = function()
+      return { nn.residual { nn.linear { out = 7 }, nn.linear { out = 32, name = "back" } } }
+    end
+    assert.is_table(planner(models.recipe { layer = layer }, "expand").graph)
+  end)
+
+  it("knows the line of every node", function()
+    local expanded = plan(function(g, x) return g.silu(x) end, nil, "expand")
+    for _, node in ipairs(expanded.graph.nodes) do
+      if node.op == "unary" then assert.matches("graph_spec.lua:%d+$", node.site) end
+    end
+  end)
+end)

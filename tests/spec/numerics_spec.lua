@@ -1,0 +1,158 @@
+--- Tidelock and the oracle (tests/oracle), which was written from docs/numerics.md alone, train the
+--- same small models and must print the same bits: loss, gradient norm and weights, step by step.
+local driver = require "tidelock.driver"
+local support = require "support"
+local tl = require "tidelock"
+
+local licences = "/usr/share/common-licenses/"
+local texts = {
+  licences .. "GPL-3", licences .. "Apache-2.0", licences .. "BSD", licences .. "MPL-2.0",
+}
+
+--- The layers of recipes/quickstart.lua, or others with what those leave out.
+local recipe = [[
+local tl = require "tidelock"
+local nn = tl.nn
+local function quickstart()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = $heads, kv_heads = $kv_heads } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = $hidden } },
+    $linear == 1 and nn.linear { out = $dim } or nil,
+  }
+end
+local function gpt()
+  return {
+    nn.residual {
+      nn.layer_norm {},
+      nn.attention { heads = $heads, kv_heads = $kv_heads, bias = true, rope = false },
+      dropout = $dropout,
+    },
+    nn.residual { nn.layer_norm {}, nn.gelu { hidden = $hidden, bias = true }, dropout = $dropout },
+    $linear == 1 and nn.linear { out = $dim, bias = true } or nil,
+  }
+end
+local models = {
+  [0] = { layer = quickstart },
+  {
+    layer = gpt, tied = true, positions = $length, dropout = $dropout,
+    norm = nn.layer_norm { name = "norm" },
+  },
+}
+local model = models[$gpt]
+model.vocab, model.dim, model.layers = $vocab, $dim, $layers
+return tl.recipe {
+  model = nn.decoder(model),
+  dtype = ({ [0] = "f32", "bf16" })[$bf16],
+  loss = { "cross_entropy", smoothing = $smoothing, z = $z },
+  data = tl.data.text { $texts },
+  batch = { samples = $samples, micro = $micro, length = $length },
+  layout = { $layout },
+  blocks = { attention = { kv = $kv_block, split = $split } },
+  policy = { "layout", leaves = { tp = $leaves_tp, dp = $leaves_dp }, seed = $seed },
+  train = {
+    steps = $total, clip = $clip,
+    lr = { "cosine", peak = $peak, warmup = $warmup, floor = $floor },
+  },
+}
+]]
+
+--- Options of both; `micro` and `layout` are Tidelock's alone: they change no bit.
+local common = {
+  gpt = 0, linear = 0, layers = 2, kv_block = 128, split = 8192, steps = 2, warmup = 1,
+  total = 10, peak = 3e-3, floor = 3e-4, clip = 1, dropout = 0, smoothing = 0, z = 0, layout = "",
+}
+
+local cases = {
+  {
+    name = "the quickstart's layers on eight ranks, f32", -- six samples for eight leaves
+    linear = 1, bf16 = 0, vocab = 200, dim = 64, heads = 8, kv_heads = 2, hidden = 150, samples = 6,
+    length = 72, leaves_tp = 4, leaves_dp = 8, kv_block = 16, split = 32, seed = 5, micro = 1,
+    layout = "tp = 2, dp = 2, pp = 2",
+  },
+  {
+    name = "the quickstart's layers, bf16",
+    bf16 = 1, vocab = 200, dim = 64, heads = 8, kv_heads = 2, hidden = 150, samples = 6,
+    length = 70, leaves_tp = 4, leaves_dp = 8, kv_block = 16, split = 32, seed = 5, micro = 3,
+  },
+  {
+    name = "biases, dropout, learned positions and a tied head, f32",
+    gpt = 1, bf16 = 0, vocab = 200, dim = 48, heads = 4, kv_heads = 4, hidden = 100, samples = 6,
+    length = 71, leaves_tp = 4, leaves_dp = 4, seed = 9, micro = 3, clip = 0.1, dropout = 0.1,
+    smoothing = 0.1, z = 1e-3,
+  },
+  {
+    name = "biases, dropout, learned positions and a tied head, bf16",
+    gpt = 1, linear = 1, bf16 = 1, vocab = 200, dim = 48, heads = 4, kv_heads = 1, hidden = 100,
+    samples = 4, length = 76, leaves_tp = 4, leaves_dp = 2, seed = 9, micro = 2, clip = 1e3,
+    dropout = 0.1, smoothing = 0.1, z = 1e-3,
+  },
+  {
+    name = "leaves of more than one block of 8,192 tokens", -- 35 samples of 256 tokens each
+    bf16 = 0, vocab = 130, dim = 16, layers = 1, heads = 2, kv_heads = 1, hidden = 24, samples = 70,
+    length = 256, leaves_tp = 4, leaves_dp = 2, seed = 1, micro = 7, steps = 1,
+  },
+}
+
+local function options_of(case)
+  local all = {}
+  for key, value in pairs(common) do all[key] = value end
+  for key, value in pairs(case) do all[key] = value end
+  return all
+end
+
+local function command(text)
+  local pipe = assert(io.popen(text .. " 2>&1"))
+  local output = pipe:read "a"
+  return output, pipe:close()
+end
+
+--- Compiles the oracle beside the program under test; returns its path.
+local function compile()
+  local path = support.program:gsub("[^/]*$", "numerics_oracle")
+  local flags = "-std=c11 -O2 -Wall -Wextra -Werror -ffp-contract=off"
+  local output, good = command(("%s %s tests/oracle/*.c -lm -o '%s'"):format(os.getenv "CC" or "cc",
+    flags, path))
+  assert(good, output)
+  return path
+end
+
+local function lines_of_oracle(path, options)
+  local words = { ("'%s'"):format(path) }
+  for _, name in ipairs {
+    "bf16", "gpt", "linear", "vocab", "dim", "layers", "heads", "kv_heads", "hidden", "samples",
+    "length", "leaves_tp", "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
+    "peak", "floor", "clip", "dropout", "smoothing", "z",
+  } do
+    words[#words + 1] = name .. "=" .. options[name]
+  end
+  local output, good = command(table.concat(words, " ") .. " " .. table.concat(texts, " "))
+  assert(good, output)
+  return output
+end
+
+local function lines_of_tidelock(folder, options)
+  local list = {}
+  for i, path in ipairs(texts) do list[i] = ("%q"):format(path) end
+  options.texts = table.concat(list, ", ")
+  local path = folder:write("recipe.lua", (recipe:gsub("%$([%w_]+)", options)))
+  local run <close> = driver.start(tl.load(path), {})
+  local lines = {}
+  for i = 1, options.steps do
+    local step = run:step()
+    lines[i] = ("%d %s %s %s\n"):format(i, step.loss_bits, step.grad_norm_bits, run:weights_hash())
+  end
+  return table.concat(lines)
+end
+
+describe("docs/numerics.md gives the bits of", function()
+  local folder, oracle
+  setup(function() folder, oracle = require "support.folder" (), compile() end)
+  teardown(function() folder:remove() end)
+
+  for _, case in ipairs(cases) do
+    it(case.name, function()
+      local options = options_of(case)
+      assert.equal(lines_of_oracle(oracle, options), lines_of_tidelock(folder, options))
+    end)
+  end
+end)

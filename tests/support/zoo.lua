@@ -1,0 +1,110 @@
+--- One small model for each feature whose bits could depend on the layout: { name, options }.
+local models = require "support.models"
+local tl = require "tidelock"
+
+local nn = tl.nn
+
+--- x + sigmoid(bias) * block(norm(x)), as in recipes/gated.lua.
+local function gated(block, name)
+  return nn.graph(name, function(g, x)
+    local y = block(nn.rms_norm {}(x))
+    local bias = g.weight("gate_bias", "dim", { init = { "uniform", 0.5 }, decay = 0.1 })
+    return x + g.sigmoid(bias) * y
+  end)
+end
+
+--- A gated unit written out, with a dim of its own and a row of it made of weights alone.
+local function unit(axis, size)
+  return nn.graph("unit", function(g, x)
+    g.dim("inner", size, axis)
+    local up, gate = g.weight("up", "inner dim"), g.weight("gate", "inner dim")
+    local row = g.weight("row", "inner", { init = { "uniform", 1 } })
+    local y = g.silu(g.matmul(x, gate)) * g.matmul(x, up) * g.tanh(row)
+    return g.matmul(y, g.weight("down", "dim inner"))
+  end)
+end
+
+local function attention(options)
+  local own = models.with({ heads = 4, kv_heads = 2 }, options or {})
+  return nn.residual { nn.rms_norm {}, nn.attention(own) }
+end
+
+--- The feed-forward net of all layers is one set of weights.
+local function shared_layer()
+  return { attention(), nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 48, name = "/ffn" } } }
+end
+
+local function linear_layer(bias)
+  local into, back = { out = 9, bias = bias }, { out = 32, bias = bias, name = "back" }
+  return function()
+    return { attention(), nn.residual { nn.rms_norm {}, nn.linear(into), nn.linear(back) } }
+  end
+end
+
+local function graph_layer(axis, size)
+  return function()
+    local mixer = nn.attention { heads = 4, kv_heads = 2 }
+    return { gated(mixer, "mixer"), gated(unit(axis, size), "channel") }
+  end
+end
+
+--- A loss from the middle of the trunk: the square of what one learned direction sees.
+local function extra_loss_layer()
+  local probe = nn.graph("probe", function(g, x)
+    local y = g.matmul(x, g.weight("direction", "dim", { init = 0.1 })) -- (tokens)
+    g.add_loss("probe", g.square(y), 0.1)
+    return x
+  end)
+  return { attention(), probe, nn.residual { nn.rms_norm {}, nn.gelu { hidden = 48 } } }
+end
+
+local function square_of_logsumexp(g, logits, targets)
+  return g.cross_entropy(logits, targets) + 0.01 * g.square(g.logsumexp(logits, "vocab"))
+end
+
+local wide = { heads = 8, kv_heads = 2, leaves = { tp = 8, dp = 4 } }
+local gpt = {
+  layer_norm = true, gelu = true, positions = 19, tied = true, rope = false, bias = true,
+  norm = nn.layer_norm { name = "norm" },
+}
+local f32_vectors = { { "*.gain", "*_bias", dtype = "f32" } }
+local rates = {
+  { "*.gain", lr_scale = 0.5, decay = 0.2 }, { "*.o", decay = 0, lr_scale = 2 },
+  { "*.up", init = { "uniform", 0.1 } }, { "*.down", init = function(i) return (i % 7 - 3) / 50 end },
+}
+
+return {
+  { "plain", {} },
+  { "kv heads shared by ranks, leaves.tp 8", wide },
+  { "kv heads shared by ranks", models.with(wide, { leaves = { tp = 4, dp = 4 } }) },
+  { "one kv head with biases", { heads = 4, kv_heads = 1, bias = true } },
+  { "as many kv heads as heads", { kv_heads = 4 } },
+  { "biases and shared kv heads", models.with(wide, { bias = true }) },
+  { "gpt", gpt },
+  { "tied, three layers", { tied = true, layers = 3 } },
+  { "dropout", { dropout = 0.2 } },
+  { "dropout and shared kv heads", models.with(wide, { dropout = 0.1 }) },
+  { "a sliding window", { window = 5 } },
+  { "short documents", { documents = true } },
+  { "short documents and a window", { documents = true, window = 3, length = 32 } },
+  { "label smoothing and z", { loss = { "cross_entropy", smoothing = 0.1, z = 0.01 } } },
+  { "a loss function", { loss = square_of_logsumexp } },
+  { "one net for all layers", { layer = shared_layer, layers = 3 } },
+  { "linears in the trunk", { layer = linear_layer(true), layers = 3 } },
+  { "linears in the trunk, length 20", { layer = linear_layer(false), length = 20 } },
+  { "linears in the trunk, length 18", { layer = linear_layer(true), length = 18 } },
+  { "a graph, dim over tp", { layer = graph_layer("tp", 24) } },
+  { "a graph, dim not cut", { layer = graph_layer(nil, 23) } },
+  { "a loss of the trunk", { layer = extra_loss_layer } },
+  { "a frozen table", { weights = { { "embed", frozen = true } } } },
+  { "a frozen tied table", { tied = true, weights = { { "embed", frozen = true } } } },
+  { "weight rules", { weights = rates } },
+  { "f32 vectors", { weights = f32_vectors, bias = true } },
+  { "a vocabulary of 7", { vocab = 7 } },
+  { "a vocabulary of 130", { vocab = 130, tied = true } },
+  { "6 samples on 8 leaves", { samples = 6, micro = 3 } },
+  { "12 samples on 8 leaves", { samples = 12, micro = 3 } },
+  { "length 28", { length = 28 } },
+  { "partial rotation", { rope = { base = 100, dim = 4 } } },
+  { "interleaved rotation", { rope = { base = 1000, interleaved = true } } },
+}
