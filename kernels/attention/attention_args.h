@@ -25,6 +25,7 @@ typedef struct tl_attention_matrix {
   const void *data;
   int64_t stride;
   int32_t width;
+  int32_t bf16;
   int32_t aligned; /* 16 bytes can be read at once, from a multiple of 16 bytes in a head */
 } tl_attention_matrix;
 
@@ -52,7 +53,6 @@ typedef struct tl_attention_args {
   int32_t window; /* keys that a row sees at most */
   int32_t kv_block, split;
   int32_t leaf_heads, leaves_log;
-  int32_t bf16; /* of the inputs */
   float factor, scale, dk_scale;
 } tl_attention_args;
 

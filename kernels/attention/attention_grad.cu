@@ -9,11 +9,10 @@
 // ---- lse and delta ----
 
 // Eight channels from `first` on; missing ones are +0.
-GPU void load_eight(const tl_attention_matrix &m, bool bf16, int64_t row, int head, int first,
-                    float (&x)[8]) {
+GPU void load_eight(const tl_attention_matrix &m, int64_t row, int head, int first, float (&x)[8]) {
 #pragma unroll
   for (int i = 0; i < 8; i++) x[i] = 0.0f;
-  if (bf16 && m.aligned && first < m.width) {
+  if (m.bf16 && m.aligned && first < m.width) {
     const uint4 bits = *(const uint4 *)(row_of<uint16_t>(m, row, head) + first);
     const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
@@ -23,8 +22,8 @@ GPU void load_eight(const tl_attention_matrix &m, bool bf16, int64_t row, int he
 #pragma unroll
   for (int i = 0; i < 8; i++) {
     if (first + i >= m.width) break;
-    x[i] = bf16 ? widened(row_of<uint16_t>(m, row, head)[first + i])
-                : row_of<float>(m, row, head)[first + i];
+    x[i] = m.bf16 ? widened(row_of<uint16_t>(m, row, head)[first + i])
+                  : row_of<float>(m, row, head)[first + i];
   }
 }
 
@@ -32,8 +31,8 @@ GPU void load_eight(const tl_attention_matrix &m, bool bf16, int64_t row, int he
 // then by shuffles.
 GPU float delta_of(const tl_attention_args &g, int64_t row, int head, int lane, int lanes) {
   float x[8], y[8];
-  load_eight(g.grad, g.bf16, row, head, lane * 8, x);
-  load_eight(g.o, g.bf16, row, head, lane * 8, y);
+  load_eight(g.grad, row, head, lane * 8, x);
+  load_eight(g.o, row, head, lane * 8, y);
 #pragma unroll
   for (int i = 0; i < 8; i++) x[i] = fmaf(x[i], y[i], 0.0f);
 #pragma unroll
