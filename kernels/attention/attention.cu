@@ -13,9 +13,9 @@ struct Forward {
     PITCH = TL_ATTENTION_PITCH(width),
     ROWS = 16 * warps,
     THREADS = 32 * warps,
-    KEYS = ROWS * PITCH, // queries stand before
+    KEYS = ROWS * PITCH,  // queries stand before
     VALUES = KEYS + chunk * PITCH,
-    TOTAL = VALUES + chunk * PITCH // O of the parts before this one, [4 i + e][thread]
+    TOTAL = VALUES + chunk * PITCH  // O of the parts before this one, [4 i + e][thread]
   };
   typedef float Scores[chunk / 8][4];
 
@@ -103,8 +103,8 @@ struct Forward {
   // Merges a part into the total, which the last part takes back into `s`. The two loops stay
   // apart (volatile): together they need more registers than there are.
   static __device__ __forceinline__ void end_part(const tl_attention_args &g, int row, int first,
-                                                  int end, bool is_last, volatile float *kept,
-                                                  Total &total, State &s) {
+                                                  int end, bool is_first, bool is_last,
+                                                  volatile float *kept, Total &total, State &s) {
     Merge m[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -114,6 +114,7 @@ struct Forward {
       m[r] = merge(total.begun[r], sees, total.t[r], total.l[r], s.t[r], l);
       total.begun[r] = total.begun[r] || sees;
     }
+    if (is_first && is_last) return;  // nothing to merge, and no memory was asked for
     kept += threadIdx.x;
 #pragma unroll
     for (int i = 0; i < width / 8; i++)
@@ -162,8 +163,13 @@ struct Forward {
     const int warp_last = warp_row + 16 < p.count ? warp_first + 15 : p.offset + p.count - 1;
     Keys<chunk> at = Keys<chunk>::begin(g, p);
     State state;
-    Total total = {{0.0f, 0.0f}, {0.0f, 0.0f}, {false, false}};
+    Total total = {
+        {0.0f,  0.0f },
+        {0.0f,  0.0f },
+        {false, false}
+    };
     int part_first = at.first;
+    bool is_first = true;
     begin_part(state);
     __syncthreads();  // the piece before has been read
     load_rows<width, ROWS, THREADS>(g.q, p.start + p.offset, head, p.count, base);
@@ -182,8 +188,8 @@ struct Forward {
       __syncthreads();  // keys are there
       const Seen seen[2] = {keys_seen(g, row, first, count), keys_seen(g, row + 8, first, count)};
       const int last = warp_last - first < count - 1 ? warp_last - first : count - 1;
-      const bool active = warp_first <= warp_last && last >= 0 &&
-                          warp_first - g.window + 1 <= first + count - 1;
+      const bool active =
+          warp_first <= warp_last && last >= 0 && warp_first - g.window + 1 <= first + count - 1;
       const bool full = count == chunk && warp_first >= first + chunk - 1 &&
                         warp_first + 15 - g.window + 1 <= first;
       Scores s;
@@ -208,7 +214,9 @@ struct Forward {
         __syncthreads();  // and have been read
       }
       if (ends_part) {
-        end_part(g, row, part_first, part_end, at.done(), (float *)(shared + TOTAL), total, state);
+        end_part(g, row, part_first, part_end, is_first, at.done(), (float *)(shared + TOTAL),
+                 total, state);
+        is_first = false;
         if (at.done()) break;
         begin_part(state);
         part_first = part_end;
@@ -229,9 +237,9 @@ struct Forward {
   }
 };
 
-#define KERNEL(width, chunk, warps)                                                             \
-  extern "C" __global__ void __launch_bounds__(32 * (warps))                                    \
-      attention_bf16_##width##_##chunk(const __grid_constant__ tl_attention_args g) {           \
-    Forward<width, chunk, warps>::run(g);                                                       \
+#define KERNEL(width, chunk, warps)                                                   \
+  extern "C" __global__ void __launch_bounds__(32 * (warps))                          \
+      attention_bf16_##width##_##chunk(const __grid_constant__ tl_attention_args g) { \
+    Forward<width, chunk, warps>::run(g);                                             \
   }
 TL_ATTENTION_BF16(KERNEL)
