@@ -69,8 +69,7 @@ local function layer_of(o)
 end
 
 --- fn(...) on a stack of its own. Every node looks for its recipe line down the stack, and that of
---- a
---- test runner is deep: this makes a plan three times as quick.
+--- a test runner is deep: this makes a plan three times as quick.
 local function shallow(fn, ...)
   local thread = coroutine.create(fn)
   local results = table.pack(coroutine.resume(thread, ...))
