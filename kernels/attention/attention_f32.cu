@@ -131,8 +131,8 @@ struct Forward {
       }
       if (at.weighs(g)) {
         weigh(g, s, seen, weights, state);
-        multiply_across<width>(rows_of(g.v, int64_t(p.start) + first, kv_head, count), weights, seen,
-                               shared, state.o);
+        multiply_across<width>(rows_of(g.v, int64_t(p.start) + first, kv_head, count), weights,
+                               seen, shared, state.o);
       }
       const bool ends_part = at.ends_part(g);
       const int part_end = at.block_end(g);

@@ -169,14 +169,16 @@ struct GradKey {
       at = next;
       slot ^= 1;
     }
-    if (dk_too) store_rows<width>(g.dk, packed + warp_row, kv_head, p.count - warp_row, g.dk_scale, dk);
+    if (dk_too)
+      store_rows<width>(g.dk, packed + warp_row, kv_head, p.count - warp_row, g.dk_scale, dk);
     if (dv_too) store_rows<width>(g.dv, packed + warp_row, kv_head, p.count - warp_row, 1.0f, dv);
   }
 
   static __device__ __forceinline__ void run(const tl_attention_args &g) {
     extern __shared__ __align__(16) unsigned char shared[];
     const int64_t all = g.tiles * (g.head_count / g.group);
-    float *stack = g.stack + int64_t(blockIdx.y * gridDim.x + blockIdx.x) * g.leaves_log * 2 * LEVEL;
+    float *stack =
+        g.stack + int64_t(blockIdx.y * gridDim.x + blockIdx.x) * g.leaves_log * 2 * LEVEL;
 #pragma unroll 1
     for (int64_t i = blockIdx.x; i < all; i += gridDim.x) {
       const int kv_head = g.first_head / g.group + int(i / g.tiles);

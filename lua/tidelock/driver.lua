@@ -125,10 +125,10 @@ function driver.start(recipe, options)
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
   self.ranks = call(core.ranks, {
-    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples =
-      samples[1],
-    eval_samples = samples[2] and { samples[2] }, threads = options.threads, gpu_first = spec.device == "cuda" and 0 or -1, poison =
-      options.poison, timeout_s = options.timeout,
+    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources,
+    samples = samples[1], eval_samples = samples[2] and { samples[2] },
+    gpu_first = spec.device == "cuda" and 0 or -1, threads = options.threads,
+    poison = options.poison, timeout_s = options.timeout,
   })
   self:begin()
   return self

@@ -3,7 +3,8 @@
 ---     build/tidelock lua tests/gpu/run.lua [family ...]
 ---
 --- Each tests/gpu/<family>_cases.lua returns a list of { op, name, make }, where make() gives
---- inputs, outputs, attrs and options of core.call. Outputs start as NaN (bytes 0xFF) on both sides.
+--- inputs, outputs, attrs and options of core.call. Outputs start as NaN (bytes 0xFF) on both
+--- sides.
 --- A case passes when every byte of every output agrees. Needs no Lua packages.
 local core = require "tidelock.core"
 
@@ -55,7 +56,7 @@ local function compare(case)
           first = first or k
         end
       end
-      return string.format("output %d: %d of %d elements differ, first at %d: host %08x, gpu %08x", i,
+      return string.format("output %d: %d of %d differ, first at %d: host %08x, gpu %08x", i,
         differ, #a, first - 1, a[first], b[first])
     end
   end

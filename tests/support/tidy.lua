@@ -91,7 +91,7 @@ local function check_opening(path, text, complain)
   local kind, name = extension(path), path:match "[^/]+$"
   local first = text:match "^[^\n]*"
   if kind == "c" or kind == "h" or kind == "def" or kind == "cu" or kind == "cuh" then
-    local opening = kind == "cu" and first:gsub("^//", "/*") or first
+    local opening = (kind == "cu" or kind == "cuh") and first:gsub("^//", "/*") or first
     if opening:sub(1, #name + 4) ~= "/* " .. name .. " " then
       complain(path, 1, "the first line does not say what " .. name .. " is")
     end
