@@ -51,7 +51,8 @@ end
 
 local function check_table(path, value)
   if type(value) == "table" then return end
-  fail(where.here() or "", path, "expected a table, got " .. show(value))
+  local fitting = type(value) == "string" and ("; write tl.%s { %q }"):format(path, value) or ""
+  fail(where.here() or "", path, "expected a table, got " .. show(value) .. fitting)
 end
 
 --- Splits the argument of a constructor into its list and its named options, which must be `known`.
