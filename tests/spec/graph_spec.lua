@@ -159,6 +159,23 @@ describe("a graph", function()
     end
   end)
 
+  it("gives a sum of weights the gradient of each, in both dtypes", function()
+    local function gradient(sum, dtype)
+      local layer = function()
+        return { nn.graph("g", function(g, x)
+          local a = g.weight("a", "dim", { init = { "uniform", 0.5 } })
+          local row = sum and a + g.weight("b", "dim", { init = "zeros" }) or a
+          return x * row + g.gelu(x)
+        end) }
+      end
+      local options = { layer = layer, layers = 1, dtype = dtype, leaves = { tp = 4, dp = 1 } }
+      return models.gradients(options)["layers.0.g.a.grad"]
+    end
+    assert.same(gradient(false, "f32"):bits(), gradient(true, "f32"):bits())
+    local exact, sum = gradient(false, "bf16"):flat(), gradient(true, "bf16"):flat()
+    for i, value in ipairs(exact) do assert.near(value, sum[i], 0.005 * math.abs(value) + 1e-9) end
+  end)
+
   it("leads a linear back to the width of the stream", function()
     local layer = function()
       return { nn.residual { nn.linear { out = 7 }, nn.linear { out = 32, name = "back" } } }

@@ -48,6 +48,17 @@ local function graph_layer(axis, size)
   end
 end
 
+--- Rows that are sums of rows, all made of weights alone, and used more than once.
+local function sum_of_rows_layer()
+  local rows = nn.graph("rows", function(g, x)
+    local given = { init = { "uniform", 0.5 } }
+    local a, b = g.weight("a", "dim", given), g.weight("b", "dim", given)
+    local c = g.tanh(a) * g.sigmoid(b) + (a - b)
+    return x * c + g.gelu(x) * b + c
+  end)
+  return { attention(), nn.residual { nn.rms_norm {}, rows } }
+end
+
 --- A loss from the middle of the trunk: the square of what one learned direction sees.
 local function extra_loss_layer()
   local probe = nn.graph("probe", function(g, x)
@@ -96,6 +107,7 @@ return {
   { "linears in the trunk, length 18", { layer = linear_layer(true), length = 18 } },
   { "a graph, dim over tp", { layer = graph_layer("tp", 24) } },
   { "a graph, dim not cut", { layer = graph_layer(nil, 23) } },
+  { "sums of rows of weights", { layer = sum_of_rows_layer } },
   { "a loss of the trunk", { layer = extra_loss_layer } },
   { "a frozen table", { weights = { { "embed", frozen = true } } } },
   { "a frozen tied table", { tied = true, weights = { { "embed", frozen = true } } } },
