@@ -34,6 +34,12 @@ local function shared_layer()
   return { attention(), nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 48, name = "/ffn" } } }
 end
 
+--- Layers that share their KV heads among ranks in different ways.
+local function grouped_layer(i)
+  local mixer = attention { heads = 8, kv_heads = 8 >> i, bias = true } -- 4, 2, 1
+  return { mixer, nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 48 } } }
+end
+
 local function linear_layer(bias)
   local into, back = { out = 9, bias = bias }, { out = 32, bias = bias, name = "back" }
   return function()
@@ -89,6 +95,7 @@ return {
   { "plain", {} },
   { "kv heads shared by ranks, leaves.tp 8", wide },
   { "kv heads shared by ranks", models.with(wide, { leaves = { tp = 4, dp = 4 } }) },
+  { "kv heads shared in three ways", { layer = grouped_layer, layers = 3 } },
   { "one kv head with biases", { heads = 4, kv_heads = 1, bias = true } },
   { "as many kv heads as heads", { kv_heads = 4 } },
   { "biases and shared kv heads", models.with(wide, { bias = true }) },
