@@ -18,6 +18,23 @@ local function refusal(...)
 end
 
 local refused = {
+  { "a number as a name", function(g, x) return g.named(7, x) end,
+    "graph_spec.lua:%d+: named wants a string as its operand 1, got 7" },
+  { "a value that is none", function(g, x) g.add_loss("a", 3) return x end,
+    "add_loss wants a value as its operand 2, got 3" },
+  { "fields that are no table", function(g, x) return x * g.weight("a", "dim", 0.1) end,
+    "weight wants a table as its operand 3, got 0.1" },
+  { "a name that is not UTF-8", function(g, x) return x * g.weight("\255", "dim") end,
+    "the weight .*: a name is UTF%-8" },
+  { "targets of one's own", function(g, x) return g.cross_entropy(x, x) end,
+    "cross_entropy wants the targets that the loss function is given" },
+  { "a layer of one number a token", function(g, x) return g.matmul(x, g.weight("a", "dim")) end,
+    "a layer's module gives %(tokens%), not %(tokens, features%)" },
+  { "a layer of another width", function(g, x)
+    g.dim("inner", 24)
+    return g.matmul(x, g.weight("up", "inner dim"))
+  end, "layer 0 gives %(tokens, inner 24%); a layer leads back to %(tokens, dim 32%)" },
+
   { "dims that do not meet", function(g, x)
     g.dim("inner", 24)
     return x + g.matmul(x, g.weight("up", "inner dim"))
