@@ -132,7 +132,11 @@ function sandbox.open(path, context)
 end
 
 local function require_beside(path, context, name)
-  if name == "tidelock" or name:find "^tidelock%." then return require(name) end
+  if type(name) ~= "string" then
+    error(("%s: require wants the name of a file, got %s"):format(where.here() or path,
+      type(name)), 0)
+  end
+  if name == "tidelock" or name == "tidelock.numbers" then return require(name) end
   local stem = sandbox.folder(path) .. name:gsub("%.", "/")
   local known = context.modules[stem]
   if known then return known.value end

@@ -62,7 +62,9 @@ end
 local function check_weights(spec, raw, report)
   for i, rule in ipairs(spec.weights) do
     local fields = 0
-    for key in pairs(raw[i]) do fields = fields + (type(key) == "string" and 1 or 0) end
+    for key in pairs(type(raw[i]) == "table" and raw[i] or {}) do
+      fields = fields + (type(key) == "string" and 1 or 0)
+    end
     if fields == 0 and #rule > 0 then
       report(("weights[%d]"):format(i), "this rule names weights and sets nothing; try decay = 0")
     end
