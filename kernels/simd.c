@@ -63,5 +63,3 @@ int tl_simd_bytes(void) {
   pthread_once(&once, find);
   return bytes;
 }
-
-const char *tl_simd_name(tl_simd simd) { return names[simd]; }

@@ -17,7 +17,6 @@ typedef enum tl_simd { TL_SIMD_PORTABLE, TL_SIMD_AVX2, TL_SIMD_AVX512 } tl_simd;
 /* The level of this process: what the processor has, or less when TL_SIMD asks for less. A TL_SIMD
 ** that is not a level, or is more than the processor has, is reported once on stderr. */
 tl_simd tl_simd_level(void);
-const char *tl_simd_name(tl_simd level);
 /* Whether functions for TL_TARGET_BYTES may run: the level is AVX-512, the processor has VBMI and
 ** VNNI as well (Ice Lake, Zen 4 and later), and TL_SIMD does not say "avx512". */
 int tl_simd_bytes(void);

@@ -13,6 +13,7 @@ local kept = require "tidelock.kept"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
 local rates = require "tidelock.schedule"
+local room = require "tidelock.room"
 local suggest = require "tidelock.suggest"
 local summary = require "tidelock.summary"
 local where = require "tidelock.where"
@@ -119,6 +120,7 @@ function driver.start(recipe, options)
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   check_patterns(self, options.keep)
+  room.check(plan, room.bytes())
   self.table = rank_table(plan)
   local sources, samples, notes = open_data(spec)
   self.sources, self.notes, self.check = sources, notes, options.check

@@ -58,25 +58,35 @@ function forecast.buffer_name(rank, buffer)
     "micro-batch", made.micro)
 end
 
-local function memory_lines(plan, lines)
-  local at = fullest(plan.places)
-  local place, rank = plan.places[at], plan.ranks[at]
-  lines[#lines + 1] = ("  memory     of a rank of pipeline stage %d, in MiB"):format(at - 1)
-  for _, kind in ipairs(forecast.kinds(place.kinds)) do
-    lines[#lines + 1] = ("    %-12s %10s"):format(kind[1], screen.mib(kind[2]))
-  end
-  lines[#lines + 1] = ("    %-12s %10s   lower bound %s"):format("arena", screen.mib(place.bytes),
-    screen.mib(place.lower_bound))
-  local made = rank.instructions[place.at]
-  lines[#lines + 1] = ("  peak       instruction %d %s (%s); the largest tensors there:"):format(
-    place.at, made.op, made.site or "?")
-  local placed = {}
+--- Where the fullest stage is fullest: { stage, place, at, op, site, largest }, with
+--- largest a list of { name, bytes }.
+function forecast.peak(plan)
+  local stage = fullest(plan.places)
+  local place, rank = plan.places[stage], plan.ranks[stage]
+  local placed, largest = {}, {}
   for _, buffer in ipairs(rank.buffers) do
     if buffer.first then placed[#placed + 1] = buffer end
   end
-  for _, item in ipairs(place.largest) do
-    lines[#lines + 1] = ("    %10s   %s"):format(screen.mib(item.size),
-      forecast.buffer_name(rank, placed[item.index]))
+  for i, item in ipairs(place.largest) do
+    largest[i] = { name = forecast.buffer_name(rank, placed[item.index]), bytes = item.size }
+  end
+  local made = rank.instructions[place.at]
+  return { stage = stage, place = place, at = place.at, op = made.op, site = made.site or "?",
+    largest = largest }
+end
+
+local function memory_lines(plan, lines)
+  local peak = forecast.peak(plan)
+  lines[#lines + 1] = ("  memory     of a rank of pipeline stage %d, in MiB"):format(peak.stage - 1)
+  for _, kind in ipairs(forecast.kinds(peak.place.kinds)) do
+    lines[#lines + 1] = ("    %-12s %10s"):format(kind[1], screen.mib(kind[2]))
+  end
+  lines[#lines + 1] = ("    %-12s %10s   lower bound %s"):format("arena",
+    screen.mib(peak.place.bytes), screen.mib(peak.place.lower_bound))
+  lines[#lines + 1] = ("  peak       instruction %d %s (%s); the largest tensors there:"):format(
+    peak.at, peak.op, peak.site)
+  for _, item in ipairs(peak.largest) do
+    lines[#lines + 1] = ("    %10s   %s"):format(screen.mib(item.bytes), item.name)
   end
 end
 

@@ -46,7 +46,9 @@ function suggest.nearest(word, known, count)
   local ranked = by_distance(word, known)
   if count then
     local words = {}
-    for i = 1, math.min(count, #ranked) do words[i] = ranked[i][1] end
+    for _, entry in ipairs(ranked) do -- a shared module's name stands there once for each use
+      if #words < count and entry[1] ~= words[#words] then words[#words + 1] = entry[1] end
+    end
     return table.concat(words, ", ")
   end
   for _, entry in ipairs(ranked) do

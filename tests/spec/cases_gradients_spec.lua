@@ -181,3 +181,29 @@ describe("H21, dropout under tensor parallelism", function()
     assert.matches("train.recompute: not available", text.message or text)
   end)
 end)
+
+describe("H23, NaN only in the exact mode", function()
+  it("is in neither: wide rows train alike under layout and fast", function()
+    for _, dtype in ipairs(dtypes) do
+      local model = { dim = 8192, heads = 2, head_dim = 16, kv_heads = 1, hidden = 16, length = 8,
+        samples = 2, micro = 1, dtype = dtype, ["train.lr"] = 1e-5 }
+      local exact <close> = models.start(model)
+      local free <close> = models.start(models.with(model, { policy = "fast", leaves = false }))
+      for _ = 1, 10 do
+        local a, b = exact:step(), free:step()
+        assert.is_true(math.abs(a.loss - b.loss) <= 0.01 * b.loss, -- false for NaN
+          ("%s, step %d: %g and %g"):format(dtype, a.step, a.loss, b.loss))
+      end
+    end
+  end)
+end)
+
+describe("H26, loss scale", function()
+  it("is not offered: refused by name, with the reason", function()
+    for _, dtype in ipairs(dtypes) do
+      local good, text = pcall(models.plan, { dtype = dtype, ["train.loss_scale"] = 65536 })
+      assert.is_false(good)
+      assert.matches("train.loss_scale: .*needs no loss scale", text.message or text)
+    end
+  end)
+end)

@@ -87,6 +87,13 @@ command line: zero_optimization.stage: no such field or knob; write layout = { z
 3 errors; nothing was started]], text)
   end)
 
+  it("says what to write in the place of another program's key", function()
+    local _, text = spec("tensor_model_parallel_size=2", "learning_rate=1")
+    assert.matches("^command line: learning_rate: no such field or knob; write train = { lr = %.%.",
+      text)
+    assert.matches("parallel_size: no such field or knob; write layout = { tp = %.%. }", text)
+  end)
+
   it("holds for every point of a sweep", function()
     local text = written.recipe { tail = ":over('layout', { { dp = 2 }, { tp = 2 } })" }
     for _, point in ipairs(written.load(text, { "layout.pp=2", "train.steps=7" }):points()) do

@@ -1,5 +1,7 @@
 -- Planned bytes are real bytes: what the arenas take, counted by their allocator, to the byte.
 local models = require "support.models"
+local room = require "tidelock.room"
+local summary = require "tidelock.summary"
 
 describe("planned memory", function()
   local cases = {
@@ -19,6 +21,21 @@ describe("planned memory", function()
       assert.equal(sum, memory.arena)
     end)
   end
+
+  it("is refused before anything starts when the machine has less", function()
+    local plan = models.plan { ["layout.dp"] = 2 }
+    plan.summary = summary.of(plan)
+    local bytes = plan.summary.planned_bytes
+    room.check(plan, bytes)
+    room.check(plan, nil) -- not known
+    local good, raised = pcall(room.check, plan, bytes - 1)
+    assert.is_false(good)
+    assert.equal(2, raised.status)
+    assert.matches("^memory: 2 ranks fill [%d.]+ MiB, this machine has [%d.]+; "
+      .. "at the peak of a rank, instruction %d+ [%w_]+ %(.-:%d+%), .- [%d.]+; "
+      .. "a smaller batch.micro needs less, ", raised.message)
+    assert.is_true(room.bytes() > 2 ^ 26)
+  end)
 
   it("is never less than what lives at one instruction, and near it", function()
     for _, case in ipairs(cases) do
