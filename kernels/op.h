@@ -5,6 +5,9 @@
 **
 **     tl_status tl_host_<op>(const tl_call *call);
 **
+** and the launcher of a GPU kernel tl_cuda_<op>, which has the same argument: views then point to
+** device memory, and the kernel is queued on the stream of call->cuda.
+**
 ** Operands come in the order of the row: in[0], in[1], ...; out[0], ...; numbers by position in the
 ** row's lists of names. A kernel writes every element of every output, allocates nothing, and
 ** depends on no global state. Shapes are checked when a program is verified and again by the
@@ -33,9 +36,20 @@ typedef struct tl_call {
   int32_t int_count;
   const float *floats;
   int32_t float_count;
-  const tl_step *step;
-  tl_team *team;
+  const tl_step *step; /* on a GPU: its copy in device memory, a tl_device_step */
+  tl_team *team;       /* NULL on a GPU */
+  struct tl_cuda *cuda; /* the GPU of the rank; NULL on the host */
 } tl_call;
+
+/* tl_step as kernels on a GPU read it; written before each step, so that a captured step can be
+** replayed. */
+enum { TL_DEVICE_SCALARS_MAX = 256 };
+typedef struct tl_device_step {
+  int64_t step;
+  uint64_t seed;
+  int64_t sample_base;
+  float scalars[TL_DEVICE_SCALARS_MAX];
+} tl_device_step;
 
 typedef tl_status (*tl_kernel)(const tl_call *call);
 
@@ -58,6 +72,7 @@ enum {
 typedef struct tl_op_row {
   const char *name, *inputs, *outputs, *ints, *floats, *gradient;
   int32_t traits;
+  tl_kernel cuda; /* the launcher; NULL where this build has none */
   tl_kernel host; /* NULL for TL_TRAIT_COMM and TL_TRAIT_DATA */
 } tl_op_row;
 

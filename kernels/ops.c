@@ -2,7 +2,8 @@
 #include "op.h"
 
 #define OP(name, inputs, outputs, ints, floats, gradient, traits) \
-  extern tl_status tl_host_##name(const tl_call *call) __attribute__((weak));
+  extern tl_status tl_host_##name(const tl_call *call) __attribute__((weak)); \
+  extern tl_status tl_cuda_##name(const tl_call *call) __attribute__((weak));
 #include "ops.def"
 #undef OP
 
@@ -14,7 +15,7 @@
 
 const tl_op_row tl_ops[TL_OP_COUNT] = {
 #define OP(name, inputs, outputs, ints, floats, gradient, traits) \
-  {#name, inputs, outputs, ints, floats, #gradient, traits, tl_host_##name},
+  {#name, inputs, outputs, ints, floats, #gradient, traits, tl_cuda_##name, tl_host_##name},
 #include "ops.def"
 #undef OP
 };

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "execute_cuda.h"
+#include "execute_inner.h"
 #include "random.h"
 
 void tl_executor_resolve(tl_executor *e) {
@@ -73,9 +75,9 @@ static tl_status run_comm(const tl_executor *e, const tl_instruction *i) {
 }
 
 /* The ints of the rows, by position: first samples length source | samples length source. */
-static tl_status run_data(const tl_executor *e, const tl_instruction *i, int64_t step) {
+tl_status tl_execute_data(const tl_executor *e, const tl_instruction *i, int64_t step,
+                          const tl_view *out) {
   const int64_t *ints = e->program->ints + i->ints.first;
-  const tl_view *out = e->views + i->out.first;
   if (i->op == TL_OP_count_targets) {
     const tl_feed *feed = &e->feeds[ints[2]];
     return tl_data_targets(feed->data, step, feed->samples, feed->sample_base, (int32_t)ints[0],
@@ -102,8 +104,7 @@ static int64_t first_not_finite(const tl_view *view) {
 }
 
 static tl_status report_element(const tl_executor *e, int32_t index, int32_t position,
-                                int64_t element) {
-  const tl_view *view = e->views + e->program->instructions[index].out.first + position;
+                                const tl_view *view, int64_t element) {
   const float value = view->dtype == TL_F32
                           ? ((const float *)view->data)[element]
                           : tl_f32_from_bf16(((const uint16_t *)view->data)[element]);
@@ -126,14 +127,19 @@ static tl_status report_element(const tl_executor *e, int32_t index, int32_t pos
 
 /* Infinities belong to the contract of two outputs: lse of a row that sees no key, and the maximum
 ** of a row without columns. */
+tl_status tl_execute_check(const tl_executor *e, int32_t index, int32_t position,
+                           const tl_view *view) {
+  const tl_instruction *i = &e->program->instructions[index];
+  const int allowed = (i->op == TL_OP_attention && position == 1) || i->op == TL_OP_row_max;
+  if (allowed || view->data == NULL) return TL_OK;
+  const int64_t element = first_not_finite(view);
+  return element < 0 ? TL_OK : report_element(e, index, position, view, element);
+}
+
 static tl_status check_outputs(const tl_executor *e, int32_t index) {
   const tl_instruction *i = &e->program->instructions[index];
-  for (int32_t k = 0; k < i->out.count; k++) {
-    const int allowed = (i->op == TL_OP_attention && k == 1) || i->op == TL_OP_row_max;
-    if (allowed || e->program->operands[i->out.first + k] == TL_NO_TENSOR) continue;
-    const int64_t element = first_not_finite(e->views + i->out.first + k);
-    if (element >= 0) return report_element(e, index, k, element);
-  }
+  for (int32_t k = 0; k < i->out.count; k++)
+    TL_TRY(tl_execute_check(e, index, k, e->views + i->out.first + k));
   return TL_OK;
 }
 
@@ -173,7 +179,7 @@ static tl_status run_instruction(const tl_executor *e, int32_t index, const tl_r
   if (traits & TL_TRAIT_COMM) {
     TL_TRY(run_comm(e, i));
   } else if (traits & TL_TRAIT_DATA) {
-    TL_TRY(run_data(e, i, step->step));
+    TL_TRY(tl_execute_data(e, i, step->step, e->views + i->out.first));
   } else {
     TL_TRY(run_kernel(e, i, step));
   }
@@ -181,9 +187,8 @@ static tl_status run_instruction(const tl_executor *e, int32_t index, const tl_r
   return run->check ? check_outputs(e, index) : TL_OK;
 }
 
-/* Puts the place in front of the thread's message. */
-static tl_status locate(const tl_executor *e, int32_t index, const tl_step *step,
-                        tl_status status) {
+tl_status tl_execute_locate(const tl_executor *e, int32_t index, const tl_step *step,
+                            tl_status status) {
   char text[TL_ERROR_BYTES], place[256];
   snprintf(text, sizeof text, "%s", tl_last_error());
   tl_program_describe(e->program, index, place, sizeof place);
@@ -192,6 +197,7 @@ static tl_status locate(const tl_executor *e, int32_t index, const tl_step *step
 }
 
 tl_status tl_execute(tl_executor *e, const tl_run *run) {
+  if (e->gpu != NULL) return tl_gpu_execute(e->gpu, e, run);
   const tl_range section = e->program->sections[run->section];
   tl_step step = run->step;
   step.sample_base = e->sample_base;
@@ -200,7 +206,7 @@ tl_status tl_execute(tl_executor *e, const tl_run *run) {
     tl_world_at(e->world, e->rank, index);
     const int64_t start = e->trace == NULL ? 0 : tl_now_ns();
     const tl_status status = run_instruction(e, index, run, &step);
-    if (status != TL_OK) return locate(e, index, &step, status);
+    if (status != TL_OK) return tl_execute_locate(e, index, &step, status);
     if (e->trace != NULL) tl_trace_note(e->trace, index, start, tl_now_ns());
   }
   tl_world_at(e->world, e->rank, -1);

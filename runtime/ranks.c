@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "comm_threads.h"
+#include "execute_cuda.h"
 #include "limit.h"
 #include "memory.h"
 #include "results.h"
@@ -41,18 +42,24 @@ struct tl_ranks {
   rank list[];
 };
 
-static void fill_scratch(const tl_ranks *ranks, const tl_executor *e) {
-  if (ranks->poison < 0) return;
-  for (int32_t i = 0; i < e->program->scratch_count; i++)
-    memset(e->arena + e->program->scratch[i].offset, ranks->poison,
-           (size_t)e->program->scratch[i].bytes);
+static tl_status fill(const tl_executor *e, char *at, int64_t bytes, int32_t byte) {
+  if (e->gpu != NULL) return tl_gpu_fill(e->gpu, at, bytes, byte);
+  memset(at, byte, (size_t)bytes);
+  return TL_OK;
+}
+
+static tl_status fill_scratch(const tl_ranks *ranks, const tl_executor *e) {
+  const tl_bytes *scratch = e->program->scratch;
+  for (int32_t i = 0; i < e->program->scratch_count && ranks->poison >= 0; i++)
+    TL_TRY(fill(e, e->arena + scratch[i].offset, scratch[i].bytes, ranks->poison));
+  return TL_OK;
 }
 
 /* Runs the section; a failure ends it on all ranks. */
 static void run_section(rank *r) {
   tl_ranks *ranks = r->ranks;
-  fill_scratch(ranks, &r->executor);
-  r->status = tl_execute(&r->executor, &ranks->run);
+  r->status = fill_scratch(ranks, &r->executor);
+  if (r->status == TL_OK) r->status = tl_execute(&r->executor, &ranks->run);
   if (r->status == TL_OK) return;
   snprintf(r->error, sizeof r->error, "%s", tl_last_error());
   tl_world_abort(ranks->world, r->executor.rank, r->error);
@@ -62,7 +69,7 @@ static void *rank_main(void *argument) {
   rank *r = argument;
   tl_ranks *ranks = r->ranks;
   fesetenv(FE_DFL_ENV); /* nearest even, subnormals kept: its team was opened by another thread */
-  if (ranks->poison >= 0)
+  if (ranks->poison >= 0 && r->executor.gpu == NULL)
     memset(r->executor.arena, ranks->poison, (size_t)r->executor.program->arena_bytes);
   int64_t seen = 0;
   pthread_mutex_lock(&ranks->mutex);
@@ -128,19 +135,31 @@ static tl_status check_feeds(const tl_ranks_options *o, int32_t i) {
   return TL_OK;
 }
 
+/* In host memory, or on the rank's GPU. */
+static tl_status open_arena(rank *r, const tl_ranks_options *o, int32_t i) {
+  const tl_program *p = o->plans[i].program;
+  void *arena;
+  if (o->gpu_first >= 0) {
+    TL_TRY(tl_gpu_open(p, o->gpu_first + i, o->poison, &r->executor.gpu));
+    r->executor.arena = tl_gpu_arena(r->executor.gpu);
+    return TL_OK;
+  }
+  TL_TRY(tl_memory_alloc(TL_MEMORY_ARENA, p->arena_bytes, &arena));
+  r->executor.arena = arena;
+  return TL_OK;
+}
+
 static tl_status open_rank(tl_ranks *ranks, const tl_ranks_options *o, int32_t i) {
   rank *r = &ranks->list[i];
   const tl_program *p = o->plans[i].program;
   const size_t feeds = (size_t)o->feed_count;
-  void *arena;
   r->ranks = ranks;
   r->executor = (tl_executor){.program = p, .comms = r->comms, .world = ranks->world};
   r->executor.rank = i, r->executor.ranks = o->count;
   r->executor.sample_base = o->sample_bases[i];
   r->executor.faults = ranks->faults, r->executor.fault_count = o->fault_count;
   r->executor.delay_us = o->delay_us;
-  TL_TRY(tl_memory_alloc(TL_MEMORY_ARENA, p->arena_bytes, &arena));
-  r->executor.arena = arena;
+  TL_TRY(open_arena(r, o, i));
   r->feeds = calloc(feeds + 1, sizeof *r->feeds);
   r->executor.views = calloc((size_t)p->operand_count + 1, sizeof *r->executor.views);
   if (r->feeds == NULL || r->executor.views == NULL)
@@ -218,7 +237,8 @@ static void close_rank(rank *r) {
   for (int32_t g = 0; g < TL_GROUPS_MAX; g++) tl_comm_close(r->comms[g]);
   tl_trace_close(r->executor.trace);
   tl_team_close(r->executor.team);
-  tl_memory_free(r->executor.arena);
+  if (r->executor.gpu == NULL) tl_memory_free(r->executor.arena);
+  tl_gpu_close(r->executor.gpu);
   free(r->executor.views);
   free(r->feeds);
 }
@@ -293,7 +313,8 @@ tl_status tl_ranks_run(tl_ranks *ranks, const tl_run *run, tl_results *out) {
   return tl_results_read(ranks, run->section, out);
 }
 
-tl_status tl_ranks_view(const tl_ranks *ranks, int32_t rank, int32_t tensor, tl_view *out) {
+/* The place of a tensor in the rank's arena: an address of its device. */
+static tl_status place_of(const tl_ranks *ranks, int32_t rank, int32_t tensor, tl_view *out) {
   if (rank < 0 || rank >= ranks->count)
     return tl_fail(TL_ARGUMENT, "rank %d; there are %d", rank, ranks->count);
   const tl_executor *e = &ranks->list[rank].executor;
@@ -301,6 +322,30 @@ tl_status tl_ranks_view(const tl_ranks *ranks, int32_t rank, int32_t tensor, tl_
     return tl_fail(TL_ARGUMENT, "tensor %d; rank %d has %d", tensor, rank, e->program->place_count);
   *out = e->program->places[tensor].view;
   out->data = e->arena + e->program->places[tensor].offset;
+  return TL_OK;
+}
+
+tl_status tl_ranks_view(const tl_ranks *ranks, int32_t rank, int32_t tensor, tl_view *out) {
+  TL_TRY(place_of(ranks, rank, tensor, out));
+  out->data = NULL;
+  return TL_OK;
+}
+
+tl_status tl_ranks_read(const tl_ranks *ranks, int32_t rank, int32_t tensor, void *to) {
+  tl_view from;
+  TL_TRY(place_of(ranks, rank, tensor, &from));
+  tl_gpu *gpu = ranks->list[rank].executor.gpu;
+  if (gpu != NULL) return tl_gpu_read(gpu, from.data, tl_view_bytes(&from), to);
+  memcpy(to, from.data, (size_t)tl_view_bytes(&from));
+  return TL_OK;
+}
+
+tl_status tl_ranks_write(const tl_ranks *ranks, int32_t rank, int32_t tensor, const void *from) {
+  tl_view to;
+  TL_TRY(place_of(ranks, rank, tensor, &to));
+  tl_gpu *gpu = ranks->list[rank].executor.gpu;
+  if (gpu != NULL) return tl_gpu_write(gpu, to.data, tl_view_bytes(&to), from);
+  memcpy(to.data, from, (size_t)tl_view_bytes(&to));
   return TL_OK;
 }
 

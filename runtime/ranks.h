@@ -33,7 +33,8 @@ typedef struct tl_ranks_options {
   double start_s;   /* the same for the first run of each section */
   int32_t poison;   /* 0 .. 255: arenas start filled with it, and all that a section may not expect
                        to find is filled again before each run; -1: off */
-  int32_t delay_us; /* see tl_executor */
+  int32_t gpu_first; /* rank i runs on GPU gpu_first + i; -1: on the host */
+  int32_t delay_us;  /* see tl_executor */
   const tl_fault *faults; /* copied */
   int32_t fault_count;
 } tl_ranks_options;
@@ -55,8 +56,11 @@ typedef struct tl_results {
 ** bit: else TL_NUMERIC. A failure of a rank is returned with that rank's code and message. */
 tl_status tl_ranks_run(tl_ranks *ranks, const tl_run *run, tl_results *out);
 
-/* A tensor of a rank's program, in its arena. */
+/* Dtype and shape of a tensor of a rank's program; `data` is NULL. */
 tl_status tl_ranks_view(const tl_ranks *ranks, int32_t rank, int32_t tensor, tl_view *out);
+/* Copies a whole tensor out of the rank's arena or into it, wherever that is. */
+tl_status tl_ranks_read(const tl_ranks *ranks, int32_t rank, int32_t tensor, void *to);
+tl_status tl_ranks_write(const tl_ranks *ranks, int32_t rank, int32_t tensor, const void *from);
 int32_t tl_ranks_count(const tl_ranks *ranks);
 const tl_program *tl_ranks_program(const tl_ranks *ranks, int32_t rank);
 

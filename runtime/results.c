@@ -12,11 +12,11 @@ static void *target_of(tl_results *out, tl_result result) {
   }
 }
 
-static tl_status differ(const tl_view *a, const tl_view *b, tl_result result, int32_t first,
+static tl_status differ(const void *a, const void *b, size_t bytes, tl_result result, int32_t first,
                         int32_t rank) {
   uint64_t x = 0, y = 0;
-  memcpy(&x, a->data, (size_t)tl_dtype_bytes(a->dtype));
-  memcpy(&y, b->data, (size_t)tl_dtype_bytes(b->dtype));
+  memcpy(&x, a, bytes < sizeof x ? bytes : sizeof x);
+  memcpy(&y, b, bytes < sizeof y ? bytes : sizeof y);
   return tl_fail(TL_NUMERIC,
                  "%s differs between ranks: rank %d has bits %08llx, rank %d has %08llx",
                  tl_result_name(result), first, (unsigned long long)x, rank, (unsigned long long)y);
@@ -25,18 +25,23 @@ static tl_status differ(const tl_view *a, const tl_view *b, tl_result result, in
 static tl_status read_result(const tl_ranks *ranks, tl_section section, tl_result result,
                              tl_results *out) {
   int32_t first = -1;
-  tl_view known = {.data = NULL};
+  uint64_t known[2] = {0}, value[2] = {0}; /* no result is larger */
   for (int32_t rank = 0; rank < tl_ranks_count(ranks); rank++) {
     const tl_program *p = tl_ranks_program(ranks, rank);
     tl_view view = {.data = NULL};
     if (!p->result_written[section][result]) continue;
     TL_TRY(tl_ranks_view(ranks, rank, p->results[result], &view));
+    const size_t bytes = (size_t)tl_view_bytes(&view);
+    if (bytes > sizeof value)
+      return tl_fail(TL_PROGRAM, "result %s has %zu bytes", tl_result_name(result), bytes);
+    TL_TRY(tl_ranks_read(ranks, rank, p->results[result], value));
     if (first < 0) {
-      first = rank, known = view;
-      memcpy(target_of(out, result), view.data, (size_t)tl_view_bytes(&view));
+      first = rank;
+      memcpy(known, value, sizeof known);
+      memcpy(target_of(out, result), value, bytes);
       out->has[result] = 1;
-    } else if (memcmp(known.data, view.data, (size_t)tl_view_bytes(&view)) != 0) {
-      return differ(&known, &view, result, first, rank);
+    } else if (memcmp(known, value, bytes) != 0) {
+      return differ(known, value, bytes, result, first, rank);
     }
   }
   return TL_OK;

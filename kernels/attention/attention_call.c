@@ -30,15 +30,34 @@ tl_status tl_attention_check_lse(const tl_view *lse, const tl_attention_sizes *s
   return TL_OK;
 }
 
-static tl_status check_cu(const tl_view *cu, int64_t rows) {
-  if (cu->dtype != TL_I32) {
-    return tl_fail(TL_DTYPE, "attention: cu_seqlens is %s, wanted i32", tl_dtype_name(cu->dtype));
+tl_status tl_attention_check_forward(const tl_call *call, const tl_attention_sizes *z) {
+  const tl_view *o = &call->out[0];
+  TL_TRY(tl_attention_check_view("o", o, z->rows, z->heads, z->value_width, TL_DTYPE_COUNT));
+  return tl_attention_check_lse(&call->out[1], z);
+}
+
+tl_status tl_attention_check_backward(const tl_call *call, const tl_attention_sizes *z) {
+  const tl_view *in = call->in, *out = call->out;
+  const int64_t rows = z->rows, group = z->heads / z->kv_heads, leaves = call->ints[3];
+  TL_TRY(tl_attention_check_view("o", &in[3], rows, z->heads, z->value_width, TL_DTYPE_COUNT));
+  TL_TRY(tl_attention_check_lse(&in[4], z));
+  TL_TRY(tl_attention_check_view("do", &in[5], rows, z->heads, z->value_width, z->dtype));
+  TL_TRY(tl_attention_check_view("dq", &out[0], rows, z->heads, z->width, TL_DTYPE_COUNT));
+  TL_TRY(tl_attention_check_view("dk", &out[1], rows, z->kv_heads, z->width, TL_DTYPE_COUNT));
+  TL_TRY(tl_attention_check_view("dv", &out[2], rows, z->kv_heads, z->value_width, TL_DTYPE_COUNT));
+  if (leaves < 1 || leaves > TL_ATTENTION_LEAVES_MAX || (leaves & (leaves - 1)) != 0 ||
+      group % leaves != 0) {
+    return tl_fail(TL_ARGUMENT,
+                   "attention: head_leaves is %lld; it is a power of two that divides"
+                   " the %lld query heads of a KV head",
+                   (long long)leaves, (long long)group);
   }
+  return TL_OK;
+}
+
+static tl_status check_cu(const tl_view *cu, int64_t rows) {
   const int32_t *entry = cu->data;
   const int64_t count = tl_view_count(cu);
-  if (cu->dims != 1 || count < 1) {
-    return tl_fail(TL_SHAPE, "attention: cu_seqlens must be a list of at least one entry");
-  }
   if (entry[0] != 0) {
     return tl_fail(TL_DATA, "attention: cu_seqlens: entry 0 is %d, must be 0", entry[0]);
   }
@@ -98,7 +117,7 @@ static tl_status check_shapes(const tl_call *call, tl_attention_sizes *out) {
   return tl_attention_check_view("v", v, out->rows, out->kv_heads, out->value_width, out->dtype);
 }
 
-tl_status tl_attention_check(const tl_call *call, const tl_view *cu, tl_attention_sizes *out) {
+tl_status tl_attention_describe(const tl_call *call, const tl_view *cu, tl_attention_sizes *out) {
   *out = (tl_attention_sizes){
       .cu = cu->data,
       .segments = tl_view_count(cu) - 1,
@@ -107,11 +126,22 @@ tl_status tl_attention_check(const tl_call *call, const tl_view *cu, tl_attentio
       .split = call->ints[2],
       .scale = call->floats[0],
       .factor = call->floats[0] * TL_LOG2E,
-      .elementwise = tl_tile_elementwise(),
   };
   TL_TRY(check_shapes(call, out));
   TL_TRY(check_numbers(out));
+  if (cu->dtype != TL_I32) {
+    return tl_fail(TL_DTYPE, "attention: cu_seqlens is %s, wanted i32", tl_dtype_name(cu->dtype));
+  }
+  if (cu->dims != 1 || out->segments < 0) {
+    return tl_fail(TL_SHAPE, "attention: cu_seqlens must be a list of at least one entry");
+  }
+  return TL_OK;
+}
+
+tl_status tl_attention_check(const tl_call *call, const tl_view *cu, tl_attention_sizes *out) {
+  TL_TRY(tl_attention_describe(call, cu, out));
   TL_TRY(check_cu(cu, out->rows));
+  out->elementwise = tl_tile_elementwise();
   out->used_rows = out->cu[out->segments];
   out->products = out->dtype == TL_BF16 ? tl_products_bf16() : tl_products_f32();
   return TL_OK;

@@ -33,7 +33,11 @@ typedef struct tl_attention_tile {
 
 typedef void (*tl_attention_visit)(void *context, const tl_attention_tile *tile);
 
-/* Checks q, k, v, cu and the numbers window, kv_block, split, scale, which stand first. */
+/* Checks q, k, v, cu and the numbers window, kv_block, split, scale, which stand first. No operand
+** is read: they may lie on a GPU. Leaves used_rows and the loops empty. */
+tl_status tl_attention_describe(const tl_call *call, const tl_view *cu, tl_attention_sizes *out);
+
+/* The same, and the entries of cu. */
 tl_status tl_attention_check(const tl_call *call, const tl_view *cu, tl_attention_sizes *out);
 
 /* Fails unless `view` is (rows, heads, width) of dtype `wanted`; TL_DTYPE_COUNT: f32 or bf16. */
@@ -41,6 +45,10 @@ tl_status tl_attention_check_view(const char *name, const tl_view *view, int64_t
                                   int64_t heads, int64_t width, tl_dtype wanted);
 
 tl_status tl_attention_check_lse(const tl_view *lse, const tl_attention_sizes *sizes);
+
+/* The outputs of the forward pass; what the backward pass has beside q, k, v and cu. */
+tl_status tl_attention_check_forward(const tl_call *call, const tl_attention_sizes *sizes);
+tl_status tl_attention_check_backward(const tl_call *call, const tl_attention_sizes *sizes);
 
 /* Calls `visit` for the tiles of each task: `heads` tasks for every 32 rows, longest rows first. */
 void tl_attention_for(tl_team *team, const tl_attention_sizes *sizes, int64_t heads,

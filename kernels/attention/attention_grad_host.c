@@ -147,33 +147,13 @@ static void key_tile(void *context, const tl_attention_tile *tile) {
   tl_attention_store((const tl_tile_row *)s->leaves[0].dv, tile, 1.0f, b->dv);
 }
 
-static tl_status check_backward(const tl_call *call, const backward *b) {
-  const tl_attention_sizes *z = &b->sizes;
-  const int64_t rows = z->rows, group = z->heads / z->kv_heads;
-  TL_TRY(tl_attention_check_view("o", b->o, rows, z->heads, z->value_width, TL_DTYPE_COUNT));
-  TL_TRY(tl_attention_check_lse(b->lse, z));
-  TL_TRY(tl_attention_check_view("do", b->grad, rows, z->heads, z->value_width, z->dtype));
-  TL_TRY(tl_attention_check_view("dq", b->dq, rows, z->heads, z->width, TL_DTYPE_COUNT));
-  TL_TRY(tl_attention_check_view("dk", b->dk, rows, z->kv_heads, z->width, TL_DTYPE_COUNT));
-  TL_TRY(tl_attention_check_view("dv", b->dv, rows, z->kv_heads, z->value_width, TL_DTYPE_COUNT));
-  const int64_t leaves = call->ints[3];
-  if (leaves < 1 || leaves > TL_ATTENTION_LEAVES_MAX || (leaves & (leaves - 1)) != 0 ||
-      group % leaves != 0) {
-    return tl_fail(TL_ARGUMENT,
-                   "attention: head_leaves is %lld; it is a power of two that divides"
-                   " the %lld query heads of a KV head",
-                   (long long)leaves, (long long)group);
-  }
-  return TL_OK;
-}
-
 tl_status tl_host_attention_grad(const tl_call *call) {
   const tl_view *in = call->in, *out = call->out;
   backward b = {.q = &in[0], .k = &in[1], .v = &in[2], .o = &in[3], .lse = &in[4], .grad = &in[5]};
   b.dq = &out[0], b.dk = &out[1], b.dv = &out[2];
   b.leaves = call->ints[3], b.dk_scale = call->floats[1], b.team = call->team;
   TL_TRY(tl_attention_check(call, &in[6], &b.sizes));
-  TL_TRY(check_backward(call, &b));
+  TL_TRY(tl_attention_check_backward(call, &b.sizes));
   tl_attention_grad_whole(&b);
   tl_attention_for(call->team, &b.sizes, b.sizes.kv_heads, key_tile, &b);
   tl_attention_for(call->team, &b.sizes, b.sizes.heads, query_tile, &b);

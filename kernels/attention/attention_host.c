@@ -133,8 +133,7 @@ tl_status tl_host_attention(const tl_call *call) {
   f.o = &call->out[0], f.lse = &call->out[1];
   tl_attention_sizes *z = &f.sizes;
   TL_TRY(tl_attention_check(call, &call->in[3], z));
-  TL_TRY(tl_attention_check_view("o", f.o, z->rows, z->heads, z->value_width, TL_DTYPE_COUNT));
-  TL_TRY(tl_attention_check_lse(f.lse, z));
+  TL_TRY(tl_attention_check_forward(call, z));
   tl_attention_for(call->team, z, z->heads, forward_tile, &f);
   tl_attention_clear(f.o, z->used_rows);
   float *lse = f.lse->data;

@@ -2,6 +2,7 @@
 #include "../math.h"
 #include "../rows.h"
 #include "elementwise.h"
+#include "frequencies.h"
 
 /* --- rope ------------------------------------------------------------------------------------- */
 
@@ -127,52 +128,13 @@ tl_status tl_host_rope(const tl_call *call) {
   return TL_OK;
 }
 
-/* --- Frequencies -------------------------------------------------------------------------------
-** f64, with the operations + - * / and steps that are exact; the order is that of the code.
-**
-**   log2(x)   x = 2^e m, m in [1, 2); z = (m - 1) / (m + 1);
-**             e + (2 / ln 2) (z + z^3/3 + ... + z^41/41), by Horner in z^2 from the last term
-**   2^x       n = the whole number nearest to x (ties away from 0), t = (x - n) ln 2;
-**             2^n (1 + t/1 (1 + t/2 (1 + ... (1 + t/20))))
-*/
-static const double ln2 = 0x1.62e42fefa39efp-1;
-
-static double log2_f64(double x) {
-  int32_t e = 0;
-  for (; x >= 2.0; x /= 2.0) e++;
-  for (; x < 1.0; x *= 2.0) e--;
-  const double z = (x - 1.0) / (x + 1.0), square = z * z;
-  double sum = 1.0 / 41.0;
-  for (int32_t i = 39; i >= 1; i -= 2) sum = sum * square + 1.0 / (double)i;
-  return (double)e + (2.0 / ln2) * (z * sum);
-}
-
-static double exp2_f64(double x) {
-  const int32_t n = (int32_t)(x < 0.0 ? x - 0.5 : x + 0.5);
-  const double t = (x - (double)n) * ln2;
-  double y = 1.0;
-  for (int32_t i = 20; i >= 1; i--) y = 1.0 + t / (double)i * y;
-  for (int32_t i = 0; i < n; i++) y *= 2.0;
-  for (int32_t i = 0; i > n; i--) y /= 2.0;
-  return y;
-}
+/* --- rope_table ------------------------------------------------------------------------------- */
 
 typedef struct rope_table {
   float *out;               /* (positions, pairs, 2) */
   const float *frequencies; /* (pairs) */
   int64_t pairs;
 } rope_table;
-
-/* The llama3 rule: long waves are slowed by `factor`, short ones kept, those between mixed. */
-static double scaled(double f, const tl_call *call) {
-  const double wave = 2.0 * 0x1.921fb54442d18p+1 / f, original = (double)call->ints[1];
-  const double slow = f / (double)call->floats[1];
-  const double low = (double)call->floats[2], high = (double)call->floats[3];
-  if (wave > original / low) return slow;
-  if (wave < original / high) return f;
-  const double mix = (original / wave - low) / (high - low);
-  return (1.0 - mix) * slow + mix * f;
-}
 
 static void table_row(const void *context, int64_t position) {
   const rope_table *t = context;
@@ -203,12 +165,14 @@ tl_status tl_host_rope_table(const tl_call *call) {
                    "rope_table: llama3 needs original > 0, factor >= 1, 0 < low < high");
   }
   const int64_t pairs = out->shape[1];
-  const double base_log2 = log2_f64((double)base);
+  const tl_rope_rule rule = {.kind = call->ints[0],
+                             .original = call->ints[1],
+                             .base = base,
+                             .factor = call->floats[1],
+                             .low = call->floats[2],
+                             .high = call->floats[3]};
   float *frequencies = tl_team_scratch(call->team, 0);
-  for (int64_t i = 0; i < pairs; i++) {
-    const double f = exp2_f64(-((double)(2 * i) / (double)(2 * pairs)) * base_log2);
-    frequencies[i] = (float)(call->ints[0] == 1 ? scaled(f, call) : f);
-  }
+  for (int64_t i = 0; i < pairs; i++) frequencies[i] = tl_rope_frequency(&rule, i, pairs);
   const rope_table t = {.out = out->data, .frequencies = frequencies, .pairs = pairs};
   tl_each_row(call->team, out->shape[0], 64 * pairs, table_row, &t);
   return TL_OK;

@@ -67,6 +67,12 @@ struct tl_gemm {
   tl_dtype dtype; /* of both factors */
 };
 
+/* Checks a call and describes it; a description keeps pointers into the call. Launchers for a GPU
+** begin with it too (gemm_cuda.c). */
+tl_status tl_gemm_of_linear(const tl_call *call, tl_gemm *gemm);
+tl_status tl_gemm_of_linear_grad_input(const tl_call *call, tl_gemm *gemm);
+tl_status tl_gemm_of_linear_grad_weight(const tl_call *call, tl_gemm *gemm);
+
 void tl_gemm_compute(const tl_gemm *gemm, tl_team *team);
 
 /* The engine for factors of this dtype on this processor (kernels/simd.h). */

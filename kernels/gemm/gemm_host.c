@@ -1,4 +1,5 @@
-/* gemm_host.c - the three products: shapes checked, then pointers and strides of each run of k. */
+/* gemm_host.c - the three products: shapes checked, then pointers and strides of each run of k.
+** Launchers for a GPU start from the same description. */
 #include "gemm_core.h"
 
 static int64_t leaf_border(int64_t count, int64_t leaves, int64_t i) { return count * i / leaves; }
@@ -65,7 +66,7 @@ static void linear_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_t run
   out->count = leaf_border(width, g->leaves, leaf + 1) - first;
 }
 
-tl_status tl_host_linear(const tl_call *call) {
+tl_status tl_gemm_of_linear(const tl_call *call, tl_gemm *gemm) {
   const char *op = "linear";
   if (call->int_count != 3 || call->ints[0] < 1)
     return tl_fail(TL_ARGUMENT, "%s: expected parts (1 or more), biases, leaves", op);
@@ -81,16 +82,22 @@ tl_status tl_host_linear(const tl_call *call) {
     TL_TRY(check_output(op, "y", &call->out[i], x->shape[0], weight->shape[0]));
     if (biases) TL_TRY(check_output(op, "bias", bias, weight->shape[0], 1));
   }
-  const tl_gemm g = {.rows = x->shape[0],
-                     .parts = (int32_t)parts,
-                     .out = call->out,
-                     .bias = biases ? &call->in[1 + parts] : NULL,
-                     .leaves = call->ints[2],
-                     .runs = 1,
-                     .run = linear_run,
-                     .call = call,
-                     .dtype = x->dtype};
-  tl_gemm_compute(&g, call->team);
+  *gemm = (tl_gemm){.rows = x->shape[0],
+                    .parts = (int32_t)parts,
+                    .out = call->out,
+                    .bias = biases ? &call->in[1 + parts] : NULL,
+                    .leaves = call->ints[2],
+                    .runs = 1,
+                    .run = linear_run,
+                    .call = call,
+                    .dtype = x->dtype};
+  return TL_OK;
+}
+
+tl_status tl_host_linear(const tl_call *call) {
+  tl_gemm gemm;
+  TL_TRY(tl_gemm_of_linear(call, &gemm));
+  tl_gemm_compute(&gemm, call->team);
   return TL_OK;
 }
 
@@ -108,7 +115,7 @@ static void grad_input_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_t
   out->count = leaf_border(range[1], g->leaves, leaf + 1) - begin;
 }
 
-tl_status tl_host_linear_grad_input(const tl_call *call) {
+tl_status tl_gemm_of_linear_grad_input(const tl_call *call, tl_gemm *gemm) {
   const char *op = "linear_grad_input";
   if (call->int_count < 2 || call->ints[0] < 1)
     return tl_fail(TL_ARGUMENT, "%s: expected parts (1 or more), leaves, ranges", op);
@@ -129,15 +136,21 @@ tl_status tl_host_linear_grad_input(const tl_call *call) {
                      (long long)first, (long long)(first + count - 1),
                      (long long)tl_view_row(grad));
   }
-  const tl_gemm g = {.rows = dx->shape[0],
-                     .parts = 1,
-                     .out = dx,
-                     .leaves = call->ints[1],
-                     .runs = parts,
-                     .run = grad_input_run,
-                     .call = call,
-                     .dtype = call->in[0].dtype};
-  tl_gemm_compute(&g, call->team);
+  *gemm = (tl_gemm){.rows = dx->shape[0],
+                    .parts = 1,
+                    .out = dx,
+                    .leaves = call->ints[1],
+                    .runs = parts,
+                    .run = grad_input_run,
+                    .call = call,
+                    .dtype = call->in[0].dtype};
+  return TL_OK;
+}
+
+tl_status tl_host_linear_grad_input(const tl_call *call) {
+  tl_gemm gemm;
+  TL_TRY(tl_gemm_of_linear_grad_input(call, &gemm));
+  tl_gemm_compute(&gemm, call->team);
   return TL_OK;
 }
 
@@ -155,7 +168,7 @@ static void grad_weight_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_
   out->count = length;
 }
 
-tl_status tl_host_linear_grad_weight(const tl_call *call) {
+tl_status tl_gemm_of_linear_grad_weight(const tl_call *call, tl_gemm *gemm) {
   const char *op = "linear_grad_weight";
   static const tl_gemm_start starts[] = {TL_GEMM_ZERO, TL_GEMM_RESUME, TL_GEMM_ADD};
   TL_TRY(check_counts(op, call, 2, 1, 5));
@@ -174,16 +187,22 @@ tl_status tl_host_linear_grad_weight(const tl_call *call) {
                    (long long)grad->shape[0]);
   if (mode < 0 || mode > 2)
     return tl_fail(TL_ARGUMENT, "%s: mode %lld; expected 0, 1 or 2", op, (long long)mode);
-  const tl_gemm g = {.rows = tl_view_row(grad),
-                     .parts = 1,
-                     .out = out,
-                     .leaves = 1,
-                     .runs = length == 0 ? 0 : samples,
-                     .run_is_padded = 1,
-                     .start = starts[mode],
-                     .run = grad_weight_run,
-                     .call = call,
-                     .dtype = grad->dtype};
-  tl_gemm_compute(&g, call->team);
+  *gemm = (tl_gemm){.rows = tl_view_row(grad),
+                    .parts = 1,
+                    .out = out,
+                    .leaves = 1,
+                    .runs = length == 0 ? 0 : samples,
+                    .run_is_padded = 1,
+                    .start = starts[mode],
+                    .run = grad_weight_run,
+                    .call = call,
+                    .dtype = grad->dtype};
+  return TL_OK;
+}
+
+tl_status tl_host_linear_grad_weight(const tl_call *call) {
+  tl_gemm gemm;
+  TL_TRY(tl_gemm_of_linear_grad_weight(call, &gemm));
+  tl_gemm_compute(&gemm, call->team);
   return TL_OK;
 }

@@ -8,6 +8,7 @@
 -- `commands.parse` turns the words into { command, recipe, overrides, options }; what is wrong is
 -- raised as { status = 2, message }, which cli.lua prints. Nothing is read or run here.
 
+local hints = require "tidelock.hints"
 local suggest = require "tidelock.suggest"
 
 local commands = {}
@@ -120,9 +121,19 @@ commands.list = {
 
 --- Handled before the Lua side is asked, listed so that `help` and suggestions know them.
 commands.outside = {
-  { name = "test", about = "the whole suite (./tl test)" },
-  { name = "lua", about = "run a Lua file with tidelock loaded" },
-  { name = "repl", about = "read expressions and statements" },
+  {
+    name = "lua", takes = "FILE [ARGUMENTS]", about = "run a Lua file with tidelock loaded",
+    example = "lua recipes/gates.lua",
+  },
+  {
+    name = "repl", about = "read expressions and statements; tl is there, results are printed",
+    example = "repl", session = "tl.tensor(\"f32\", { 2, 2 }, { 1, 2, 3, 4 }):norm()",
+  },
+  {
+    name = "test", takes = "[FILES] [OPTIONS OF BUSTED]", about = "the suite",
+    example = "test tests/spec/key_spec.lua",
+  },
+  { name = "lint", about = "luacheck and clang-format", example = "lint" },
 }
 
 local function fail(format, ...)
@@ -146,9 +157,9 @@ end
 function commands.find(name)
   local command = find(commands.list, name)
   if command then return command end
-  if find(commands.outside, name) then
-    fail("%s is a command of ./tl: ./tl %s", name, name)
-  end
+  local outside = find(commands.outside, name)
+  if name == "lua" then fail("lua: a file is missing; e.g. ./tl %s", outside.example) end
+  if outside then fail("%s is a command of ./tl: ./tl %s", name, name) end
   local known = names_of(commands.list, "")
   table.move(names_of(commands.outside, ""), 1, #commands.outside, #known + 1, known)
   table.sort(known)
@@ -169,6 +180,11 @@ local function read_option(command, words, at, options)
   local option = name and find(command.options, name)
   if not option then
     local known = names_of(command.options, "--")
+    local foreign = name and command.recipe and hints.of(name)
+    if foreign then
+      fail("%s: no option %s; in the recipe, %s; or as an override, key=value", command.name, word,
+        foreign)
+    end
     local near = suggest.nearest("--" .. (name or word:gsub("^%-+", "")), known)
     fail("%s: no option %s%s; %s has %s", command.name, word,
       near and "; did you mean " .. near .. "?" or "", command.name,
@@ -223,7 +239,7 @@ function commands.parse(words)
     elseif word:sub(1, 1) == "-" and #word > 1 then
       used = read_option(command, words, at, request.options)
     elseif command.name == "help" and not request.topic then
-      request.topic = commands.find(word).name
+      request.topic = find(commands.outside, word) and word or commands.find(word).name
     elseif command.topics and not request.topic and is_one_of(word, command.topics) then
       request.topic = word
     elseif not command.recipe then
@@ -254,9 +270,18 @@ local function option_lines(command, lines)
   end
 end
 
+--- Help of a command that the Lua side does not run.
+local function help_outside(command)
+  local takes = command.takes and " " .. command.takes or ""
+  local text = ("./tl %s%s   %s\n  e.g. ./tl %s"):format(command.name, takes, command.about,
+    command.example)
+  return command.session and text .. "\n       > " .. command.session or text
+end
+
 --- The text of `help` or, with a command's name, of `help NAME`.
 function commands.help(topic)
-  local lines = {}
+  local lines, outside = {}, find(commands.outside, topic)
+  if outside then return help_outside(outside) end
   if topic then
     local command = commands.find(topic)
     lines[1] = ("./tl %s%s   %s"):format(command.name,
@@ -274,7 +299,8 @@ function commands.help(topic)
       lines[#lines + 1] = ("  %-9s %s"):format(command.name, command.about)
     end
     lines[#lines + 1] = "key=value sets a field of the recipe: layout.tp=2 train.steps=10"
-    lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad recipe, 75 resume me"
+    lines[#lines + 1] = "options of a command: ./tl help run; how to begin: README.md"
+    lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad command or recipe"
   end
   return table.concat(lines, "\n")
 end

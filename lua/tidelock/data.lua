@@ -51,7 +51,8 @@ end
 
 local function check_table(path, value)
   if type(value) == "table" then return end
-  fail(where.here() or "", path, "expected a table, got " .. show(value))
+  local fitting = type(value) == "string" and ("; write tl.%s { %q }"):format(path, value) or ""
+  fail(where.here() or "", path, "expected a table, got " .. show(value) .. fitting)
 end
 
 --- Splits the argument of a constructor into its list and its named options, which must be `known`.
@@ -271,7 +272,12 @@ function openers.mix(source, options, state)
   return core.data.mix(sources, source.shares, options)
 end
 
-function openers.given(source, options) return core.data.given(source.samples, options) end
+function openers.given(source, options)
+  local good, opened, message = pcall(core.data.given, source.samples, options)
+  if good then return opened, message end
+  local text = tostring(opened):gsub("^[^\n]-%.lua:%d+: ", "")
+  return nil, (source.site and source.site .. ": " or "") .. text
+end
 
 function open_source(source, options, state)
   local own = { length = options.length, vocab = options.vocab, seed = options.seed }

@@ -27,12 +27,12 @@ Run.__index = Run
 
 local driver = {}
 
---- Groups of every rank by axis, and "kv": the ranks of a tp group that share a KV head.
+--- Groups of every rank by axis, and "kv2", "kv4", ..: tp ranks that share a KV head.
+--- Layers may share in different ways.
 local function rank_table(plan)
   local spec, layout = plan.spec, plan.spec.layout
   local ranks = {}
-  local replicas = 1
-  for _, param in ipairs(plan["local"].params) do replicas = math.max(replicas, param.replicas) end
+  local names = plan.programs[1].groups
   local world = layout.tp * layout.dp * layout.pp
   local by_axis = {}
   for _, axis in ipairs { "tp", "dp", "pp" } do by_axis[axis] = grid.groups(layout, { axis }) end
@@ -46,8 +46,11 @@ local function rank_table(plan)
         end
       end
     end
-    local first = at.tp // replicas * replicas
-    groups.kv = { table.unpack(groups.tp, first + 1, first + replicas) }
+    for _, name in ipairs(names) do
+      local count = tonumber(name:match "^kv(%d+)$")
+      local first = count and at.tp // count * count
+      if count then groups[name] = { table.unpack(groups.tp, first + 1, first + count) } end
+    end
     ranks[rank + 1] = {
       program = at.pp * layout.tp + at.tp + 1, groups = groups, coordinates = at,
       sample_base = at.dp * (spec.batch.samples // layout.dp),
@@ -127,10 +130,10 @@ function driver.start(recipe, options)
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
   self.ranks = call(core.ranks, {
-    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples =
-      samples[1],
-    eval_samples = samples[2] and { samples[2] }, threads = options.threads, poison =
-      options.poison, timeout_s = options.timeout,
+    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources,
+    samples = samples[1], eval_samples = samples[2] and { samples[2] },
+    gpu_first = spec.device == "cuda" and 0 or -1, threads = options.threads,
+    poison = options.poison, timeout_s = options.timeout,
   })
   self:begin()
   return self

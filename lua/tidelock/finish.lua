@@ -121,16 +121,39 @@ local function add(self, a, b, use)
   return y
 end
 
+local total
+
+--- The gradient of a value made of weights alone, in its dtype: made from its finished sum when it
+--- is first asked for.
+local function settled(self, shared, dy)
+  local y = flat(self:at(dy, self.step_env))
+  self.settled = self.settled or {}
+  if dy.total_of and not self.settled[dy.total_of] then
+    self.settled[dy.total_of] = true
+    local uses = self.b.uses[dy.total_of]
+    local sum = total(self, shared, uses[1].value, uses)
+    self:emit("cast", { sum }, { y }, {}, at(uses[1].path, "finish", uses[1].site))
+  end
+  return y
+end
+
+--- The share of one use in a finished sum, in f32.
+local function share(self, shared, use)
+  if not use.total then return self:finish(use) end
+  local part = settled(self, shared, use.total)
+  if part.dtype == "f32" then return part end
+  local y = self:make("f32", part.shape, "gradients", "gradient of a use")
+  self:emit("cast", { part }, { y }, {}, at(use.path, "finish", use.site))
+  return y
+end
+
 --- Sums of all uses of a value, in order of use, on every pipeline rank that holds it.
-local function total(self, shared, value, uses)
+function total(self, shared, value, uses)
   local ranks = value.param and shared.holders[value.param.name].ranks
   local sum
   for _, use in ipairs(uses) do
     local owner = self.chunk_of[use.layer] % self.pp
-    local part
-    if owner == self.rank then
-      part = use.total and flat(self:at(use.total, self.step_env)) or self:finish(use)
-    end
+    local part = owner == self.rank and share(self, shared, use) or nil
     if ranks and #ranks > 1 then
       for _, peer in ipairs(ranks) do
         local o = at(use.path, "finish", use.site)
@@ -150,17 +173,10 @@ end
 
 --- Gradients of values that were made of weights alone, from their finished sums.
 local function epilogue(self, shared)
-  local done = {}
   for _, node in ipairs(self.b.step) do
     if self.chunk_of[node.layer] % self.pp == self.rank then
       for _, input in ipairs(node.inputs) do
-        if input.total_of and not done[input.total_of] then
-          done[input.total_of] = true
-          local uses = self.b.uses[input.total_of]
-          local sum = total(self, shared, uses[1].value, uses)
-          local y = flat(self:at(input, self.step_env))
-          self:emit("cast", { sum }, { y }, {}, at(node.path, "finish", node.site))
-        end
+        if input.total_of then settled(self, shared, input) end
       end
       self:node(node, self.step_env, "finish")
     end

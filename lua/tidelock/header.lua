@@ -85,12 +85,23 @@ local function eight_ranks(plan)
   return fits and "layout.tp=2 layout.pp=2 layout.dp=2" or nil
 end
 
---- What to type next.
+--- A word as a shell has to read it.
+local function quoted(word)
+  if not word:find "[^%w_./=,:+-]" then return word end
+  return "'" .. word:gsub("'", "'\\''") .. "'"
+end
+
+--- What to type next: the same recipe with the same overrides, so that the key is the same.
+---@param request tidelock.Request
 ---@return string[]
-function header.next_commands(plan, file)
-  local layout = eight_ranks(plan)
-  local commands = { ("./tl verify %s"):format(file) }
-  if layout then table.insert(commands, 1, ("./tl run %s %s"):format(file, layout)) end
+function header.next_commands(plan, request)
+  local words, runs = { quoted(request.recipe) }, ""
+  for _, word in ipairs(request.overrides) do words[#words + 1] = quoted(word) end
+  if request.options.point then words[#words + 1] = "--point " .. request.options.point end
+  if request.options.runs then runs = " --runs " .. quoted(request.options.runs) end
+  local recipe, layout = table.concat(words, " "), eight_ranks(plan)
+  local commands = { "./tl verify " .. recipe }
+  if layout then table.insert(commands, 1, ("./tl run %s %s%s"):format(recipe, layout, runs)) end
   return commands
 end
 

@@ -103,8 +103,8 @@ local known = {
   gradient_clipping = clip,
   zero_allow_untested_optimizer = "an optimizer is an op with a contract: adamw; leave it out",
   activation_checkpointing = "write train = { recompute = .. }",
-  stage3_gather_16bit_weights_on_model_save = "weights are always saved whole, in the dtype of "
-    .. "the recipe; leave it out",
+  stage3_gather_16bit_weights_on_model_save = "a run keeps "
+    .. "weights.safetensors, in the dtype of each weight; leave it out",
   scheduler = lr,
   -- Hugging Face
   num_hidden_layers = "write nn.decoder { layers = .. }",

@@ -304,6 +304,15 @@ function core.json.decode(text) end
 ---@return T
 function core.json.array(list) end
 
+--- GPUs that can be used; 0 comes with the reason.
+---@return integer count
+---@return string? why
+function core.cuda_count() end
+---@param ordinal integer # from 0
+---@return { name: string, pci: string, major: integer, minor: integer, multiprocessors: integer,
+---  shared_max: integer, memory: integer }
+function core.cuda_device(ordinal) end
+
 core.yaml = {}
 --- Maps and lists as tables; raises with the line.
 ---@param text string

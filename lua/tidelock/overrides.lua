@@ -36,7 +36,8 @@ function overrides.parse(words, problems)
   for _, word in ipairs(words) do
     local key, text = word:match "^([%a_][%w_.]*)=(.*)$"
     if not key then
-      problems:add(overrides.place, word, "expected key=value, as layout.tp=2")
+      local foreign = hints.of(word:match "^[^=]*")
+      problems:add(overrides.place, word, foreign or "expected key=value, as layout.tp=2")
     elseif text == "" then
       problems:add(
         overrides.place, key, "nothing stands behind =; to unset a field write " .. key .. "=nil"

@@ -1,10 +1,9 @@
 --- warm.lua - weights that do not start from random numbers: functions of the index, earlier runs.
 local core = require "tidelock.core"
 local suggest = require "tidelock.suggest"
+local weights = require "tidelock.weights"
 
 local warm = {}
-
-warm.function_elements_max = 1 << 24
 
 --- The part of a whole (rows, cols) tensor that a rank holds, padded rows as zeros.
 local function shard(param, whole, row_first, col_first)
@@ -52,20 +51,7 @@ end
 
 local function from_function(param)
   local rows, cols = param.weight.rows, param.weight.cols
-  if rows * cols > warm.function_elements_max then
-    error(string.format("%s: init: a function is called for each of %d elements; at most %d",
-      param.name, rows * cols,
-      warm.function_elements_max), 0)
-  end
-  local numbers = {}
-  for i = 0, rows * cols - 1 do
-    local value = param.fields.init.fn(i)
-    if type(value) ~= "number" then
-      error(string.format("%s: init(%d) gave %s; a number is wanted", param.name, i, type(value)),
-        0)
-    end
-    numbers[i + 1] = value
-  end
+  local numbers = weights.tabulate(param.weight, param.fields.init)
   return core.tensor("f32", { rows, cols }, numbers)
 end
 

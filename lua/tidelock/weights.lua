@@ -3,6 +3,7 @@
 local names = require "tidelock.names"
 local suggest = require "tidelock.suggest"
 local types = require "tidelock.types"
+local where = require "tidelock.where"
 
 ---@class tidelock.WeightFields
 ---@field init table # { kind = "constant" | "normal" | "uniform" | "function", first, second }
@@ -137,6 +138,31 @@ function weights.resolve(graph, spec, problems)
   end
   for i in ipairs(spec.weights or {}) do apply_rule(resolved, list, i, spec, problems) end
   return resolved
+end
+
+weights.function_elements_max = 1 << 24
+
+--- What an init function gives for each element of a weight, under the limits of a recipe.
+---@return number[]
+function weights.tabulate(weight, init)
+  local count, numbers = weight.rows * weight.cols, {}
+  local function refuse(text, ...)
+    error(("%s: %s.init: "):format(weight.site, weight.name) .. text:format(...), 0)
+  end
+  if count > weights.function_elements_max then
+    refuse("a function is called for each of %d elements; at most %d", count,
+      weights.function_elements_max)
+  end
+  local good, message = where.run({}, function()
+    for i = 0, count - 1 do
+      local value = init.fn(i)
+      if type(value) ~= "number" then refuse("init(%d) gave %s; a number is wanted", i,
+        type(value)) end
+      numbers[i + 1] = value
+    end
+  end)
+  if not good then error(type(message) == "string" and message or tostring(message), 0) end
+  return numbers
 end
 
 return weights

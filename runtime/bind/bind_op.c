@@ -12,7 +12,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../call_cuda.h"
 #include "bind.h"
+#include "bind_cuda.h"
 #include "bind_numbers.h"
 
 static const char *const team_class = "tidelock.Team";
@@ -116,7 +118,7 @@ static tl_op check_op(lua_State *L, int arg) {
 
 static void check_options(lua_State *L, int arg) {
   static const char *const names[] = {"step",    "seed",    "sample_base", "scalars",
-                                      "threads", "scratch", NULL};
+                                      "threads", "scratch", "device", NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -133,6 +135,15 @@ static void fill_scratch(lua_State *L, int options, tl_team *team) {
       memset(tl_team_scratch(team, worker), byte, TL_SCRATCH_BYTES);
   }
   lua_pop(L, 1);
+}
+
+/* device = "host" (default) or "cuda". */
+static int on_gpu(lua_State *L, int options) {
+  static const char *const devices[] = {"host", "cuda", NULL};
+  lua_getfield(L, options, "device");
+  const int device = luaL_checkoption(L, -1, "host", devices);
+  lua_pop(L, 1);
+  return device == 1;
 }
 
 static int core_call(lua_State *L) {
@@ -159,6 +170,10 @@ static int core_call(lua_State *L) {
   call.floats = bind_read_floats(L, 4, op, tl_ops[op].name, &call.float_count);
   call.in = read_operands(L, 2, op, 0, call.ints, &call.in_count);
   call.out = read_operands(L, 3, op, 1, call.ints, &call.out_count);
+  if (on_gpu(L, 5)) {
+    bind_check(L, tl_call_on_gpu(bind_cuda(L, 0), op, &call));
+    return 0;
+  }
   call.team = bind_team(L, option_int(L, 5, "threads"));
   if (tl_ops[op].host == NULL) luaL_error(L, "operator %s has no host kernel", tl_ops[op].name);
   fill_scratch(L, 5, call.team);
@@ -185,7 +200,7 @@ static int core_ops(lua_State *L) {
   lua_createtable(L, TL_OP_COUNT, 0);
   for (int32_t op = 0; op < TL_OP_COUNT; op++) {
     const tl_op_row *row = &tl_ops[op];
-    lua_createtable(L, 0, 8);
+    lua_createtable(L, 0, 9);
     set_text(L, "name", row->name);
     set_text(L, "inputs", row->inputs);
     set_text(L, "outputs", row->outputs);
@@ -196,6 +211,8 @@ static int core_ops(lua_State *L) {
     lua_setfield(L, -2, "traits");
     lua_pushboolean(L, row->host != NULL);
     lua_setfield(L, -2, "host");
+    lua_pushboolean(L, row->cuda != NULL);
+    lua_setfield(L, -2, "cuda");
     lua_rawseti(L, -2, op + 1);
   }
   return 1;

@@ -142,25 +142,30 @@ static tl_view check_place(lua_State *L, const tl_ranks *ranks) {
 }
 
 static int ranks_read(lua_State *L) {
-  const tl_view view = check_place(L, check_ranks(L));
+  const tl_ranks *ranks = check_ranks(L);
+  const tl_view view = check_place(L, ranks);
   tl_tensor **out = bind_push_tensor(L);
   bind_check(L, tl_tensor_new(view.dtype, view.dims, view.shape, out));
-  memcpy(tl_tensor_view(*out)->data, view.data, (size_t)tl_view_bytes(&view));
+  bind_check(L, tl_ranks_read(ranks, (int32_t)lua_tointeger(L, 2), (int32_t)lua_tointeger(L, 3) - 1,
+                              tl_tensor_view(*out)->data));
   return 1;
 }
 
 static int ranks_write(lua_State *L) {
-  const tl_view to = check_place(L, check_ranks(L));
+  const tl_ranks *ranks = check_ranks(L);
+  const tl_view to = check_place(L, ranks);
   const tl_view *from = tl_tensor_view(bind_check_tensor(L, 4));
   luaL_argcheck(L, from->dtype == to.dtype, 4, "tensor of another dtype");
   luaL_argcheck(L, tl_view_count(from) == tl_view_count(&to), 4, "tensor of another size");
-  memcpy(to.data, from->data, (size_t)tl_view_bytes(&to));
+  bind_check(L, tl_ranks_write(ranks, (int32_t)lua_tointeger(L, 2),
+                               (int32_t)lua_tointeger(L, 3) - 1, from->data));
   return 0;
 }
 
 /* The share of a shard; rows and cols default to dim 0 and the product of the others. */
 static int ranks_hash(lua_State *L) {
-  tl_view view = check_place(L, check_ranks(L));
+  const tl_ranks *ranks = check_ranks(L);
+  tl_view view = check_place(L, ranks);
   size_t length;
   const char *name = luaL_checklstring(L, 4, &length);
   tl_hash_place place = {0, 0, tl_view_row(&view)};
@@ -178,6 +183,13 @@ static int ranks_hash(lua_State *L) {
                   "columns past cols_full");
     view.dims = 2, view.shape[0] = rows, view.shape[1] = cols;
   }
+  tl_tensor **copy = bind_push_tensor(L);
+  const int32_t rank = (int32_t)lua_tointeger(L, 2), tensor = (int32_t)lua_tointeger(L, 3) - 1;
+  tl_view whole;
+  bind_check(L, tl_ranks_view(ranks, rank, tensor, &whole));
+  bind_check(L, tl_tensor_new(whole.dtype, whole.dims, whole.shape, copy));
+  view.data = tl_tensor_view(*copy)->data;
+  bind_check(L, tl_ranks_read(ranks, rank, tensor, view.data));
   lua_pushinteger(L,
                   (lua_Integer)tl_hash_shard(tl_hash_bytes(name, (int64_t)length), &view, &place));
   return 1;

@@ -18,6 +18,23 @@ local function refusal(...)
 end
 
 local refused = {
+  { "a number as a name", function(g, x) return g.named(7, x) end,
+    "graph_spec.lua:%d+: named wants a string as its operand 1, got 7" },
+  { "a value that is none", function(g, x) g.add_loss("a", 3) return x end,
+    "add_loss wants a value as its operand 2, got 3" },
+  { "fields that are no table", function(g, x) return x * g.weight("a", "dim", 0.1) end,
+    "weight wants a table as its operand 3, got 0.1" },
+  { "a name that is not UTF-8", function(g, x) return x * g.weight("\255", "dim") end,
+    "the weight .*: a name is UTF%-8" },
+  { "targets of one's own", function(g, x) return g.cross_entropy(x, x) end,
+    "cross_entropy wants the targets that the loss function is given" },
+  { "a layer of one number a token", function(g, x) return g.matmul(x, g.weight("a", "dim")) end,
+    "a layer's module gives %(tokens%), not %(tokens, features%)" },
+  { "a layer of another width", function(g, x)
+    g.dim("inner", 24)
+    return g.matmul(x, g.weight("up", "inner dim"))
+  end, "layer 0 gives %(tokens, inner 24%); a layer leads back to %(tokens, dim 32%)" },
+
   { "dims that do not meet", function(g, x)
     g.dim("inner", 24)
     return x + g.matmul(x, g.weight("up", "inner dim"))
@@ -157,6 +174,23 @@ describe("a graph", function()
     for _, name in ipairs { "embed.out", "layers.0.g.half", "layers.0.g.out", "logits", "loss" } do
       assert.is_true(seen[name], name)
     end
+  end)
+
+  it("gives a sum of weights the gradient of each, in both dtypes", function()
+    local function gradient(sum, dtype)
+      local layer = function()
+        return { nn.graph("g", function(g, x)
+          local a = g.weight("a", "dim", { init = { "uniform", 0.5 } })
+          local row = sum and a + g.weight("b", "dim", { init = "zeros" }) or a
+          return x * row + g.gelu(x)
+        end) }
+      end
+      local options = { layer = layer, layers = 1, dtype = dtype, leaves = { tp = 4, dp = 1 } }
+      return models.gradients(options)["layers.0.g.a.grad"]
+    end
+    assert.same(gradient(false, "f32"):bits(), gradient(true, "f32"):bits())
+    local exact, sum = gradient(false, "bf16"):flat(), gradient(true, "bf16"):flat()
+    for i, value in ipairs(exact) do assert.near(value, sum[i], 0.005 * math.abs(value) + 1e-9) end
   end)
 
   it("leads a linear back to the width of the stream", function()

@@ -79,6 +79,12 @@ command line: model.dim: model is made in the recipe; name the number there with
   it("names the nearest section or knob for an unknown key", function()
     local _, text = spec("polcy.seed=3")
     assert.matches("^command line: polcy%.seed: no such field or knob; did you mean policy%?", text)
+    _, text = spec("tensor-parallel=2", "tensor_parallel=2", "zero_optimization.stage=1")
+    assert.equal([[
+command line: tensor-parallel=2: write layout = { tp = .. }
+command line: tensor_parallel: no such field or knob; write layout = { tp = .. }
+command line: zero_optimization.stage: no such field or knob; write layout = { zero = .. }
+3 errors; nothing was started]], text)
   end)
 
   it("says what to write in the place of another program's key", function()

@@ -62,7 +62,9 @@ end
 local function check_weights(spec, raw, report)
   for i, rule in ipairs(spec.weights) do
     local fields = 0
-    for key in pairs(raw[i]) do fields = fields + (type(key) == "string" and 1 or 0) end
+    for key in pairs(type(raw[i]) == "table" and raw[i] or {}) do
+      fields = fields + (type(key) == "string" and 1 or 0)
+    end
     if fields == 0 and #rule > 0 then
       report(("weights[%d]"):format(i), "this rule names weights and sets nothing; try decay = 0")
     end
@@ -71,8 +73,11 @@ local function check_weights(spec, raw, report)
 end
 
 local function check_device(spec, report)
-  if spec.device ~= "cuda" then return end
-  report("device", "\"cuda\" is not available in this version; use device = \"host\"")
+  local layout = spec.layout
+  local ranks = layout.tp * layout.pp * layout.dp
+  if spec.device ~= "cuda" or ranks == 1 then return end
+  report("device", ("\"cuda\" runs one rank in this version, and the layout has %d; "
+    .. "use device = \"host\", or one rank"):format(ranks))
 end
 
 --- Everything but the model: sections, forms, policy. Returns the spec.

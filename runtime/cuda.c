@@ -1,0 +1,204 @@
+/* cuda.c - opens a GPU, finds kernels, launches them. */
+#include "cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_images.h"
+#include "hash.h"
+#include "memory.h"
+
+enum { KERNELS_MAX = 1024 };
+
+typedef struct kernel {
+  const char *name; /* the caller's literal */
+  void *handle;
+  uint32_t shared; /* dynamic shared memory that was asked for so far */
+} kernel;
+
+struct tl_cuda {
+  const tl_cuda_api *api;
+  int32_t ordinal;
+  int device;
+  void *context, *stream;
+  void **libraries; /* one per image */
+  int32_t library_count;
+  void *scratch;
+  tl_cuda_facts facts;
+  kernel kernels[KERNELS_MAX]; /* open addressing by name */
+};
+
+#define TRY_CUDA(c, what, call) TL_TRY(tl_cuda_check((c)->api, (c)->api->call, what))
+
+tl_status tl_cuda_count(int32_t *out) {
+  const tl_cuda_api *api;
+  int count;
+  TL_TRY(tl_cuda_driver(&api));
+  TL_TRY(tl_cuda_check(api, api->device_count(&count), "cuDeviceGetCount"));
+  *out = count;
+  return TL_OK;
+}
+
+tl_status tl_cuda_facts_of(int32_t ordinal, tl_cuda_facts *out) {
+  const tl_cuda_api *api;
+  int device, value;
+  size_t bytes;
+  int32_t count;
+  TL_TRY(tl_cuda_count(&count));
+  if (ordinal < 0 || ordinal >= count)
+    return tl_fail(TL_DEVICE, "GPU %d; this machine has %d", ordinal, count);
+  TL_TRY(tl_cuda_driver(&api));
+  *out = (tl_cuda_facts){0};
+  TL_TRY(tl_cuda_check(api, api->device_get(&device, ordinal), "cuDeviceGet"));
+  TL_TRY(tl_cuda_check(api, api->device_name(out->name, sizeof out->name, device), "name"));
+  TL_TRY(tl_cuda_check(api, api->device_pci(out->pci, sizeof out->pci, device), "PCI address"));
+  TL_TRY(tl_cuda_check(api, api->device_memory(&bytes, device), "memory"));
+  out->memory = (int64_t)bytes;
+  const struct {
+    int attribute;
+    int32_t *to;
+  } wanted[] = {
+      {TL_CUDA_ATTRIBUTE_MAJOR,           &out->major          },
+      {TL_CUDA_ATTRIBUTE_MINOR,           &out->minor          },
+      {TL_CUDA_ATTRIBUTE_MULTIPROCESSORS, &out->multiprocessors},
+      {TL_CUDA_ATTRIBUTE_SHARED_OPTIN,    &out->shared_max     },
+  };
+  for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+    TL_TRY(tl_cuda_check(api, api->device_attribute(&value, wanted[i].attribute, device), "facts"));
+    *wanted[i].to = value;
+  }
+  return TL_OK;
+}
+
+/* The images of the device's own architecture: cubins do not run on another. */
+static tl_status load_images(tl_cuda *cuda) {
+  const int32_t arch = cuda->facts.major * 10 + cuda->facts.minor;
+  cuda->libraries = calloc((size_t)tl_cuda_image_count + 1, sizeof *cuda->libraries);
+  if (cuda->libraries == NULL) return tl_fail(TL_MEMORY, "no room for kernels");
+  for (int32_t i = 0; i < tl_cuda_image_count; i++) {
+    const tl_cuda_image *image = &tl_cuda_images[i];
+    if (image->arch != arch) continue;
+    void **library = &cuda->libraries[cuda->library_count];
+    TRY_CUDA(cuda, image->name, library_load(library, image->start, NULL, NULL, 0, NULL, NULL, 0));
+    cuda->library_count++;
+  }
+  if (cuda->library_count == 0)
+    return tl_fail(TL_DEVICE,
+                   "GPU %d (%s) is of architecture sm_%d; this build has kernels for %s; use "
+                   "device = \"host\"",
+                   cuda->ordinal, cuda->facts.name, arch, tl_cuda_image_archs);
+  return TL_OK;
+}
+
+static tl_status open_device(tl_cuda *cuda, int32_t ordinal) {
+  void *scratch;
+  TL_TRY(tl_cuda_driver(&cuda->api));
+  TL_TRY(tl_cuda_facts_of(ordinal, &cuda->facts));
+  cuda->ordinal = ordinal;
+  TRY_CUDA(cuda, "cuDeviceGet", device_get(&cuda->device, ordinal));
+  TRY_CUDA(cuda, "context", context_retain(&cuda->context, cuda->device));
+  TL_TRY(tl_cuda_enter(cuda));
+  size_t available, total;
+  TRY_CUDA(cuda, "memory", memory_info(&available, &total));
+  cuda->facts.available = (int64_t)available;
+  TRY_CUDA(cuda, "stream", stream_create(&cuda->stream, TL_CUDA_STREAM_NON_BLOCKING));
+  TL_TRY(load_images(cuda));
+  TL_TRY(tl_cuda_alloc(cuda, TL_CUDA_SCRATCH_BYTES, &scratch));
+  cuda->scratch = scratch;
+  return TL_OK;
+}
+
+tl_status tl_cuda_open(int32_t ordinal, tl_cuda **out) {
+  tl_cuda *cuda = calloc(1, sizeof *cuda);
+  if (cuda == NULL) return tl_fail(TL_MEMORY, "no room for a device");
+  const tl_status status = open_device(cuda, ordinal);
+  if (status == TL_OK) {
+    *out = cuda;
+    return TL_OK;
+  }
+  tl_cuda_close(cuda);
+  return status;
+}
+
+void tl_cuda_close(tl_cuda *cuda) {
+  if (cuda == NULL) return;
+  if (cuda->context != NULL && tl_cuda_enter(cuda) == TL_OK) {
+    tl_cuda_free(cuda, cuda->scratch);
+    for (int32_t i = 0; i < cuda->library_count; i++) cuda->api->library_close(cuda->libraries[i]);
+    if (cuda->stream != NULL) cuda->api->stream_destroy(cuda->stream);
+    cuda->api->context_release(cuda->device);
+  }
+  free(cuda->libraries);
+  free(cuda);
+}
+
+const tl_cuda_facts *tl_cuda_device(const tl_cuda *cuda) { return &cuda->facts; }
+const tl_cuda_api *tl_cuda_calls(const tl_cuda *cuda) { return cuda->api; }
+void *tl_cuda_stream(const tl_cuda *cuda) { return cuda->stream; }
+void *tl_cuda_scratch(const tl_cuda *cuda) { return cuda->scratch; }
+
+tl_status tl_cuda_enter(const tl_cuda *cuda) {
+  return tl_cuda_check(cuda->api, cuda->api->context_set(cuda->context), "context");
+}
+
+tl_status tl_cuda_alloc(tl_cuda *cuda, int64_t bytes, void **out) {
+  uint64_t address;
+  const int error = cuda->api->memory_alloc(&address, (size_t)(bytes > 0 ? bytes : 1));
+  if (error != 0)
+    return tl_fail(TL_MEMORY, "GPU %d: no room for %lld bytes; %lld of %lld were free",
+                   cuda->ordinal, (long long)bytes, (long long)cuda->facts.available,
+                   (long long)cuda->facts.memory);
+  *out = (void *)(uintptr_t)address;
+  return TL_OK;
+}
+
+void tl_cuda_free(tl_cuda *cuda, void *address) {
+  if (address != NULL) cuda->api->memory_free((uint64_t)(uintptr_t)address);
+}
+
+/* The kernel of this name, from whichever image has it; remembered. */
+static tl_status find_kernel(tl_cuda *cuda, const char *name, kernel **out) {
+  uint64_t slot = tl_hash_bytes(name, (int64_t)strlen(name)) % KERNELS_MAX;
+  for (; cuda->kernels[slot].name != NULL; slot = (slot + 1) % KERNELS_MAX)
+    if (strcmp(cuda->kernels[slot].name, name) == 0) {
+      *out = &cuda->kernels[slot];
+      return TL_OK;
+    }
+  for (int32_t i = 0; i < cuda->library_count; i++) {
+    void *handle;
+    if (cuda->api->library_kernel(&handle, cuda->libraries[i], name) != 0) continue;
+    cuda->kernels[slot] = (kernel){.name = name, .handle = handle};
+    *out = &cuda->kernels[slot];
+    return TL_OK;
+  }
+  return tl_fail(TL_DEVICE, "no kernel %s for sm_%d%d in this build", name, cuda->facts.major,
+                 cuda->facts.minor);
+}
+
+static tl_status allow_shared(tl_cuda *cuda, kernel *k, uint32_t bytes) {
+  if (bytes <= k->shared || bytes <= 48 << 10) return TL_OK;
+  if (bytes > (uint32_t)cuda->facts.shared_max)
+    return tl_fail(TL_DEVICE, "kernel %s needs %u bytes of shared memory; %s has %d", k->name,
+                   bytes, cuda->facts.name, cuda->facts.shared_max);
+  TRY_CUDA(cuda, k->name,
+           kernel_set(TL_CUDA_KERNEL_SHARED_MAX, (int)bytes, k->handle, cuda->device));
+  k->shared = bytes;
+  return TL_OK;
+}
+
+static uint32_t at_least_one(uint32_t n) { return n == 0 ? 1 : n; }
+
+tl_status tl_cuda_launch(tl_cuda *cuda, const char *name, const tl_cuda_grid *grid,
+                         const void *arguments) {
+  kernel *k = NULL;
+  void *pointers[] = {(void *)(uintptr_t)arguments};
+  if (grid->blocks[0] == 0) return TL_OK;
+  TL_TRY(find_kernel(cuda, name, &k));
+  TL_TRY(allow_shared(cuda, k, grid->shared));
+  TRY_CUDA(cuda, name,
+           launch(k->handle, grid->blocks[0], at_least_one(grid->blocks[1]),
+                  at_least_one(grid->blocks[2]), grid->threads[0], at_least_one(grid->threads[1]),
+                  at_least_one(grid->threads[2]), grid->shared, cuda->stream, pointers, NULL));
+  return TL_OK;
+}

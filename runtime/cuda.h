@@ -1,0 +1,57 @@
+/* cuda.h - one GPU as a rank sees it: a stream, an arena, and kernels by name.
+**
+**   device   context, kernels of the cubin for its architecture          shared by ranks of a GPU
+**     lane   a stream: instructions run in order on it                    one per rank
+**
+** Launchers (kernels/<family>/<family>_cuda.c) call tl_cuda_launch with one struct of arguments,
+** which the kernel takes by value. Launching never waits and never allocates, so that a whole step
+** can be captured once as a graph and replayed.
+*/
+#ifndef TL_CUDA_H
+#define TL_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda_driver.h"
+
+typedef struct tl_cuda tl_cuda;
+
+typedef struct tl_cuda_facts {
+  char name[128], pci[32];
+  int32_t major, minor; /* compute capability */
+  int32_t multiprocessors, shared_max;
+  int64_t memory, available; /* bytes */
+} tl_cuda_facts;
+
+tl_status tl_cuda_count(int32_t *out);
+tl_status tl_cuda_facts_of(int32_t ordinal, tl_cuda_facts *out);
+
+/* Opens GPU `ordinal`: context, kernels, one stream. Fails for an architecture without a cubin. */
+tl_status tl_cuda_open(int32_t ordinal, tl_cuda **out);
+void tl_cuda_close(tl_cuda *cuda);
+const tl_cuda_facts *tl_cuda_device(const tl_cuda *cuda);
+const tl_cuda_api *tl_cuda_calls(const tl_cuda *cuda);
+void *tl_cuda_stream(const tl_cuda *cuda);
+/* Makes the device's context the calling thread's; every thread that uses it calls it once. */
+tl_status tl_cuda_enter(const tl_cuda *cuda);
+
+/* Plain allocations; counted as memory of kind `arena`. */
+tl_status tl_cuda_alloc(tl_cuda *cuda, int64_t bytes, void **out);
+void tl_cuda_free(tl_cuda *cuda, void *address);
+/* TL_CUDA_SCRATCH_BYTES of device memory for the kernels of this lane; contents are arbitrary. */
+enum { TL_CUDA_SCRATCH_BYTES = 64 << 20 };
+void *tl_cuda_scratch(const tl_cuda *cuda);
+
+typedef struct tl_cuda_grid {
+  uint32_t blocks[3]; /* 0 counts as 1 */
+  uint32_t threads[3];
+  uint32_t shared; /* bytes of dynamic shared memory */
+} tl_cuda_grid;
+
+/* Queues one kernel. Fails for a name that the cubin lacks and for more shared memory than the
+** device has; a grid with no blocks is no launch. */
+tl_status tl_cuda_launch(tl_cuda *cuda, const char *kernel, const tl_cuda_grid *grid,
+                         const void *arguments);
+
+#endif

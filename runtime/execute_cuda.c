@@ -1,0 +1,259 @@
+/* execute_cuda.c - queues the instructions of a section, or replays them. */
+#include "execute_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda.h"
+#include "execute_inner.h"
+#include "memory.h"
+
+struct tl_gpu {
+  tl_cuda *cuda;
+  const tl_program *program;
+  void *arena, *step; /* device memory */
+  tl_device_step *host_step;
+  char *staging;       /* pinned: outputs of the data instructions */
+  int64_t *staging_at; /* by instruction; -1: none */
+  int64_t staging_bytes;
+  void *graphs[TL_SECTIONS];
+  int32_t runs[TL_SECTIONS];
+};
+
+#define TRY_CUDA(g, what, call) \
+  TL_TRY(tl_cuda_check(tl_cuda_calls((g)->cuda), tl_cuda_calls((g)->cuda)->call, what))
+
+static uint64_t address(const void *p) { return (uint64_t)(uintptr_t)p; }
+
+static int64_t outputs_bytes(const tl_program *p, const tl_instruction *i) {
+  int64_t bytes = 0;
+  for (int32_t k = 0; k < i->out.count; k++)
+    bytes += (p->places[p->operands[i->out.first + k]].bytes + 63) / 64 * 64;
+  return bytes;
+}
+
+static tl_status plan_staging(tl_gpu *gpu) {
+  const tl_program *p = gpu->program;
+  gpu->staging_at = malloc(((size_t)p->instruction_count + 1) * sizeof *gpu->staging_at);
+  if (gpu->staging_at == NULL) return tl_fail(TL_MEMORY, "no room for a rank");
+  for (int32_t i = 0; i < p->instruction_count; i++) {
+    gpu->staging_at[i] = -1;
+    if (!(tl_ops[p->instructions[i].op].traits & TL_TRAIT_DATA)) continue;
+    gpu->staging_at[i] = gpu->staging_bytes;
+    gpu->staging_bytes += outputs_bytes(p, &p->instructions[i]);
+  }
+  return TL_OK;
+}
+
+/* Every kernel that the program needs must be there before anything runs. */
+static tl_status check_kernels(const tl_program *p) {
+  for (int32_t i = 0; i < p->instruction_count; i++) {
+    const tl_op_row *row = &tl_ops[p->instructions[i].op];
+    char place[256];
+    if (row->traits & TL_TRAIT_DATA || row->cuda != NULL) continue;
+    tl_program_describe(p, i, place, sizeof place);
+    return tl_fail(TL_DEVICE, "%s: this build has no GPU kernel for it; use device = \"host\"",
+                   place);
+  }
+  return TL_OK;
+}
+
+static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison) {
+  void *pinned;
+  TL_TRY(check_kernels(gpu->program));
+  TL_TRY(plan_staging(gpu));
+  TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
+  TL_TRY(tl_cuda_alloc(gpu->cuda, gpu->program->arena_bytes, &gpu->arena));
+  TL_TRY(tl_cuda_alloc(gpu->cuda, sizeof(tl_device_step), &gpu->step));
+  TRY_CUDA(gpu, "pinned memory",
+           host_alloc(&pinned, sizeof(tl_device_step), TL_CUDA_HOST_PORTABLE));
+  gpu->host_step = pinned;
+  TRY_CUDA(gpu, "pinned memory",
+           host_alloc(&pinned, (size_t)gpu->staging_bytes + 64, TL_CUDA_HOST_PORTABLE));
+  gpu->staging = pinned;
+  if (poison >= 0) TL_TRY(tl_gpu_fill(gpu, gpu->arena, gpu->program->arena_bytes, poison));
+  return TL_OK;
+}
+
+tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison, tl_gpu **out) {
+  tl_gpu *gpu = calloc(1, sizeof *gpu);
+  if (gpu == NULL) return tl_fail(TL_MEMORY, "no room for a rank");
+  gpu->program = program;
+  const tl_status status = open_gpu(gpu, ordinal, poison);
+  if (status == TL_OK) {
+    *out = gpu;
+    return TL_OK;
+  }
+  tl_gpu_close(gpu);
+  return status;
+}
+
+void tl_gpu_close(tl_gpu *gpu) {
+  if (gpu == NULL) return;
+  if (gpu->cuda != NULL && tl_cuda_enter(gpu->cuda) == TL_OK) {
+    const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
+    for (int s = 0; s < TL_SECTIONS; s++)
+      if (gpu->graphs[s] != NULL) api->graph_close(gpu->graphs[s]);
+    if (gpu->host_step != NULL) api->host_free(gpu->host_step);
+    if (gpu->staging != NULL) api->host_free(gpu->staging);
+    tl_cuda_free(gpu->cuda, gpu->step);
+    tl_cuda_free(gpu->cuda, gpu->arena);
+  }
+  tl_cuda_close(gpu->cuda);
+  free(gpu->staging_at);
+  free(gpu);
+}
+
+char *tl_gpu_arena(const tl_gpu *gpu) { return gpu->arena; }
+
+/* Samples and counts of the whole section into pinned memory, and the numbers of the step. */
+static tl_status prepare(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
+  const tl_range section = gpu->program->sections[run->section];
+  tl_device_step *d = gpu->host_step;
+  d->step = step->step, d->seed = step->seed, d->sample_base = step->sample_base;
+  memcpy(d->scalars, step->scalars, (size_t)step->scalar_count * sizeof(float));
+  for (int32_t index = section.first; index < section.first + section.count; index++) {
+    const tl_instruction *i = &gpu->program->instructions[index];
+    tl_view out[3];
+    if (gpu->staging_at[index] < 0) continue;
+    char *at = gpu->staging + gpu->staging_at[index];
+    for (int32_t k = 0; k < i->out.count; k++) {
+      out[k] = e->views[i->out.first + k];
+      out[k].data = at;
+      at += (tl_view_bytes(&out[k]) + 63) / 64 * 64;
+    }
+    const tl_status status = tl_execute_data(e, i, step->step, out);
+    if (status != TL_OK) return tl_execute_locate(e, index, step, status);
+  }
+  return TL_OK;
+}
+
+static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
+  const tl_program *p = gpu->program;
+  const tl_instruction *i = &p->instructions[index];
+  const int32_t traits = tl_ops[i->op].traits;
+  if (traits & TL_TRAIT_DATA) {
+    const char *at = gpu->staging + gpu->staging_at[index];
+    for (int32_t k = 0; k < i->out.count; k++) {
+      const tl_view *y = &e->views[i->out.first + k];
+      TRY_CUDA(gpu, "copy of samples",
+               copy_in(address(y->data), at, (size_t)tl_view_bytes(y), tl_cuda_stream(gpu->cuda)));
+      at += (tl_view_bytes(y) + 63) / 64 * 64;
+    }
+    return TL_OK;
+  }
+  const tl_call call = {.in = e->views + i->in.first,
+                        .out = e->views + i->out.first,
+                        .in_count = i->in.count,
+                        .out_count = i->out.count,
+                        .ints = p->ints + i->ints.first,
+                        .int_count = i->ints.count,
+                        .floats = p->floats + i->floats.first,
+                        .float_count = i->floats.count,
+                        .step = gpu->step,
+                        .cuda = gpu->cuda};
+  return tl_ops[i->op].cuda(&call);
+}
+
+static tl_status queue_step(tl_gpu *gpu) {
+  TRY_CUDA(gpu, "numbers of the step",
+           copy_in(address(gpu->step), gpu->host_step, sizeof *gpu->host_step,
+                   tl_cuda_stream(gpu->cuda)));
+  return TL_OK;
+}
+
+static tl_status wait_for(tl_gpu *gpu) {
+  TRY_CUDA(gpu, "waiting for the GPU", stream_wait(tl_cuda_stream(gpu->cuda)));
+  return TL_OK;
+}
+
+/* Looks at the outputs of one instruction, from a copy. */
+static tl_status check_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
+  const tl_instruction *i = &gpu->program->instructions[index];
+  tl_status status = TL_OK;
+  for (int32_t k = 0; k < i->out.count && status == TL_OK; k++) {
+    tl_view view = e->views[i->out.first + k];
+    const int64_t bytes = view.data == NULL ? 0 : tl_view_bytes(&view);
+    if (bytes == 0) continue;
+    void *copy = malloc((size_t)bytes);
+    if (copy == NULL) return tl_fail(TL_MEMORY, "no room to look at an output");
+    status = tl_gpu_read(gpu, view.data, bytes, copy);
+    view.data = copy;
+    if (status == TL_OK) status = tl_execute_check(e, index, k, &view);
+    free(copy);
+  }
+  return status;
+}
+
+/* One by one: every instruction is waited for when it is looked at or timed. */
+static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
+  const tl_range section = gpu->program->sections[run->section];
+  const int wait = run->check || e->trace != NULL;
+  TL_TRY(queue_step(gpu));
+  for (int32_t index = section.first; index < section.first + section.count; index++) {
+    const int64_t start = e->trace == NULL ? 0 : tl_now_ns();
+    tl_world_at(e->world, e->rank, index);
+    tl_status status = queue_instruction(gpu, e, index);
+    if (status == TL_OK && wait) status = wait_for(gpu);
+    if (status == TL_OK && run->check) status = check_instruction(gpu, e, index);
+    if (status != TL_OK) return tl_execute_locate(e, index, step, status);
+    if (e->trace != NULL) tl_trace_note(e->trace, index, start, tl_now_ns());
+  }
+  return wait_for(gpu);
+}
+
+/* Captures the section as a graph; nothing runs. */
+static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
+  const tl_range section = gpu->program->sections[run->section];
+  const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
+  void *graph = NULL;
+  TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
+  tl_status status = queue_step(gpu);
+  for (int32_t k = 0; k < section.count && status == TL_OK; k++) {
+    status = queue_instruction(gpu, e, section.first + k);
+    if (status != TL_OK) tl_execute_locate(e, section.first + k, step, status);
+  }
+  const int error = api->capture_end(tl_cuda_stream(gpu->cuda), &graph);
+  if (status == TL_OK) status = tl_cuda_check(api, error, "end of capture");
+  if (status == TL_OK)
+    status = tl_cuda_check(api, api->graph_build(&gpu->graphs[run->section], graph, 0), "graph");
+  if (graph != NULL) api->graph_free(graph);
+  return status;
+}
+
+tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *e, const tl_run *run) {
+  tl_step step = run->step;
+  step.sample_base = e->sample_base;
+  const int eager = run->check || e->trace != NULL || gpu->runs[run->section] == 0;
+  TL_TRY(tl_cuda_enter(gpu->cuda));
+  TL_TRY(prepare(gpu, e, run, &step));
+  if (eager) {
+    TL_TRY(run_eagerly(gpu, e, run, &step));
+    gpu->runs[run->section]++;
+    return TL_OK;
+  }
+  if (gpu->graphs[run->section] == NULL) TL_TRY(capture(gpu, e, run, &step));
+  TRY_CUDA(gpu, "replay", graph_launch(gpu->graphs[run->section], tl_cuda_stream(gpu->cuda)));
+  TL_TRY(wait_for(gpu));
+  tl_world_at(e->world, e->rank, -1);
+  return TL_OK;
+}
+
+tl_status tl_gpu_read(tl_gpu *gpu, const void *from, int64_t bytes, void *to) {
+  TL_TRY(tl_cuda_enter(gpu->cuda));
+  TRY_CUDA(gpu, "copy out", copy_out(to, address(from), (size_t)bytes, tl_cuda_stream(gpu->cuda)));
+  return wait_for(gpu);
+}
+
+tl_status tl_gpu_write(tl_gpu *gpu, void *to, int64_t bytes, const void *from) {
+  TL_TRY(tl_cuda_enter(gpu->cuda));
+  TRY_CUDA(gpu, "copy in", copy_in(address(to), from, (size_t)bytes, tl_cuda_stream(gpu->cuda)));
+  return wait_for(gpu);
+}
+
+tl_status tl_gpu_fill(tl_gpu *gpu, void *to, int64_t bytes, int32_t byte) {
+  TL_TRY(tl_cuda_enter(gpu->cuda));
+  TRY_CUDA(gpu, "fill",
+           fill(address(to), (unsigned char)byte, (size_t)bytes, tl_cuda_stream(gpu->cuda)));
+  return wait_for(gpu);
+}

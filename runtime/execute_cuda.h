@@ -1,0 +1,32 @@
+/* execute_cuda.h - one rank runs one section on a GPU.
+**
+**   host     fill: samples, counts, numbers of the step         wait
+**              | pinned memory                                   ^
+**   stream   [copy in][kernel][kernel] ... [kernel][copy out results]
+**            captured once per section as a graph, then replayed
+**
+** A step has no allocation and no wait of the host inside. While outputs are checked or times are
+** taken, and in the first run of a section, instructions are queued one by one instead; both ways
+** queue the same kernels, so they give the same bits.
+*/
+#ifndef TL_EXECUTE_CUDA_H
+#define TL_EXECUTE_CUDA_H
+
+#include "execute.h"
+
+typedef struct tl_gpu tl_gpu;
+
+/* Opens GPU `ordinal` for the executor's rank: arena, pinned memory. `poison`: a byte that the
+** arena starts with, or -1. The executor's views then point into tl_gpu_arena. */
+tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison, tl_gpu **out);
+void tl_gpu_close(tl_gpu *gpu);
+char *tl_gpu_arena(const tl_gpu *gpu);
+
+tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *executor, const tl_run *run);
+
+/* Copies between a place of the arena and host memory; they wait. */
+tl_status tl_gpu_read(tl_gpu *gpu, const void *from, int64_t bytes, void *to);
+tl_status tl_gpu_write(tl_gpu *gpu, void *to, int64_t bytes, const void *from);
+tl_status tl_gpu_fill(tl_gpu *gpu, void *to, int64_t bytes, int32_t byte);
+
+#endif

@@ -1,0 +1,20 @@
+/* execute_inner.h - what the executors of both devices share. */
+#ifndef TL_EXECUTE_INNER_H
+#define TL_EXECUTE_INNER_H
+
+#include "execute.h"
+
+/* Runs a data instruction into `out`, views of host memory in the order of its outputs. */
+tl_status tl_execute_data(const tl_executor *executor, const tl_instruction *instruction,
+                          int64_t step, const tl_view *out);
+
+/* Looks for NaN and Inf in output `position` of an instruction, whose values are in `view`. */
+tl_status tl_execute_check(const tl_executor *executor, int32_t index, int32_t position,
+                           const tl_view *view);
+
+/* Puts the place (rank, step, micro-batch, instruction, recipe line) in front of the thread's
+** message; returns `status`. */
+tl_status tl_execute_locate(const tl_executor *executor, int32_t index, const tl_step *step,
+                            tl_status status);
+
+#endif

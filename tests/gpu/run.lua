@@ -1,0 +1,87 @@
+--- run.lua - every operator on the GPU against its host twin, bit for bit.
+---
+---     build/tidelock lua tests/gpu/run.lua [family ...]
+---
+--- Each tests/gpu/<family>_cases.lua returns a list of { op, name, make }, where make() gives
+--- inputs, outputs, attrs and options of core.call. Outputs start as NaN (bytes 0xFF) on both
+--- sides.
+--- A case passes when every byte of every output agrees. Needs no Lua packages.
+local core = require "tidelock.core"
+
+local folder = arg[0]:match "^(.*)/[^/]*$" or "."
+local families = { table.unpack(arg) }
+if #families == 0 then families = { "rowwise", "gemm", "attention" } end
+
+--- A copy of an operand list: fresh tensors with the same bytes.
+local function copy_all(list)
+  local copies = {}
+  for i = 1, #list do
+    local t = list[i]
+    if t then
+      local rows = 1
+      for _, size in ipairs(t:shape()) do rows = rows * size end
+      copies[i] = core.tensor_from_bits(t:dtype(), t:shape(), t:bits())
+    else
+      copies[i] = false
+    end
+  end
+  return copies
+end
+
+--- The inputs, with those that are also outputs replaced by the outputs' copies.
+local function inputs_with(inputs, outputs, copies)
+  local list = {}
+  for i = 1, #inputs do
+    list[i] = inputs[i]
+    for k = 1, #outputs do
+      if inputs[i] and rawequal(inputs[i], outputs[k]) then list[i] = copies[k] end
+    end
+  end
+  return list
+end
+
+local function compare(case)
+  local inputs, outputs, attrs, options = case.make()
+  local host, gpu = copy_all(outputs), copy_all(outputs)
+  local on_gpu = { device = "cuda" }
+  for key, value in pairs(options or {}) do on_gpu[key] = value end
+  core.call(case.op, inputs_with(inputs, outputs, host), host, attrs, options)
+  core.call(case.op, inputs_with(inputs, outputs, gpu), gpu, attrs, on_gpu)
+  for i = 1, #host do
+    if host[i] and not core.equal(host[i], gpu[i]) then
+      local a, b, differ, first = host[i]:bits(), gpu[i]:bits(), 0, nil
+      for k = 1, #a do
+        if a[k] ~= b[k] then
+          differ = differ + 1
+          first = first or k
+        end
+      end
+      return string.format("output %d: %d of %d differ, first at %d: host %08x, gpu %08x", i,
+        differ, #a, first - 1, a[first], b[first])
+    end
+  end
+end
+
+local count, why = core.cuda_count()
+if count == 0 then
+  print("skipped: " .. why)
+  print "0 passed, 0 failed"
+  os.exit(0)
+end
+local passed, failed = 0, 0
+for _, family in ipairs(families) do
+  local cases = dofile(folder .. "/" .. family .. "_cases.lua")
+  local bad = 0
+  for _, case in ipairs(cases) do
+    local good, problem = pcall(compare, case)
+    if good and not problem then
+      passed = passed + 1
+    else
+      failed, bad = failed + 1, bad + 1
+      if bad <= 20 then print(string.format("%s, %s: %s", case.op, case.name, problem)) end
+    end
+  end
+  print(string.format("%s: %d cases, %d differ", family, #cases, bad))
+end
+print(string.format("%d passed, %d failed", passed, failed))
+os.exit(failed == 0 and 0 or 1)
