@@ -103,8 +103,8 @@ struct Forward {
   // Merges a part into the total, which the last part takes back into `s`. The two loops stay
   // apart (volatile): together they need more registers than there are.
   static __device__ __forceinline__ void end_part(const tl_attention_args &g, int row, int first,
-                                                  int end, bool is_last, volatile float *kept,
-                                                  Total &total, State &s) {
+                                                  int end, bool is_only, bool is_last,
+                                                  volatile float *kept, Total &total, State &s) {
     Merge m[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -114,6 +114,7 @@ struct Forward {
       m[r] = merge(total.begun[r], sees, total.t[r], total.l[r], s.t[r], l);
       total.begun[r] = total.begun[r] || sees;
     }
+    if (is_only) return;
     kept += threadIdx.x;
 #pragma unroll
     for (int i = 0; i < width / 8; i++)
@@ -208,7 +209,9 @@ struct Forward {
         __syncthreads();  // and have been read
       }
       if (ends_part) {
-        end_part(g, row, part_first, part_end, at.done(), (float *)(shared + TOTAL), total, state);
+        const bool is_only = at.done() && part_first == at.first;
+        end_part(g, row, part_first, part_end, is_only, at.done(), (float *)(shared + TOTAL), total,
+                 state);
         if (at.done()) break;
         begin_part(state);
         part_first = part_end;
