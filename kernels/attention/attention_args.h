@@ -43,8 +43,8 @@ typedef struct tl_attention_args {
   tl_attention_output dk, dv;
   float *lse;
   const int32_t *cu;
-  float *sums;  /* (heads of the launch, rows): lse, delta */
-  float *stack; /* leaves of dk and dv that wait for a partner */
+  float *sums;   /* (heads of the launch, rows): lse, delta */
+  float *stack;  /* leaves of dk and dv that wait for a partner */
   int64_t tiles; /* of rows, for one head */
   int32_t rows, segments, heads;
   int32_t group;      /* query heads of a KV head */
@@ -57,24 +57,26 @@ typedef struct tl_attention_args {
 } tl_attention_args;
 
 /* width, chunk, warps; a warp owns 16 rows. Blocks of up to `chunk` keys need one pass. */
-#define TL_ATTENTION_BF16(ROW)                                                              \
-  ROW(16, 64, 4) ROW(16, 128, 4) ROW(32, 64, 4) ROW(32, 128, 4) ROW(64, 64, 4) ROW(64, 128, 4) \
-  ROW(96, 64, 4) ROW(96, 128, 4) ROW(128, 64, 4) ROW(128, 128, 4) ROW(192, 64, 4) ROW(256, 64, 4)
-#define TL_ATTENTION_GRAD_QUERY_BF16(ROW)                                                 \
-  ROW(16, 64, 4) ROW(32, 64, 4) ROW(64, 64, 4) ROW(96, 64, 4) ROW(128, 64, 4) ROW(192, 32, 4) \
-  ROW(256, 32, 4)
-#define TL_ATTENTION_GRAD_KEY_BF16(ROW)                                                   \
-  ROW(16, 64, 4) ROW(32, 64, 4) ROW(64, 64, 4) ROW(96, 32, 4) ROW(128, 32, 4) ROW(192, 32, 4) \
-  ROW(256, 32, 4)
+#define TL_ATTENTION_BF16(ROW)                                                                 \
+  ROW(16, 64, 4)                                                                               \
+  ROW(16, 128, 4) ROW(32, 64, 4) ROW(32, 128, 4) ROW(64, 64, 4) ROW(64, 128, 4) ROW(96, 64, 4) \
+      ROW(96, 128, 4) ROW(128, 64, 4) ROW(128, 128, 4) ROW(192, 64, 4) ROW(256, 64, 4)
+#define TL_ATTENTION_GRAD_QUERY_BF16(ROW) \
+  ROW(16, 64, 4)                          \
+  ROW(32, 64, 4) ROW(64, 64, 4) ROW(96, 64, 4) ROW(128, 64, 4) ROW(192, 32, 4) ROW(256, 32, 4)
+#define TL_ATTENTION_GRAD_KEY_BF16(ROW) \
+  ROW(16, 64, 4)                        \
+  ROW(32, 64, 4) ROW(64, 64, 4) ROW(96, 32, 4) ROW(128, 32, 4) ROW(192, 32, 4) ROW(256, 32, 4)
 /* Wider heads than this have blocks for dk and others for dv: their sums fill the registers. */
 enum { TL_ATTENTION_BOTH_MAX = 128 };
 /* Bytes of a row of bf16 in shared memory: 8 rows, one below the other, lie in different banks. */
 #define TL_ATTENTION_PITCH(width) (2 * (width) + 16)
 
 /* width, chunk; 256 threads own 64 rows. */
-#define TL_ATTENTION_F32(ROW)                                                     \
-  ROW(16, 64) ROW(16, 128) ROW(32, 64) ROW(32, 128) ROW(64, 64) ROW(64, 128) ROW(128, 64) \
-  ROW(128, 128) ROW(256, 64) ROW(256, 128)
+#define TL_ATTENTION_F32(ROW)                                                               \
+  ROW(16, 64)                                                                               \
+  ROW(16, 128) ROW(32, 64) ROW(32, 128) ROW(64, 64) ROW(64, 128) ROW(128, 64) ROW(128, 128) \
+      ROW(256, 64) ROW(256, 128)
 #define TL_ATTENTION_GRAD_F32(ROW) ROW(16, 64) ROW(32, 64) ROW(64, 64) ROW(128, 64) ROW(256, 64)
 enum {
   TL_ATTENTION_F32_ROWS = 64,
@@ -83,9 +85,9 @@ enum {
   TL_ATTENTION_F32_SLICE = 32  /* channels or stream rows in shared memory at a time */
 };
 /* Floats of the slices of own rows and of `chunk` stream rows, or of whole rows. */
-#define TL_ATTENTION_F32_STAGE(width, chunk)                                        \
-  (TL_ATTENTION_F32_SLICE * ((width) > TL_ATTENTION_F32_PITCH + (chunk) + 4         \
-                                 ? (width)                                          \
+#define TL_ATTENTION_F32_STAGE(width, chunk)                                \
+  (TL_ATTENTION_F32_SLICE * ((width) > TL_ATTENTION_F32_PITCH + (chunk) + 4 \
+                                 ? (width)                                  \
                                  : TL_ATTENTION_F32_PITCH + (chunk) + 4))
 
 #endif
