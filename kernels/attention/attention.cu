@@ -1,4 +1,4 @@
-// attention.cu - the forward pass of bf16 heads: attention.h says what, attention_args.h where.
+// attention.cu - the forward pass of bf16 heads: attention.h says what, attention_args.h which rows.
 //
 // Keys and values of a chunk lie in shared memory; scores, weights and O in registers. Copies of
 // the values run under the scores, copies of the next keys under the values' product:
@@ -103,7 +103,7 @@ struct Forward {
   // Merges a part into the total, which the last part takes back into `s`. The two loops stay
   // apart (volatile): together they need more registers than there are.
   static __device__ __forceinline__ void end_part(const tl_attention_args &g, int row, int first,
-                                                  int end, bool is_first, bool is_last,
+                                                  int end, bool is_only, bool is_last,
                                                   volatile float *kept, Total &total, State &s) {
     Merge m[2];
 #pragma unroll
@@ -114,7 +114,7 @@ struct Forward {
       m[r] = merge(total.begun[r], sees, total.t[r], total.l[r], s.t[r], l);
       total.begun[r] = total.begun[r] || sees;
     }
-    if (is_first && is_last) return;  // nothing to merge, and no memory was asked for
+    if (is_only) return;
     kept += threadIdx.x;
 #pragma unroll
     for (int i = 0; i < width / 8; i++)
@@ -150,17 +150,35 @@ struct Forward {
     }
   }
 
+  // Scores of `count` keys from `first` on: into the maximum, then into weights.
+  static __device__ __forceinline__ void soften(const tl_attention_args &g, const Keys<chunk> &at,
+                                                const WarpRows &own, int row, Scores &s,
+                                                State &state) {
+    const int first = at.chunk, count = at.count(g);
+    const Seen seen[2] = {keys_seen(g, row, first, count), keys_seen(g, row + 8, first, count)};
+    const bool some = some_see(g, own, first, count);
+    const bool all = count == chunk && all_see(g, own, first, count);
+    if (at.measures()) {
+      if (some && all) measure<false>(s, seen, state);
+      if (some && !all) measure<true>(s, seen, state);
+      if (at.ends_block(g)) raise(g, state);
+    }
+    if (!at.weighs(g)) return;
+    if (some && all) weigh<false>(g, seen, s, state);
+    if (some && !all) weigh<true>(g, seen, s, state);
+  }
+
+  static __device__ __forceinline__ void load_keys(const tl_attention_args &g, const Piece &p,
+                                                   const Keys<chunk> &at, int kv_head,
+                                                   const tl_attention_matrix &from, uint32_t to) {
+    load_rows<width, chunk, THREADS>(from, int64_t(p.start) + at.chunk, kv_head, at.count(g), to);
+  }
+
   static __device__ __forceinline__ void piece(const tl_attention_args &g, const Piece &p, int head,
                                                unsigned char *shared) {
     const uint32_t base = shared_address(shared);
-    const int warp_row = threadIdx.x / 32 * 16, row = p.offset + warp_row + threadIdx.x % 32 / 4;
-    const int kv_head = head / g.group;
-    const uint32_t a = place_a<width>(base, warp_row);
-    const uint32_t keys = place_along<width>(base + KEYS);
-    const uint32_t values = place_across<width>(base + VALUES);
-    // Rows of this warp: warp_first .. warp_last; past the piece there are none.
-    const int warp_first = p.offset + warp_row;
-    const int warp_last = warp_row + 16 < p.count ? warp_first + 15 : p.offset + p.count - 1;
+    const WarpRows own = warp_rows(p);
+    const int row = own.first + threadIdx.x % 32 / 4, kv_head = head / g.group;
     Keys<chunk> at = Keys<chunk>::begin(g, p);
     State state;
     Total total = {
@@ -169,60 +187,43 @@ struct Forward {
         {false, false}
     };
     int part_first = at.first;
-    bool is_first = true;
     begin_part(state);
     __syncthreads();  // the piece before has been read
-    load_rows<width, ROWS, THREADS>(g.q, p.start + p.offset, head, p.count, base);
-    load_rows<width, chunk, THREADS>(g.k, p.start + at.chunk, kv_head, at.count(g), base + KEYS);
+    load_rows<width, ROWS, THREADS>(g.q, int64_t(p.start) + p.offset, head, p.count, base);
+    load_keys(g, p, at, kv_head, g.k, base + KEYS);
     copy_commit();
 #pragma unroll 1
     while (!at.done()) {
-      const int count = at.count(g), first = at.chunk;
-      const bool weighs = at.weighs(g), measures = at.measures();
-      const bool ends_block = at.ends_block(g), ends_part = at.ends_part(g);
-      const int part_end = at.block_end(g);
-      if (weighs)
-        load_rows<width, chunk, THREADS>(g.v, p.start + first, kv_head, count, base + VALUES);
+      const Keys<chunk> now = at;
+      const bool some = some_see(g, own, now.chunk, now.count(g));
+      Scores s;
+      if (now.weighs(g)) load_keys(g, p, now, kv_head, g.v, base + VALUES);
       copy_commit();
       copy_wait<1>();
       __syncthreads();  // keys are there
-      const Seen seen[2] = {keys_seen(g, row, first, count), keys_seen(g, row + 8, first, count)};
-      const int last = warp_last - first < count - 1 ? warp_last - first : count - 1;
-      const bool active =
-          warp_first <= warp_last && last >= 0 && warp_first - g.window + 1 <= first + count - 1;
-      const bool full = count == chunk && warp_first >= first + chunk - 1 &&
-                        warp_first + 15 - g.window + 1 <= first;
-      Scores s;
-      if (active) multiply_along<width, chunk>(a, keys, s);
+      if (some)
+        multiply_along<width, chunk>(place_a<width>(base, own.first - p.offset),
+                                     place_along<width>(base + KEYS), s);
       __syncthreads();  // keys have been read
       at.next(g);
-      if (!at.done())
-        load_rows<width, chunk, THREADS>(g.k, p.start + at.chunk, kv_head, at.count(g),
-                                         base + KEYS);
+      if (!at.done()) load_keys(g, p, at, kv_head, g.k, base + KEYS);
       copy_commit();
-      if (measures) {
-        if (active && full) measure<false>(s, seen, state);
-        if (active && !full) measure<true>(s, seen, state);
-        if (ends_block) raise(g, state);
-      }
-      if (weighs) {
-        if (active && full) weigh<false>(g, seen, s, state);
-        if (active && !full) weigh<true>(g, seen, s, state);
+      soften(g, now, own, row, s, state);
+      if (now.weighs(g)) {
         copy_wait<1>();
         __syncthreads();  // values are there
-        if (active) add_values(values, s, last, state);
+        if (some) add_values(place_across<width>(base + VALUES), s, own.last - now.chunk, state);
         __syncthreads();  // and have been read
       }
-      if (ends_part) {
-        end_part(g, row, part_first, part_end, is_first, at.done(), (float *)(shared + TOTAL),
-                 total, state);
-        is_first = false;
-        if (at.done()) break;
-        begin_part(state);
-        part_first = part_end;
-      }
+      if (!now.ends_part(g)) continue;
+      const bool is_only = at.done() && part_first == at.first;
+      end_part(g, row, part_first, now.block_end(g), is_only, at.done(), (float *)(shared + TOTAL),
+               total, state);
+      if (at.done()) break;
+      begin_part(state);
+      part_first = now.block_end(g);
     }
-    if (warp_first <= warp_last) finish(g, p, head, row, total, state);
+    if (own.first <= own.last) finish(g, p, head, row, total, state);
   }
 
   static __device__ __forceinline__ void run(const tl_attention_args &g) {
@@ -238,7 +239,7 @@ struct Forward {
 };
 
 #define KERNEL(width, chunk, warps)                                                   \
-  extern "C" __global__ void __launch_bounds__(32 * (warps))                          \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                       \
       attention_bf16_##width##_##chunk(const __grid_constant__ tl_attention_args g) { \
     Forward<width, chunk, warps>::run(g);                                             \
   }

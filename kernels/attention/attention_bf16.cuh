@@ -101,6 +101,24 @@ GPU void round_weights(const float (&w)[columns / 8][4], int i, uint32_t (&a)[4]
   a[3] = bf16_pair(w[2 * i + 1][2], w[2 * i + 1][3]);
 }
 
+// The rows of a piece that a warp owns: first .. last of the segment, none where last < first.
+struct WarpRows {
+  int first, last;
+};
+
+GPU WarpRows warp_rows(const Piece &p) {
+  const int row = threadIdx.x / 32 * 16, first = p.offset + row;
+  return {first, row + 16 < p.count ? first + 15 : p.offset + p.count - 1};
+}
+
+// Whether some row, and every row, sees some of, and all of, `count` keys from `key` on.
+GPU bool some_see(const tl_attention_args &g, const WarpRows &w, int key, int count) {
+  return w.first <= w.last && w.last >= key && w.first - g.window + 1 <= key + count - 1;
+}
+GPU bool all_see(const tl_attention_args &g, const WarpRows &w, int key, int count) {
+  return w.first >= key + count - 1 && w.first + 15 - g.window + 1 <= key;
+}
+
 template <int width>
 GPU void clear(float (&acc)[width / 8][4]) {
 #pragma unroll
@@ -117,8 +135,7 @@ GPU void store_rows(const tl_attention_output &out, int64_t row, int head, int c
 #pragma unroll
   for (int i = 0; i < width / 8; i++) {
     const int channel = 8 * i + 2 * t;
-    if (g < count)
-      store_two(out, row + g, head, channel, factor * acc[i][0], factor * acc[i][1]);
+    if (g < count) store_two(out, row + g, head, channel, factor * acc[i][0], factor * acc[i][1]);
     if (g + 8 < count)
       store_two(out, row + g + 8, head, channel, factor * acc[i][2], factor * acc[i][3]);
   }

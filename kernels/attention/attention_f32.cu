@@ -59,8 +59,7 @@ struct Forward {
       const int j = column_of(i);
       float p[4];
 #pragma unroll
-      for (int r = 0; r < 4; r++)
-        p[r] = is_in(seen[r], j) ? weight(g, s[r][i], state.t[r]) : 0.0f;
+      for (int r = 0; r < 4; r++) p[r] = is_in(seen[r], j) ? weight(g, s[r][i], state.t[r]) : 0.0f;
       *(float4 *)(weights + j * PITCH + y) = make_float4(p[0], p[1], p[2], p[3]);
     }
     __syncwarp();
@@ -159,7 +158,7 @@ struct Forward {
 };
 
 #define KERNEL(width, chunk)                                                         \
-  extern "C" __global__ void __launch_bounds__(THREADS)                              \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1)                           \
       attention_f32_##width##_##chunk(const __grid_constant__ tl_attention_args g) { \
     Forward<width, chunk>::run(g);                                                   \
   }

@@ -48,7 +48,7 @@ GPU float4 load_four(const Rows &m, int row, int channel) {
 // Channels channel .. channel + 31 of `rows` rows, [channel][row].
 template <int rows, int pitch>
 GPU void stage_channels(const Rows &m, int channel, float *to) {
-#pragma unroll 2
+#pragma unroll 1
   for (int i = threadIdx.x; i < rows * SLICE / 4; i += THREADS) {
     const int row = i % rows, c = i / rows * 4;
     const float4 x = load_four(m, row, channel + c);

@@ -71,17 +71,18 @@ struct GradQuery {
     PITCH = TL_ATTENTION_PITCH(width),
     ROWS = 16 * warps,
     THREADS = 32 * warps,
-    GRAD = ROWS * PITCH, // queries stand before
-    STREAM = 2 * GRAD,   // twice: keys, values
+    GRAD = ROWS * PITCH,  // queries stand before
+    STREAM = 2 * GRAD,    // twice: keys, values
     HALF = chunk * PITCH
   };
   typedef float Scores[chunk / 8][4];
+  typedef float Sum[width / 8][4];
 
   static __device__ __forceinline__ void load(const tl_attention_args &g, const Piece &p,
                                               int kv_head, int first, uint32_t to) {
     const int left = p.offset + p.count - first, count = left < chunk ? left : chunk;
-    load_rows<width, chunk, THREADS>(g.k, p.start + first, kv_head, count, to);
-    load_rows<width, chunk, THREADS>(g.v, p.start + first, kv_head, count, to + HALF);
+    load_rows<width, chunk, THREADS>(g.k, int64_t(p.start) + first, kv_head, count, to);
+    load_rows<width, chunk, THREADS>(g.v, int64_t(p.start) + first, kv_head, count, to + HALF);
   }
 
   // s becomes ds.
@@ -100,58 +101,62 @@ struct GradQuery {
       }
   }
 
+  // `count` keys from `first` on, which lie in `slot`.
+  static __device__ __forceinline__ void work(const tl_attention_args &g, const WarpRows &own,
+                                              int first, int count, uint32_t a, uint32_t slot,
+                                              const float2 (&sums)[2], Sum &dq) {
+    const int row = own.first + threadIdx.x % 32 / 4;
+    const Seen seen[2] = {keys_seen(g, row, first, count), keys_seen(g, row + 8, first, count)};
+    Scores s, grad;
+    multiply_along<width, chunk>(a, place_along<width>(slot), s);
+    multiply_along<width, chunk>(a + GRAD, place_along<width>(slot + HALF), grad);
+    if (count == chunk && all_see(g, own, first, count))
+      weigh<false>(g, seen, sums, s, grad);
+    else
+      weigh<true>(g, seen, sums, s, grad);
+#pragma unroll
+    for (int i = 0; i < chunk / 16; i++) {
+      if (16 * i > own.last - first) break;  // no row of the warp sees these
+      uint32_t ds[4];
+      round_weights<chunk>(s, i, ds);
+      multiply_across<width>(ds, place_across<width>(slot) + i * 16 * PITCH, dq);
+    }
+  }
+
   static __device__ __forceinline__ void piece(const tl_attention_args &g, const Piece &p, int head,
                                                unsigned char *shared) {
     const uint32_t base = shared_address(shared);
-    const int warp_row = threadIdx.x / 32 * 16, lane_row = warp_row + threadIdx.x % 32 / 4;
-    const int kv_head = head / g.group, row = p.offset + lane_row;
-    const int warp_first = p.offset + warp_row, end = p.offset + p.count;
-    const int warp_last = warp_row + 16 < p.count ? warp_first + 15 : end - 1;
-    const uint32_t a = place_a<width>(base, warp_row);
-    const float2 *sums = sums_of(g, p.start + p.offset + lane_row, head);
+    const WarpRows own = warp_rows(p);
+    const int warp_row = own.first - p.offset, lane_row = warp_row + threadIdx.x % 32 / 4;
+    const int kv_head = head / g.group, end = p.offset + p.count;
+    const int64_t packed = int64_t(p.start) + p.offset;
+    const float2 *from = sums_of(g, packed + lane_row, head);
     const float2 none = make_float2(0.0f, 0.0f);
-    const float2 own[2] = {lane_row < p.count ? sums[0] : none,
-                           lane_row + 8 < p.count ? sums[8] : none};
-    float dq[width / 8][4];
-    clear<width>(dq);
+    const float2 sums[2] = {lane_row < p.count ? from[0] : none,
+                            lane_row + 8 < p.count ? from[8] : none};
     int first = p.offset - g.window + 1 > 0 ? (p.offset - g.window + 1) / 16 * 16 : 0;
-    uint32_t slot = base + STREAM;
+    int slot = STREAM;
+    Sum dq;
+    clear<width>(dq);
     __syncthreads();  // the piece before has been read
-    load_rows<width, ROWS, THREADS>(g.q, p.start + p.offset, head, p.count, base);
-    load_rows<width, ROWS, THREADS>(g.grad, p.start + p.offset, head, p.count, base + GRAD);
-    load(g, p, kv_head, first, slot);
+    load_rows<width, ROWS, THREADS>(g.q, packed, head, p.count, base);
+    load_rows<width, ROWS, THREADS>(g.grad, packed, head, p.count, base + GRAD);
+    load(g, p, kv_head, first, base + slot);
     copy_commit();
 #pragma unroll 1
     for (; first < end; first += chunk) {
-      const uint32_t other = 2 * (base + STREAM) + 2 * HALF - slot;
-      if (end - first > chunk) load(g, p, kv_head, first + chunk, other);
+      const int other = 2 * STREAM + 2 * HALF - slot;
+      if (end - first > chunk) load(g, p, kv_head, first + chunk, base + other);
       copy_commit();
       copy_wait<1>();
       __syncthreads();  // this chunk is there
       const int count = end - first < chunk ? end - first : chunk;
-      const int last = warp_last - first < count - 1 ? warp_last - first : count - 1;
-      if (warp_first <= warp_last && last >= 0 && warp_first - g.window + 1 <= first + count - 1) {
-        const Seen seen[2] = {keys_seen(g, row, first, count), keys_seen(g, row + 8, first, count)};
-        Scores s, grad;
-        multiply_along<width, chunk>(a, place_along<width>(slot), s);
-        multiply_along<width, chunk>(a + GRAD, place_along<width>(slot + HALF), grad);
-        if (count == chunk && warp_first >= first + chunk - 1 &&
-            warp_first + 15 - g.window + 1 <= first)
-          weigh<false>(g, seen, own, s, grad);
-        else
-          weigh<true>(g, seen, own, s, grad);
-#pragma unroll
-        for (int i = 0; i < chunk / 16; i++) {
-          if (16 * i > last) break;  // no row of the warp sees these
-          uint32_t ds[4];
-          round_weights<chunk>(s, i, ds);
-          multiply_across<width>(ds, place_across<width>(slot) + i * 16 * PITCH, dq);
-        }
-      }
+      if (some_see(g, own, first, count))
+        work(g, own, first, count, place_a<width>(base, warp_row), base + slot, sums, dq);
       __syncthreads();  // and has been read
       slot = other;
     }
-    store_rows<width>(g.out, int64_t(p.start) + warp_first, head, p.count - warp_row, g.scale, dq);
+    store_rows<width>(g.out, packed + warp_row, head, p.count - warp_row, g.scale, dq);
   }
 
   static __device__ __forceinline__ void run(const tl_attention_args &g) {
@@ -163,9 +168,9 @@ struct GradQuery {
   }
 };
 
-#define KERNEL(width, chunk, warps)                                                     \
-  extern "C" __global__ void __launch_bounds__(32 * (warps))                            \
-      attention_grad_query_bf16_##width(const __grid_constant__ tl_attention_args g) {  \
-    GradQuery<width, chunk, warps>::run(g);                                             \
+#define KERNEL(width, chunk, warps)                                                    \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                        \
+      attention_grad_query_bf16_##width(const __grid_constant__ tl_attention_args g) { \
+    GradQuery<width, chunk, warps>::run(g);                                            \
   }
 TL_ATTENTION_GRAD_QUERY_BF16(KERNEL)

@@ -22,8 +22,7 @@ struct GradQuery {
     for (int i = 0; i < chunk / 16; i++) {
       float ds[4];
 #pragma unroll
-      for (int r = 0; r < 4; r++)
-        ds[r] = weight(g, s[r][i], sums[r].x) * (grad[r][i] - sums[r].y);
+      for (int r = 0; r < 4; r++) ds[r] = weight(g, s[r][i], sums[r].x) * (grad[r][i] - sums[r].y);
       *(float4 *)(weights + column_of(i) * PITCH + threadIdx.x / 16 * 4) =
           make_float4(ds[0], ds[1], ds[2], ds[3]);
     }
@@ -158,13 +157,13 @@ struct GradKey {
   }
 };
 
-#define KERNEL(width, chunk)                                                        \
-  extern "C" __global__ void __launch_bounds__(THREADS)                             \
+#define KERNEL(width, chunk)                                                          \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1)                            \
       attention_grad_query_f32_##width(const __grid_constant__ tl_attention_args g) { \
-    GradQuery<width, chunk>::run(g);                                                \
-  }                                                                                 \
-  extern "C" __global__ void __launch_bounds__(THREADS)                             \
-      attention_grad_key_f32_##width(const __grid_constant__ tl_attention_args g) { \
-    GradKey<width, chunk>::run(g);                                                  \
+    GradQuery<width, chunk>::run(g);                                                  \
+  }                                                                                   \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1)                            \
+      attention_grad_key_f32_##width(const __grid_constant__ tl_attention_args g) {   \
+    GradKey<width, chunk>::run(g);                                                    \
   }
 TL_ATTENTION_GRAD_F32(KERNEL)

@@ -19,11 +19,11 @@ struct GradKey {
     PITCH = TL_ATTENTION_PITCH(width),
     ROWS = 16 * warps,
     THREADS = 32 * warps,
-    TILE = ROWS * PITCH, // keys, then values
-    STREAM = 2 * TILE,   // twice: queries, do, and (lse, delta) of each
+    TILE = ROWS * PITCH,  // keys, then values
+    STREAM = 2 * TILE,    // twice: queries, do, and (lse, delta) of each
     HALF = chunk * PITCH,
     SLOT = 2 * HALF + 8 * chunk,
-    LEVEL = ROWS * width // floats of dk or dv that wait
+    LEVEL = ROWS * width  // floats of dk or dv that wait
   };
   typedef float Scores[chunk / 8][4];
   typedef float Sum[width / 8][4];
@@ -87,9 +87,15 @@ struct GradKey {
     }
   }
 
-  static __device__ __forceinline__ void work(const tl_attention_args &g, uint32_t own,
-                                              uint32_t slot, const float4 *sums,
-                                              const Seen (&seen)[2], bool full, Sum &dk, Sum &dv) {
+  // `count` queries from `first` on, which lie in `slot`.
+  static __device__ __forceinline__ void work(const tl_attention_args &g, const WarpRows &keys,
+                                              int first, int count, uint32_t own, uint32_t slot,
+                                              const float4 *sums, Sum &dk, Sum &dv) {
+    const int row = keys.first + threadIdx.x % 32 / 4;
+    const Seen seen[2] = {queries_seen(g, row, first, count),
+                          queries_seen(g, row + 8, first, count)};
+    const bool full =
+        count == chunk && first >= keys.first + 15 && first + chunk - 1 - keys.first < g.window;
     Scores p;
     multiply_along<width, chunk>(own, place_along<width>(slot), p);
     if (full)
@@ -127,10 +133,8 @@ struct GradKey {
   static __device__ __forceinline__ void piece(const tl_attention_args &g, const Piece &p,
                                                int kv_head, unsigned char *shared, float *stack) {
     const uint32_t base = shared_address(shared);
-    const int warp_row = threadIdx.x / 32 * 16, row = p.offset + warp_row + threadIdx.x % 32 / 4;
-    const int warp_first = p.offset + warp_row;
-    const int warp_last = warp_row + 16 < p.count ? warp_first + 15 : p.offset + p.count - 1;
-    const int begin = p.offset / 16 * 16, end = queries_end(g, p);
+    const WarpRows keys = warp_rows(p);
+    const int warp_row = keys.first - p.offset, begin = p.offset / 16 * 16, end = queries_end(g, p);
     const int heads_end = (kv_head + 1) * g.group;
     const uint32_t own = place_a<width>(base, warp_row);
     const int64_t packed = int64_t(p.start) + p.offset;
@@ -153,14 +157,11 @@ struct GradKey {
       copy_wait<1>();
       __syncthreads();  // this chunk is there
       const int count = end - at.first < chunk ? end - at.first : chunk;
-      if (warp_first <= warp_last && at.first + count - 1 >= warp_first &&
-          at.first - warp_last < g.window) {
-        const Seen seen[2] = {queries_seen(g, row, at.first, count),
-                              queries_seen(g, row + 8, at.first, count)};
-        const bool full = count == chunk && at.first >= warp_first + 15 &&
-                          at.first + chunk - 1 - warp_first < g.window;
+      if (keys.first <= keys.last && at.first + count - 1 >= keys.first &&
+          at.first - keys.last < g.window) {
         const int place = STREAM + slot * SLOT;
-        work(g, own, base + place, (const float4 *)(shared + place + 2 * HALF), seen, full, dk, dv);
+        work(g, keys, at.first, count, own, base + place,
+             (const float4 *)(shared + place + 2 * HALF), dk, dv);
       }
       if (next.head != at.head && next.head % g.leaf_heads == 0)
         end_leaf(g, (at.head - kv_head * g.group) / g.leaf_heads, stack, next.head == heads_end, dk,
@@ -201,7 +202,7 @@ GPU void grad_key(const tl_attention_args &g) {
 }
 
 #define KERNEL(width, chunk, warps)                                                  \
-  extern "C" __global__ void __launch_bounds__(32 * (warps))                         \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                      \
       attention_grad_key_bf16_##width(const __grid_constant__ tl_attention_args g) { \
     grad_key<width, chunk, warps>(g);                                                \
   }
