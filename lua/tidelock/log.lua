@@ -16,7 +16,7 @@ Log.__index = Log
 --- Opens files for writing; every record goes to all of them.
 ---@param paths string[]
 function log.open(paths)
-  local self = setmetatable({ files = {} }, Log)
+  local self = setmetatable({ files = {}, paths = {} }, Log)
   for i, path in ipairs(paths) do
     local file, message = io.open(path, "w")
     if not file then
@@ -24,6 +24,7 @@ function log.open(paths)
       error({ status = 2, message = "tidelock: cannot write " .. message }, 0)
     end
     self.files[i] = file
+    self.paths[i] = path
   end
   return self
 end
@@ -43,9 +44,10 @@ end
 --- Write one record.
 function Log:write(record)
   local text = core.json.encode(finite(record))
-  for _, file in ipairs(self.files) do
-    file:write(text, "\n")
-    file:flush()
+  for i, file in ipairs(self.files) do
+    local written, message = file:write(text, "\n")
+    if written then written, message = file:flush() end
+    if not written then error(("%s: cannot write it: %s"):format(self.paths[i], message), 0) end
   end
 end
 
