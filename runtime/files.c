@@ -6,8 +6,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sha2.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -146,6 +149,58 @@ tl_status tl_file_mkdirs(const char *path) {
 
 /* ---- mapping ---- */
 
+/* Mapped files by address, so that a page that is gone can be told by name. A file that finds no
+** entry free is told without its name. */
+enum { MAPPINGS_KNOWN = 64, PATH_SHOWN = 256 };
+static struct {
+  _Atomic(const char *) data;
+  int64_t bytes;
+  char path[PATH_SHOWN];
+} known[MAPPINGS_KNOWN];
+static pthread_once_t watched = PTHREAD_ONCE_INIT;
+
+static void say(const char *text) {
+  if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(1);
+}
+
+/* A page of a mapping has no file behind it any more. Only calls that a signal allows. */
+static void lost_page(int number, siginfo_t *info, void *context) {
+  const char *at = info->si_addr;
+  (void)number, (void)context;
+  say("tidelock: ");
+  for (int i = 0; i < MAPPINGS_KNOWN; i++) {
+    const char *data = atomic_load(&known[i].data);
+    if (data != NULL && at >= data && at < data + known[i].bytes) say(known[i].path);
+  }
+  say(": the file became shorter while it was read\n");
+  _exit(1);
+}
+
+static void watch_pages(void) {
+  struct sigaction action = {.sa_sigaction = lost_page, .sa_flags = SA_SIGINFO};
+  sigaction(SIGBUS, &action, NULL);
+}
+
+static void remember(const char *path, const void *data, int64_t bytes) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_once(&watched, watch_pages);
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < MAPPINGS_KNOWN; i++) {
+    if (atomic_load(&known[i].data) != NULL) continue;
+    known[i].bytes = bytes;
+    snprintf(known[i].path, sizeof known[i].path, "%s", path);
+    atomic_store(&known[i].data, data);
+    break;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static void forget(const void *data) {
+  for (int i = 0; i < MAPPINGS_KNOWN; i++) {
+    if (atomic_load(&known[i].data) == data) atomic_store(&known[i].data, NULL);
+  }
+}
+
 tl_status tl_file_map(const char *path, tl_mapping *out) {
   tl_status status = TL_OK;
   struct stat about;
@@ -163,13 +218,17 @@ tl_status tl_file_map(const char *path, tl_mapping *out) {
       status = io_failure(path, "map it");
     else
       *out = (tl_mapping){.data = data, .bytes = about.st_size};
+    if (data != MAP_FAILED) remember(path, data, about.st_size);
   }
   close(file);
   return status;
 }
 
 void tl_file_unmap(tl_mapping *mapping) {
-  if (mapping->data != NULL) munmap((void *)(uintptr_t)mapping->data, (size_t)mapping->bytes);
+  if (mapping->data != NULL) {
+    forget(mapping->data);
+    munmap((void *)(uintptr_t)mapping->data, (size_t)mapping->bytes);
+  }
   *mapping = (tl_mapping){0};
 }
 

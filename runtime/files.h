@@ -45,7 +45,8 @@ tl_status tl_file_list(const char *path, tl_names *out);
 tl_status tl_file_glob(const char *pattern, tl_names *out);
 
 /* A read-only view of a whole file that needs no memory of its own: pages come and go. An empty
-** file has data == NULL. It must not shrink while it is mapped. */
+** file has data == NULL. Where it shrinks while it is mapped, the first touch of a page that is
+** gone ends the process with 1 and the name of the file. */
 typedef struct tl_mapping {
   const void *data;
   int64_t bytes;

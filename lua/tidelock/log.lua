@@ -16,7 +16,7 @@ Log.__index = Log
 --- Opens files for writing; every record goes to all of them.
 ---@param paths string[]
 function log.open(paths)
-  local self = setmetatable({ files = {} }, Log)
+  local self = setmetatable({ files = {}, paths = {} }, Log)
   for _, path in ipairs(paths) do self:add(path) end
   return self
 end
@@ -29,6 +29,7 @@ function Log:add(path)
     error({ status = 2, message = "tidelock: cannot write " .. message }, 0)
   end
   table.insert(self.files, file)
+  table.insert(self.paths, path)
 end
 
 --- `value` without the numbers that JSON cannot hold.
@@ -46,9 +47,10 @@ end
 --- Write one record.
 function Log:write(record)
   local text = core.json.encode(finite(record))
-  for _, file in ipairs(self.files) do
-    file:write(text, "\n")
-    file:flush()
+  for i, file in ipairs(self.files) do
+    local written, message = file:write(text, "\n")
+    if written then written, message = file:flush() end
+    if not written then error(("%s: cannot write it: %s"):format(self.paths[i], message), 0) end
   end
 end
 

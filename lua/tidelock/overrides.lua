@@ -35,7 +35,7 @@ function overrides.parse(words, problems)
   local list = {}
   for _, word in ipairs(words) do
     local key, text = word:match "^([%a_][%w_.]*)=(.*)$"
-    if not key then
+    if not key or ("." .. key .. "."):find("..", 1, true) then
       local foreign = hints.of(word:match "^[^=]*")
       problems:add(overrides.place, word, foreign or "expected key=value, as layout.tp=2")
     elseif text == "" then

@@ -27,11 +27,14 @@ local files = { "recipe.lua", "resolved.txt", "log.jsonl", "weights.safetensors"
 
 local function join(folder, name) return folder .. "/" .. name end
 
---- The summary of a finished run, or nil.
+--- The summary of a finished run, or nil: also where it is damaged.
 function runs.summary(folder)
   local text = core.files.exists(join(folder, "summary.json"))
     and core.files.read_all(join(folder, "summary.json"))
-  return text and core.json.decode(text) or nil
+  local good, summary = pcall(core.json.decode, text or "")
+  local whole = good and type(summary) == "table" and type(summary.key) == "string"
+    and math.type(summary.steps) == "integer" and type(summary.weights_hash) == "string"
+  return whole and summary or nil
 end
 
 --- Remove the files of a run, then the folder, as far as nothing else lies in it.
@@ -60,7 +63,9 @@ end
 local function steps_of(records)
   local by_step = {}
   for _, record in ipairs(records or {}) do
-    if record.step then by_step[record.step] = record end
+    if record.step and record.loss_bits and record.grad_norm_bits then
+      by_step[record.step] = record
+    end
   end
   return by_step
 end
@@ -86,7 +91,11 @@ function runs.open(root, name, key)
     self.reference_steps = steps_of(log.read(join(folder, "log.jsonl")))
     self.folder = first_free(base)
   end
-  core.files.mkdirs(self.folder)
+  local made, message = pcall(core.files.mkdirs, self.folder)
+  if not made then
+    message = message:gsub("^[^\n]-%.lua:%d+: ", "")
+    error({ status = 2, message = "tidelock: --runs: " .. message }, 0)
+  end
   return self
 end
 
@@ -158,6 +167,10 @@ function Run:finish(summary)
     screen.plural(self.compared, "loss"), screen.plural(self.compared, "gradient norm"))
   text = text .. (same_length and "weights " .. summary.weights_hash
     or ("weights not compared: it has %s"):format(screen.plural(other.steps, "step")))
+  local both = math.min(summary.steps, other.steps)
+  if self.compared < both then
+    text = text .. (" (its log.jsonl lacks %s)"):format(screen.plural(both - self.compared, "step"))
+  end
   if summary.steps > other.steps then
     replace_reference(self)
     return { saved = self.folder, equal = true, text = text }

@@ -1,5 +1,6 @@
 local core = require "tidelock.core"
 local new_folder = require "support.folder"
+local support = require "support"
 
 local function contains(text, message) assert.matches(text, message, 1, true) end
 local files = core.files
@@ -16,6 +17,21 @@ describe("files", function()
     assert.is_true(files.is_directory(folder.root))
     assert.is_false(files.is_directory(path))
     assert.equal(4, files.size(path))
+  end)
+
+  it("end the process with the name of a mapped one that is cut", function()
+    local path = folder:write("tokens.bin", ("\1\0"):rep(100000))
+    local script = folder:write("cut.lua", ([=[
+      local data, tl = require "tidelock.data", require "tidelock"
+      local source = data.open(tl.data.tokens { %q, dtype = "uint16" },
+        { length = 8, vocab = 9, seed = 0, samples = 4 })
+      io.open(%q, "wb"):close()
+      for step = 0, 1000 do source:micro(step, 4, 0, 4) end
+    ]=]):format(path, path))
+    local pipe = io.popen(("%s lua %s 2>&1"):format(support.program, script))
+    local text = pipe:read "a"
+    assert.equal(1, select(3, pipe:close()))
+    assert.equal("tidelock: " .. path .. ": the file became shorter while it was read\n", text)
   end)
 
   it("answer nil and a message with the path for what is absent", function()

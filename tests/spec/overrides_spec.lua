@@ -22,13 +22,15 @@ describe("a word of the command line", function()
 
   it("is refused when it is neither, with what to write", function()
     local _, text = parse("layout.tp", "layout.tp=", "layout={ dp = ",
-      "layout={ f = function() end }")
+      "layout={ f = function() end }", "layout.=3", "layout..tp=2")
     assert.equal([[
 command line: layout: is no Lua literal: unexpected symbol near <eof>
 command line: layout: is no literal: a function cannot stand here
+command line: layout..tp=2: expected key=value, as layout.tp=2
+command line: layout.=3: expected key=value, as layout.tp=2
 command line: layout.tp: expected key=value, as layout.tp=2
 command line: layout.tp: nothing stands behind =; to unset a field write layout.tp=nil
-4 errors; nothing was started]], text)
+6 errors; nothing was started]], text)
   end)
 end)
 

@@ -1,0 +1,54 @@
+--- Folders of runs that a crash, a full disk or a hand has damaged.
+local core = require "tidelock.core"
+local log = require "tidelock.log"
+local new_folder = require "support.folder"
+local runs = require "tidelock.runs"
+
+local key = "5e1c09af77d2c340"
+local summary = { key = key, steps = 2, weights_hash = "9d41c7e2a05b88f3" }
+
+local function record(step)
+  return { step = step, loss = 1, loss_bits = "3f800000", grad_norm = 1,
+    grad_norm_bits = "3f800000" }
+end
+
+--- A finished run whose log is `text`; then what a second run of two steps is told.
+local function verdict_of(text)
+  local root = new_folder().root
+  local first = runs.open(root, "small", key)
+  core.files.write_atomic(first:path "log.jsonl", text)
+  first:finish(summary)
+  local second = runs.open(root, "small", key)
+  for step = 1, 2 do second:compare(record(step)) end
+  return second:finish(summary)
+end
+
+describe("a run whose key is known", function()
+  it("says how many records of a damaged log it could not compare", function()
+    for _, text in ipairs { "", "{", '{"step":1}\n', "3\n" } do
+      local verdict = verdict_of(text)
+      assert.is_true(verdict.equal)
+      assert.matches("its log.jsonl lacks 2 steps", verdict.text, 1, true)
+    end
+  end)
+
+  it("takes the folder of a damaged summary for that of an unfinished run", function()
+    for _, text in ipairs { "", "{", "3", "{}", '{"key":"' .. key .. '"}' } do
+      local root = new_folder().root
+      local first = runs.open(root, "small", key)
+      core.files.write_atomic(first:path "summary.json", text)
+      local second = runs.open(root, "small", key)
+      assert.is_nil(second.reference)
+      assert.equal(first.folder, second.folder)
+    end
+  end)
+end)
+
+describe("records that cannot be written", function()
+  it("end the run", function()
+    local records = log.open { "/dev/full" }
+    local good, message = pcall(records.write, records, record(1))
+    assert.is_false(good)
+    assert.equal("/dev/full: cannot write it: No space left on device", message)
+  end)
+end)
