@@ -2,16 +2,33 @@
 #
 # Device code only: machine code for the named architectures, no PTX, so that the driver never
 # compiles. Contraction is off and no approximate unit is used but the exponential, which the code
-# names itself. Without nvcc the table is empty and the program runs on the host.
+# names itself. Without cubins the table is empty and the program runs on the host.
 set(TL_CUDA_ARCHS "90a" CACHE STRING "architectures that cubins are built for, such as 90a")
+set(TL_CUDA "auto" CACHE STRING "on, off, or auto: on where nvcc and a driver are found")
+set_property(CACHE TL_CUDA PROPERTY STRINGS auto on off)
 find_program(TL_NVCC nvcc HINTS /usr/local/cuda/bin)
+set(with_cuda OFF)
+if(TL_CUDA STREQUAL "on")
+  if(NOT TL_NVCC)
+    message(FATAL_ERROR "TL_CUDA is on and there is no nvcc; install the CUDA toolkit 13.0")
+  endif()
+  set(with_cuda ON)
+elseif(TL_CUDA STREQUAL "auto" AND TL_NVCC)
+  execute_process(COMMAND ldconfig -p OUTPUT_VARIABLE known_libraries ERROR_QUIET)
+  if(known_libraries MATCHES "libcuda\\.so\\.1")
+    set(with_cuda ON)
+  endif()
+elseif(NOT TL_CUDA MATCHES "^(auto|off)$")
+  message(FATAL_ERROR "TL_CUDA is ${TL_CUDA}; it can be on, off or auto")
+endif()
 
 set(images_c ${CMAKE_BINARY_DIR}/cuda_images.c)
-set(images_text "/* Written by the build. */\n#include \"runtime/cuda_images.h\"\n\n#include <stddef.h>\n\n")
+set(images_text "/* Written by the build. */\n#include \"runtime/cuda_images.h\"\n\n")
+string(APPEND images_text "#include <stddef.h>\n\n")
 set(images_rows "")
 set(image_count 0)
 set(TL_CUBINS "")
-if(TL_NVCC)
+if(with_cuda)
   file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*/*.cu)
   file(GLOB_RECURSE cuda_headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.h
        ${CMAKE_SOURCE_DIR}/kernels/*.cuh ${CMAKE_SOURCE_DIR}/runtime/random.h)
@@ -23,7 +40,8 @@ if(TL_NVCC)
       add_custom_command(
         OUTPUT ${cubin}
         COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cubins
-        COMMAND ${TL_NVCC} -cubin -std=c++17 --fmad=false -Xptxas --warn-on-spills -I ${CMAKE_SOURCE_DIR}
+        COMMAND ${TL_NVCC} -cubin -std=c++17 --fmad=false -Xptxas --warn-on-spills
+                -I ${CMAKE_SOURCE_DIR}
                 -gencode arch=compute_${arch},code=sm_${arch} -o ${cubin} ${source}
         DEPENDS ${source} ${cuda_headers}
         COMMENT "cubin ${name} for sm_${arch}"
@@ -32,7 +50,8 @@ if(TL_NVCC)
       set(label tl_cubin_${name}_${arch})
       string(APPEND images_text
         "__asm__(\".section .rodata\\n.balign 64\\n.global ${label}\\n${label}:\\n\"\n"
-        "        \".incbin \\\"${cubin}\\\"\\n.global ${label}_end\\n${label}_end:\\n.byte 0\\n.text\\n\");\n"
+        "        \".incbin \\\"${cubin}\\\"\\n\"\n"
+        "        \".global ${label}_end\\n${label}_end:\\n.byte 0\\n.text\\n\");\n"
         "extern const unsigned char ${label}[], ${label}_end[];\n")
       string(APPEND images_rows "    {\"${name}\", ${number}, ${label}, ${label}_end},\n")
       math(EXPR image_count "${image_count} + 1")

@@ -21,6 +21,12 @@ TL_TARGET_AVX512 static void exp2_avx512(const float *x, float *y, int64_t n) {
   exp2_rest(x, y, i, n);
 }
 
+TL_TARGET_BYTES static void exp2_bytes(const float *x, float *y, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(y + i, tl_exp2_x16_bytes(_mm512_loadu_ps(x + i)));
+  exp2_rest(x, y, i, n);
+}
+
 TL_TARGET_AVX2 static void exp2_avx2(const float *x, float *y, int64_t n) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, tl_exp2_x8(_mm256_loadu_ps(x + i)));
@@ -36,7 +42,7 @@ static void exp2_portable(const float *x, float *y, int64_t n) {
 void tl_exp2_many(const float *x, float *y, int64_t n) {
   switch (tl_simd_level()) {
 #if defined(__x86_64__)
-    case TL_SIMD_AVX512: exp2_avx512(x, y, n); break;
+    case TL_SIMD_AVX512: (tl_simd_bytes() ? exp2_bytes : exp2_avx512)(x, y, n); break;
     case TL_SIMD_AVX2: exp2_avx2(x, y, n); break;
 #endif
     default: exp2_portable(x, y, n); break;

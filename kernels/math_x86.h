@@ -41,38 +41,75 @@ TL_TARGET_AVX512 TL_INLINE __m512i tl_exp2_square_x16(__m512i l) {
   return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 }
 
-TL_TARGET_AVX512 TL_INLINE __m512 tl_exp2_x16(__m512 x) {
+/* The same with VBMI and VNNI: bits of any place become bytes in one instruction (each byte of the
+** first operand names the place, of two lanes at once), and bytes are added up in one. */
+TL_TARGET_BYTES TL_INLINE __m512i tl_exp2_square_x16_bytes(__m512i l) {
+  const __m512i h = _mm512_srli_epi32(l, 9);
+  const __m512i sum = _mm512_srli_epi32(_mm512_madd_epi16(h, h), 1);
+  const __m512i first = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x2d2c2b2a0d0c0b0a), l);
+  const __m512i second = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x3f302f2e1f100f0e), l);
+  const __m512i bits = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x2222222202020202), l);
+  const __mmask64 pick_first = _mm512_test_epi8_mask(bits, _mm512_set1_epi32(0x08102040));
+  const __mmask64 pick_second = _mm512_test_epi8_mask(bits, _mm512_set1_epi32(0x00010204));
+  __m512i terms = _mm512_maskz_mov_epi8(pick_first, first);
+  terms = _mm512_mask_add_epi8(terms, pick_second, terms, second);
+  return _mm512_dpbusd_epi32(sum, terms, _mm512_set1_epi8(1));
+}
+
+/* t of math.h: whole part and fraction, 9.23. */
+TL_TARGET_AVX512 TL_INLINE __m512i tl_exp2_fixed_x16(__m512 x) {
   const __m512i fraction = _mm512_set1_epi32(0x7fffff);
   const __m512 size = _mm512_min_ps(_mm512_abs_ps(x), _mm512_set1_ps(128.0f)); /* NaN: 128 */
   const __m512i q = _mm512_cvttps_epi32(_mm512_mul_ps(size, _mm512_set1_ps(8388608.0f)));
   const __mmask16 negative = _mm512_movepi32_mask(_mm512_castps_si512(x));
   const __mmask16 whole = _mm512_mask_testn_epi32_mask(negative, q, fraction);
-  __m512i t = _mm512_mask_xor_epi32(q, negative, q, _mm512_set1_epi32(-1));
-  t = _mm512_mask_add_epi32(t, whole, t, _mm512_set1_epi32(1));
-  const __m512i index = _mm512_srli_epi32(t, 17),
-                l = _mm512_and_si512(t, _mm512_set1_epi32(0x1ffff));
-  const __mmask16 upper = _mm512_test_epi32_mask(t, _mm512_set1_epi32(1 << 22));
-  const __m512i c0 = tl_lookup_x16(tl_exp2_base, index, upper);
-  const __m512i c12 = tl_lookup_x16(tl_exp2_slope, index, upper);
-  const __m512i c1 = _mm512_srli_epi32(c12, 16), three = _mm512_set1_epi32(3);
-  const __m512i c2 = _mm512_and_si512(c12, _mm512_set1_epi32(0xffff));
-  __m512i low = _mm512_slli_epi32(_mm512_and_si512(c0, three), 13);
-  low = _mm512_add_epi32(low, _mm512_set1_epi32(6114));
-  low = _mm512_add_epi32(low, _mm512_madd_epi16(c2, tl_exp2_square_x16(l))); /* both below 2^15 */
-  low = _mm512_add_epi32(low, _mm512_mullo_epi32(c1, _mm512_and_si512(l, three)));
-  const __m512i high = _mm512_mullo_epi32(c1, _mm512_srli_epi32(l, 2));
-  const __m512i sum = _mm512_srli_epi32(_mm512_add_epi32(high, _mm512_srli_epi32(low, 2)), 13);
-  const __m512i mantissa = _mm512_add_epi32(_mm512_srli_epi32(c0, 2), sum);
-  const __m512i exponent =
-      _mm512_add_epi32(_mm512_andnot_si512(fraction, t), _mm512_set1_epi32(127 << 23));
+  const __m512i t = _mm512_mask_xor_epi32(q, negative, q, _mm512_set1_epi32(-1));
+  return _mm512_mask_add_epi32(t, whole, t, _mm512_set1_epi32(1));
+}
+
+/* The result from t and low = c2 * S(l) + 6114. By nested floors the mantissa is
+** (c0 + ((c1 * (l >> 1) + ((low + c1 * (l & 1)) >> 1)) >> 12)) >> 2, and nothing overflows. */
+TL_TARGET_AVX512 TL_INLINE __m512 tl_exp2_result_x16(__m512 x, __m512i t, __m512i l, __m512i c0,
+                                                     __m512i c1, __m512i low) {
+  const __mmask16 odd = _mm512_test_epi32_mask(t, _mm512_set1_epi32(1));
+  low = _mm512_srli_epi32(_mm512_mask_add_epi32(low, odd, low, c1), 1);
+  const __m512i high = _mm512_mullo_epi32(c1, _mm512_srli_epi32(l, 1));
+  const __m512i sum = _mm512_srli_epi32(_mm512_add_epi32(high, low), 12);
+  const __m512i mantissa = _mm512_srli_epi32(_mm512_add_epi32(c0, sum), 2);
+  const __m512i exponent = _mm512_add_epi32(_mm512_andnot_si512(_mm512_set1_epi32(0x7fffff), t),
+                                            _mm512_set1_epi32(127 << 23));
   const __mmask16 normal = _mm512_cmpge_epi32_mask(t, _mm512_set1_epi32(-126 * (1 << 23)));
   __m512i bits = _mm512_maskz_add_epi32(normal, exponent, mantissa);
-  bits = _mm512_mask_mov_epi32(bits, _mm512_cmpge_epi32_mask(t, _mm512_set1_epi32(1 << 30)),
-                               _mm512_set1_epi32(0x7f800000));
-  bits = _mm512_mask_mov_epi32(bits, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
-                               _mm512_set1_epi32((int)TL_NAN_BITS));
+  const __mmask16 special = _mm512_cmp_ps_mask(x, _mm512_set1_ps(128.0f), _CMP_NLT_UQ);
+  if (__builtin_expect(special != 0, 0)) {
+    bits = _mm512_mask_mov_epi32(bits, special, _mm512_set1_epi32(0x7f800000));
+    bits = _mm512_mask_mov_epi32(bits, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                                 _mm512_set1_epi32((int)TL_NAN_BITS));
+  }
   return _mm512_castsi512_ps(bits);
 }
+
+/* `square` and `add_product(low, c2, S)` are what the two versions do differently. */
+#define TL_EXP2_X16(square, add_product)                                         \
+  const __m512i t = tl_exp2_fixed_x16(x), index = _mm512_srli_epi32(t, 17);      \
+  const __m512i l = _mm512_and_si512(t, _mm512_set1_epi32(0x1ffff));             \
+  const __mmask16 upper = _mm512_test_epi32_mask(t, _mm512_set1_epi32(1 << 22)); \
+  const __m512i c0 = tl_lookup_x16(tl_exp2_base, index, upper);                  \
+  const __m512i c12 = tl_lookup_x16(tl_exp2_slope, index, upper);                \
+  const __m512i c2 = _mm512_and_si512(c12, _mm512_set1_epi32(0xffff));           \
+  const __m512i low = add_product(_mm512_set1_epi32(6114), c2, square(l));       \
+  return tl_exp2_result_x16(x, t, l, c0, _mm512_srli_epi32(c12, 16), low)
+#define TL_MADD_X16(sum, a, b) _mm512_add_epi32(sum, _mm512_madd_epi16(a, b))
+
+/* c2 and S(l) are below 2^15. */
+TL_TARGET_AVX512 TL_INLINE __m512 tl_exp2_x16(__m512 x) {
+  TL_EXP2_X16(tl_exp2_square_x16, TL_MADD_X16);
+}
+TL_TARGET_BYTES TL_INLINE __m512 tl_exp2_x16_bytes(__m512 x) {
+  TL_EXP2_X16(tl_exp2_square_x16_bytes, _mm512_dpwssd_epi32);
+}
+#undef TL_EXP2_X16
+#undef TL_MADD_X16
 
 TL_TARGET_AVX2 TL_INLINE __m256i tl_exp2_square_x8(__m256i l) {
   const __m256i h = _mm256_srli_epi32(l, 9), g = _mm256_srli_epi32(l, 10);

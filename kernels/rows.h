@@ -83,26 +83,6 @@ TL_INLINE float tl_partials_total(tl_partials *p) {
   return tl_tree16(from);
 }
 
-/* The row rule over n products of f32 arrays. */
-TL_INLINE float tl_row_dot(const float *a, const float *b, int64_t n) {
-  tl_partials p;
-  tl_partials_clear(&p);
-  for (int64_t i = 0; i < n; i += TL_SPAN) {
-    tl_partials_dot(&p, a + i, b + i, n - i < TL_SPAN ? n - i : TL_SPAN);
-  }
-  return tl_partials_total(&p);
-}
-
-/* The row rule over n values. */
-TL_INLINE float tl_row_sum(const float *a, int64_t n) {
-  tl_partials p;
-  tl_partials_clear(&p);
-  for (int64_t i = 0; i < n; i += TL_SPAN) {
-    tl_partials_add(&p, a + i, n - i < TL_SPAN ? n - i : TL_SPAN);
-  }
-  return tl_partials_total(&p);
-}
-
 /* The tree over n values, n a power of two: (v0 + v1) + (v2 + v3) ... Values are used up. */
 float tl_tree(float *values, int64_t n);
 

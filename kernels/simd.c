@@ -8,6 +8,7 @@
 
 static const char *const names[] = {"portable", "avx2", "avx512"};
 static tl_simd level;
+static int bytes;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static tl_simd supported(void) {
@@ -24,10 +25,21 @@ static tl_simd supported(void) {
 #endif
 }
 
+static int supports_bytes(void) {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+#else
+  return 0;
+#endif
+}
+
 static void find(void) {
   const char *wanted = getenv("TL_SIMD");
   level = supported();
-  if (wanted == NULL || wanted[0] == '\0') return;
+  if (wanted == NULL || wanted[0] == '\0') {
+    bytes = level == TL_SIMD_AVX512 && supports_bytes();
+    return;
+  }
   for (int i = 0; i < 3; i++) {
     if (strcmp(wanted, names[i]) != 0) continue;
     if (i <= (int)level) {
@@ -45,6 +57,11 @@ static void find(void) {
 tl_simd tl_simd_level(void) {
   pthread_once(&once, find);
   return level;
+}
+
+int tl_simd_bytes(void) {
+  pthread_once(&once, find);
+  return bytes;
 }
 
 const char *tl_simd_name(tl_simd simd) { return names[simd]; }

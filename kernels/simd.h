@@ -18,6 +18,9 @@ typedef enum tl_simd { TL_SIMD_PORTABLE, TL_SIMD_AVX2, TL_SIMD_AVX512 } tl_simd;
 ** that is not a level, or is more than the processor has, is reported once on stderr. */
 tl_simd tl_simd_level(void);
 const char *tl_simd_name(tl_simd level);
+/* Whether functions for TL_TARGET_BYTES may run: the level is AVX-512, the processor has VBMI and
+** VNNI as well (Ice Lake, Zen 4 and later), and TL_SIMD does not say "avx512". */
+int tl_simd_bytes(void);
 
 /* Before a loop whose iterations do not depend on each other: element i of the outputs depends on
 ** element i of the inputs only, whether or not they are the same memory. */
@@ -31,6 +34,8 @@ const char *tl_simd_name(tl_simd level);
 
 #if defined(__x86_64__)
 #define TL_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#define TL_TARGET_BYTES \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma")))
 #define TL_TARGET_AVX2 __attribute__((target("avx2,fma")))
 /* Defines `static void name parameters` as a choice between three copies of name_body. */
 #define TL_SIMD_VERSIONS(name, parameters, arguments)                              \

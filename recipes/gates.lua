@@ -1,4 +1,4 @@
--- gates.lua - run it with ./tl lua recipes/gates.lua
+-- gates.lua - 20 steps of gated.lua, looked at from a script: ./tl lua recipes/gates.lua
 local tl = require "tidelock"
 
 local run <close> = tl.load("recipes/gated.lua"):start { keep = { "layers.*.mixer.attention.out" } }

@@ -51,20 +51,18 @@ static tl_status copy_step(tl_cuda *cuda, const tl_step *step, void *to) {
     return tl_fail(TL_ARGUMENT, "%d scalars; there is room for %d", step->scalar_count,
                    TL_DEVICE_SCALARS_MAX);
   memcpy(d.scalars, step->scalars, (size_t)step->scalar_count * sizeof(float));
-  return check(cuda,
-               tl_cuda_calls(cuda)->copy_in(address(to), &d, sizeof d, tl_cuda_stream(cuda)),
+  return check(cuda, tl_cuda_calls(cuda)->copy_in(address(to), &d, sizeof d, tl_cuda_stream(cuda)),
                "copy of the step");
 }
 
 static tl_status copy_back(tl_cuda *cuda, const operands *o, int32_t first) {
   for (int32_t i = first; i < o->count; i++) {
     if (o->host[i] == NULL) continue;
-    TL_TRY(check(cuda,
-                 tl_cuda_calls(cuda)->copy_out((void *)(uintptr_t)o->host[i],
-                                               address(o->views[i].data),
-                                               (size_t)tl_view_bytes(&o->views[i]),
-                                               tl_cuda_stream(cuda)),
-                 "copy out"));
+    TL_TRY(check(
+        cuda,
+        tl_cuda_calls(cuda)->copy_out((void *)(uintptr_t)o->host[i], address(o->views[i].data),
+                                      (size_t)tl_view_bytes(&o->views[i]), tl_cuda_stream(cuda)),
+        "copy out"));
   }
   return check(cuda, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)), "waiting for the GPU");
 }

@@ -146,8 +146,8 @@ tl_status tl_cuda_alloc(tl_cuda *cuda, int64_t bytes, void **out) {
   uint64_t address;
   const int error = cuda->api->memory_alloc(&address, (size_t)(bytes > 0 ? bytes : 1));
   if (error != 0)
-    return tl_fail(TL_MEMORY, "GPU %d: no room for %lld bytes; %lld of %lld were free", cuda->ordinal,
-                   (long long)bytes, (long long)cuda->facts.available,
+    return tl_fail(TL_MEMORY, "GPU %d: no room for %lld bytes; %lld of %lld were free",
+                   cuda->ordinal, (long long)bytes, (long long)cuda->facts.available,
                    (long long)cuda->facts.memory);
   *out = (void *)(uintptr_t)address;
   return TL_OK;
@@ -179,8 +179,8 @@ static tl_status find_kernel(tl_cuda *cuda, const char *name, kernel **out) {
 static tl_status allow_shared(tl_cuda *cuda, kernel *k, uint32_t bytes) {
   if (bytes <= k->shared || bytes <= 48 << 10) return TL_OK;
   if (bytes > (uint32_t)cuda->facts.shared_max)
-    return tl_fail(TL_DEVICE, "kernel %s needs %u bytes of shared memory; %s has %d", k->name, bytes,
-                   cuda->facts.name, cuda->facts.shared_max);
+    return tl_fail(TL_DEVICE, "kernel %s needs %u bytes of shared memory; %s has %d", k->name,
+                   bytes, cuda->facts.name, cuda->facts.shared_max);
   TRY_CUDA(cuda, k->name,
            kernel_set(TL_CUDA_KERNEL_SHARED_MAX, (int)bytes, k->handle, cuda->device));
   k->shared = bytes;

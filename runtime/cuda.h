@@ -44,7 +44,7 @@ enum { TL_CUDA_SCRATCH_BYTES = 64 << 20 };
 void *tl_cuda_scratch(const tl_cuda *cuda);
 
 typedef struct tl_cuda_grid {
-  uint32_t blocks[3];  /* 0 counts as 1 */
+  uint32_t blocks[3]; /* 0 counts as 1 */
   uint32_t threads[3];
   uint32_t shared; /* bytes of dynamic shared memory */
 } tl_cuda_grid;

@@ -21,11 +21,11 @@ static void open_driver(void) {
   }
   driver.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver.library == NULL) return;
-#define DRIVER(name, symbol, arguments)                           \
-  {                                                               \
-    void *found = dlsym(driver.library, #symbol);                 \
+#define DRIVER(name, symbol, arguments)                             \
+  {                                                                 \
+    void *found = dlsym(driver.library, #symbol);                   \
     if (found == NULL && !driver.missing) driver.missing = #symbol; \
-    memcpy(&driver.api.name, &found, sizeof found);               \
+    memcpy(&driver.api.name, &found, sizeof found);                 \
   }
 #include "cuda_driver.def"
 #undef DRIVER
@@ -35,14 +35,18 @@ tl_status tl_cuda_driver(const tl_cuda_api **out) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, open_driver);
   if (driver.refused)
-    return tl_fail(TL_DEVICE, "CUDA_FORCE_PTX_JIT is set: the driver would compile other machine "
-                              "code than was verified; unset it");
+    return tl_fail(TL_DEVICE,
+                   "CUDA_FORCE_PTX_JIT is set: the driver would compile other machine "
+                   "code than was verified; unset it");
   if (driver.library == NULL)
-    return tl_fail(TL_DEVICE, "libcuda.so.1 is not here: this machine has no NVIDIA driver; "
-                              "device = \"host\" runs everywhere, with the same bits");
+    return tl_fail(TL_DEVICE,
+                   "libcuda.so.1 is not here: this machine has no NVIDIA driver; "
+                   "device = \"host\" runs everywhere, with the same bits");
   if (driver.missing != NULL)
-    return tl_fail(TL_DEVICE, "libcuda.so.1 has no %s: the driver is too old, CUDA 12.0 or later "
-                              "is needed", driver.missing);
+    return tl_fail(TL_DEVICE,
+                   "libcuda.so.1 has no %s: the driver is too old, CUDA 12.0 or later "
+                   "is needed",
+                   driver.missing);
   TL_TRY(tl_cuda_check(&driver.api, driver.api.init(0), "cuInit"));
   *out = &driver.api;
   return TL_OK;

@@ -1,7 +1,7 @@
 /* cuda_driver.h - libcuda, opened at run time: one program for machines with and without a GPU.
 **
-** tl_cuda_driver opens libcuda.so.1 once and finds every symbol of cuda_driver.def. Where the library
-** or a symbol is missing it fails and says what to do; nothing else of Tidelock needs it.
+** tl_cuda_driver opens libcuda.so.1 once and finds every symbol of cuda_driver.def. Where the
+** library or a symbol is missing it fails and says what to do; nothing else of Tidelock needs it.
 **
 ** Handles of the driver (contexts, streams, graphs, kernels) are void *; device addresses are
 ** uint64_t, as in the driver's own interface. Source: CUDA Driver API reference.
@@ -23,20 +23,20 @@ typedef struct tl_cuda_api {
 /* The same table for the whole process; thread safe. */
 tl_status tl_cuda_driver(const tl_cuda_api **out);
 
-/* TL_OK for 0, else TL_DEVICE with the driver's own words: "launch: an illegal memory access ..." */
+/* TL_OK for 0, else TL_DEVICE with the driver's words: "launch: an illegal memory access .." */
 tl_status tl_cuda_check(const tl_cuda_api *api, int error, const char *what);
 
 enum { /* numbers of the driver's interface */
-  TL_CUDA_ATTRIBUTE_SHARED_OPTIN = 97,
-  TL_CUDA_ATTRIBUTE_MULTIPROCESSORS = 16,
-  TL_CUDA_ATTRIBUTE_MAJOR = 75,
-  TL_CUDA_ATTRIBUTE_MINOR = 76,
-  TL_CUDA_KERNEL_SHARED_MAX = 8, /* cuKernelSetAttribute: dynamic shared memory */
-  TL_CUDA_KERNEL_LOCAL = 3,      /* bytes of local memory a thread: spills and arrays */
-  TL_CUDA_KERNEL_REGISTERS = 4,
-  TL_CUDA_STREAM_NON_BLOCKING = 1,
-  TL_CUDA_CAPTURE_RELAXED = 2,
-  TL_CUDA_HOST_PORTABLE = 1
+       TL_CUDA_ATTRIBUTE_SHARED_OPTIN = 97,
+       TL_CUDA_ATTRIBUTE_MULTIPROCESSORS = 16,
+       TL_CUDA_ATTRIBUTE_MAJOR = 75,
+       TL_CUDA_ATTRIBUTE_MINOR = 76,
+       TL_CUDA_KERNEL_SHARED_MAX = 8, /* cuKernelSetAttribute: dynamic shared memory */
+       TL_CUDA_KERNEL_LOCAL = 3,      /* bytes of local memory a thread: spills and arrays */
+       TL_CUDA_KERNEL_REGISTERS = 4,
+       TL_CUDA_STREAM_NON_BLOCKING = 1,
+       TL_CUDA_CAPTURE_RELAXED = 2,
+       TL_CUDA_HOST_PORTABLE = 1
 };
 
 #endif

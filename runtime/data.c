@@ -71,13 +71,9 @@ tl_status tl_data_targets(const tl_data *data, int64_t step, int64_t samples_glo
   return TL_OK;
 }
 
-uint64_t tl_data_fingerprint(const tl_data *data) {
-  return data->fingerprint;
-}
+uint64_t tl_data_fingerprint(const tl_data *data) { return data->fingerprint; }
 
-tl_data_about tl_data_look(const tl_data *data) {
-  return data->kind->look(data);
-}
+tl_data_about tl_data_look(const tl_data *data) { return data->kind->look(data); }
 
 void tl_data_close(tl_data *data) {
   if (data == NULL) return;

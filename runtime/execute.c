@@ -193,7 +193,7 @@ tl_status tl_execute_locate(const tl_executor *e, int32_t index, const tl_step *
   snprintf(text, sizeof text, "%s", tl_last_error());
   tl_program_describe(e->program, index, place, sizeof place);
   return tl_fail(status, "rank %d of %d: step %lld, micro-batch %d, %s: %s", e->rank, e->ranks,
-                 (long long)step->step, e->program->instructions[index].micro, place, text);
+                 (long long)step->step + 1, e->program->instructions[index].micro, place, text);
 }
 
 tl_status tl_execute(tl_executor *e, const tl_run *run) {

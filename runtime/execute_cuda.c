@@ -65,7 +65,8 @@ static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison) {
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
   TL_TRY(tl_cuda_alloc(gpu->cuda, gpu->program->arena_bytes, &gpu->arena));
   TL_TRY(tl_cuda_alloc(gpu->cuda, sizeof(tl_device_step), &gpu->step));
-  TRY_CUDA(gpu, "pinned memory", host_alloc(&pinned, sizeof(tl_device_step), TL_CUDA_HOST_PORTABLE));
+  TRY_CUDA(gpu, "pinned memory",
+           host_alloc(&pinned, sizeof(tl_device_step), TL_CUDA_HOST_PORTABLE));
   gpu->host_step = pinned;
   TRY_CUDA(gpu, "pinned memory",
            host_alloc(&pinned, (size_t)gpu->staging_bytes + 64, TL_CUDA_HOST_PORTABLE));
@@ -240,8 +241,7 @@ tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *e, const tl_run *run) {
 
 tl_status tl_gpu_read(tl_gpu *gpu, const void *from, int64_t bytes, void *to) {
   TL_TRY(tl_cuda_enter(gpu->cuda));
-  TRY_CUDA(gpu, "copy out",
-           copy_out(to, address(from), (size_t)bytes, tl_cuda_stream(gpu->cuda)));
+  TRY_CUDA(gpu, "copy out", copy_out(to, address(from), (size_t)bytes, tl_cuda_stream(gpu->cuda)));
   return wait_for(gpu);
 }
 
@@ -253,7 +253,7 @@ tl_status tl_gpu_write(tl_gpu *gpu, void *to, int64_t bytes, const void *from) {
 
 tl_status tl_gpu_fill(tl_gpu *gpu, void *to, int64_t bytes, int32_t byte) {
   TL_TRY(tl_cuda_enter(gpu->cuda));
-  TRY_CUDA(gpu, "fill", fill(address(to), (unsigned char)byte, (size_t)bytes,
-                             tl_cuda_stream(gpu->cuda)));
+  TRY_CUDA(gpu, "fill",
+           fill(address(to), (unsigned char)byte, (size_t)bytes, tl_cuda_stream(gpu->cuda)));
   return wait_for(gpu);
 }

@@ -26,8 +26,3 @@ uint64_t tl_hash_shard(uint64_t name, const tl_view *shard, const tl_hash_place 
   }
   return sum;
 }
-
-uint64_t tl_hash_view(uint64_t name, const tl_view *view) {
-  const tl_hash_place place = {.cols_full = tl_view_row(view)};
-  return tl_hash_shard(name, view, &place);
-}

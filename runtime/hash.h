@@ -37,7 +37,4 @@ typedef struct tl_hash_place {
 /* The share of one shard. `name` is tl_hash_bytes of the tensor's logical name. */
 uint64_t tl_hash_shard(uint64_t name, const tl_view *shard, const tl_hash_place *place);
 
-/* A whole tensor: the shard that starts at (0, 0) and has all columns. */
-uint64_t tl_hash_view(uint64_t name, const tl_view *view);
-
 #endif

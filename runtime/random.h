@@ -11,13 +11,19 @@
 **   dropout   XXH64 of the op's name        element in the logical activation  step   0
 **   data      XXH64 of "data/" .. source    place in the order                 epoch  0 and 1
 **
-** So every element has a counter of its own: shards, micro-batches and threads compute what they
-** need and agree on every word.
+** So every element has a counter of its own: shards, micro-batches, threads and GPUs compute what
+** they need and agree on every word.
 */
 #ifndef TL_RANDOM_H
 #define TL_RANDOM_H
 
 #include <stdint.h>
+
+#if defined(__CUDACC__)
+#define TL_RANDOM static __host__ __device__ __forceinline__
+#else
+#define TL_RANDOM static inline
+#endif
 
 typedef struct tl_words {
   uint32_t word[4];
@@ -29,13 +35,13 @@ typedef struct tl_random_key {
 
 /* A bijection of 64 bits in which every bit of the input reaches every bit of the output: the
 ** finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA 2014, variant 13 of Stafford). */
-static inline uint64_t tl_mix64(uint64_t x) {
+TL_RANDOM uint64_t tl_mix64(uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
   x = (x ^ x >> 27) * 0x94d049bb133111ebu;
   return x ^ x >> 31;
 }
 
-static inline tl_words tl_philox(tl_words counter, tl_random_key key) {
+TL_RANDOM tl_words tl_philox(tl_words counter, tl_random_key key) {
   for (int round = 0; round < 10; round++) {
     const uint64_t even = (uint64_t)0xd2511f53u * counter.word[0];
     const uint64_t odd = (uint64_t)0xcd9e8d57u * counter.word[2];
@@ -50,7 +56,7 @@ static inline tl_words tl_philox(tl_words counter, tl_random_key key) {
 }
 
 /* The key of a stream: mix64(seed + mix64(stream)), low word first. */
-static inline tl_random_key tl_random_key_of(uint64_t seed, uint64_t stream) {
+TL_RANDOM tl_random_key tl_random_key_of(uint64_t seed, uint64_t stream) {
   const uint64_t mixed = tl_mix64(seed + tl_mix64(stream));
   return (tl_random_key){
       {(uint32_t)mixed, (uint32_t)(mixed >> 32)}
@@ -58,7 +64,7 @@ static inline tl_random_key tl_random_key_of(uint64_t seed, uint64_t stream) {
 }
 
 /* The four words of element `index` at `step`. */
-static inline tl_words tl_random_words(tl_random_key key, uint64_t index, uint64_t step) {
+TL_RANDOM tl_words tl_random_words(tl_random_key key, uint64_t index, uint64_t step) {
   const tl_words counter = {
       {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)step, (uint32_t)(step >> 32)}
   };
@@ -66,6 +72,6 @@ static inline tl_words tl_random_words(tl_random_key key, uint64_t index, uint64
 }
 
 /* The upper 24 bits of a word, as a float in [0, 1): every value is exact. */
-static inline float tl_random_unit(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
+TL_RANDOM float tl_random_unit(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 
 #endif

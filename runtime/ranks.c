@@ -93,7 +93,7 @@ static void describe(void *context, int32_t rank, int32_t instruction, char *out
   const tl_program *p = ranks->list[rank].executor.program;
   char place[200];
   tl_program_describe(p, instruction, place, sizeof place);
-  snprintf(out, bytes, "%s, step %lld, micro-batch %d", place, (long long)ranks->run.step.step,
+  snprintf(out, bytes, "%s, step %lld, micro-batch %d", place, (long long)ranks->run.step.step + 1,
            p->instructions[instruction].micro);
 }
 

@@ -3,8 +3,14 @@
 **   pool   offers: loop -> loop -> ...     one per team that is inside tl_team_for
 **          helpers: sleep until some loop has tasks left, join the one with the fewest helpers
 **
-** Tasks are taken with one atomic counter. The team's own thread works too, then takes its loop off
-** the list and sleeps until the helpers that joined have left. No thread spins.
+**   tasks  | share of worker 0 | share of worker 1 | ...     each taken from its front
+**
+** A worker takes its own share first, then what is left of the others: in loop after loop the same
+** worker meets the same rows, which are in its core's cache. The team's own thread works too, then
+** takes its loop off the list and waits until the helpers that joined have left.
+**
+** A step is many short loops, a few microseconds apart, and waking a thread takes longer than that.
+** So who waits looks on for SPIN_NS first, if there is a core for every worker, and then sleeps.
 */
 #define _GNU_SOURCE
 #include "team.h"
@@ -15,17 +21,28 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "memory.h"
+
+enum { SPIN_NS = 20000 };
+
+/* Tasks next .. end - 1 of a loop; next may run past end. One cache line each. */
+typedef struct share {
+  _Alignas(64) _Atomic int64_t next;
+  int64_t end;
+} share;
 
 typedef struct loop {
   struct loop *next;
   tl_task task;
   void *context;
-  int64_t count;
-  _Atomic int64_t taken; /* may run past count */
-  int32_t helpers;       /* inside now; guarded by the pool's mutex */
-  pthread_cond_t left;   /* the last helper has left */
+  share *shares; /* of every worker of the pool, here or not */
+  int32_t share_count;
+  _Atomic int64_t waiting; /* tasks that nobody has taken */
+  _Atomic int32_t helpers; /* inside now; guarded by the pool's mutex */
+  pthread_cond_t left;     /* the last helper has left */
 } loop;
 
 typedef struct helper {
@@ -39,7 +56,9 @@ struct tl_pool {
   pthread_mutex_t mutex;
   pthread_cond_t offered;
   loop *loops;
-  int32_t sleeping; /* helpers that wait on `offered` */
+  _Atomic uint32_t offers; /* loops offered so far */
+  int32_t spin;            /* whether to look on before sleeping */
+  int32_t sleeping;        /* helpers that wait on `offered` */
   int32_t closing;
   int32_t helper_count; /* threads that run */
   helper helpers[];
@@ -59,20 +78,55 @@ static int arithmetic_is_set(void) {
   return fegetround() == FE_TONEAREST && tiny * 0.5f == 0x1p-141f;
 }
 
-static void run_tasks(loop *l, int32_t worker) {
-  for (;;) {
-    const int64_t index = atomic_fetch_add(&l->taken, 1);
-    if (index >= l->count) return;
+static void run_share(loop *l, share *s, int32_t worker) {
+  while (atomic_load(&s->next) < s->end) {
+    const int64_t index = atomic_fetch_add(&s->next, 1);
+    if (index >= s->end) return;
+    atomic_fetch_sub(&l->waiting, 1);
     l->task(l->context, index, worker);
   }
+}
+
+static void run_tasks(loop *l, int32_t worker) {
+  for (int32_t i = 0; i < l->share_count; i++)
+    run_share(l, &l->shares[(worker + i) % l->share_count], worker);
+}
+
+static void deal(loop *l, int64_t count) {
+  for (int64_t i = 0; i < l->share_count; i++) {
+    atomic_store(&l->shares[i].next, count * i / l->share_count);
+    l->shares[i].end = count * (i + 1) / l->share_count;
+  }
+  atomic_store(&l->waiting, count);
 }
 
 /* The loop with tasks left that has the fewest helpers; NULL if there is none. */
 static loop *choose(const tl_pool *pool) {
   loop *best = NULL;
   for (loop *l = pool->loops; l != NULL; l = l->next)
-    if (atomic_load(&l->taken) < l->count && (best == NULL || l->helpers < best->helpers)) best = l;
+    if (atomic_load(&l->waiting) > 0 &&
+        (best == NULL || atomic_load(&l->helpers) < atomic_load(&best->helpers)))
+      best = l;
   return best;
+}
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+/* Looks on until there is a loop after number `seen`. */
+static void await_offer(tl_pool *pool, uint32_t seen) {
+  if (!pool->spin) return;
+  const int64_t until = now_ns() + SPIN_NS;
+  while (atomic_load(&pool->offers) == seen && now_ns() < until) continue;
+}
+
+static void await_helpers(const tl_pool *pool, const loop *l) {
+  if (!pool->spin) return;
+  const int64_t until = now_ns() + SPIN_NS;
+  while (atomic_load(&l->helpers) > 0 && now_ns() < until) continue;
 }
 
 static void *helper_main(void *argument) {
@@ -80,19 +134,26 @@ static void *helper_main(void *argument) {
   tl_pool *pool = h->pool;
   set_arithmetic();
   pthread_mutex_lock(&pool->mutex);
-  while (!pool->closing) {
+  for (uint32_t seen = 0; !pool->closing;) {
     loop *l = choose(pool);
+    if (l == NULL && seen != atomic_load(&pool->offers)) {
+      seen = atomic_load(&pool->offers);
+      pthread_mutex_unlock(&pool->mutex);
+      await_offer(pool, seen);
+      pthread_mutex_lock(&pool->mutex);
+      continue;
+    }
     if (l == NULL) {
       pool->sleeping++;
       pthread_cond_wait(&pool->offered, &pool->mutex);
       pool->sleeping--;
       continue;
     }
-    l->helpers++;
+    atomic_fetch_add(&l->helpers, 1);
     pthread_mutex_unlock(&pool->mutex);
     run_tasks(l, h->worker);
     pthread_mutex_lock(&pool->mutex);
-    if (--l->helpers == 0) pthread_cond_signal(&l->left);
+    if (atomic_fetch_sub(&l->helpers, 1) == 1) pthread_cond_signal(&l->left);
   }
   pthread_mutex_unlock(&pool->mutex);
   return NULL;
@@ -130,6 +191,7 @@ tl_status tl_pool_open(int32_t helpers, int32_t pin, tl_pool **out) {
   if (pool == NULL) return tl_fail(TL_MEMORY, "no room for a pool of %d helpers", helpers);
   pthread_mutex_init(&pool->mutex, NULL);
   pthread_cond_init(&pool->offered, NULL);
+  pool->spin = helpers < sysconf(_SC_NPROCESSORS_ONLN);
   tl_status status = TL_OK;
   for (int32_t i = 0; i < helpers; i++) TL_TRY_GOTO(status, start_helper(pool, pin), done);
   *out = pool, pool = NULL;
@@ -156,12 +218,18 @@ void tl_pool_close(tl_pool *pool) {
 tl_status tl_team_open(tl_pool *pool, tl_team **out) {
   tl_team *team = calloc(1, sizeof *team);
   if (team == NULL) return tl_fail(TL_MEMORY, "no room for a team");
-  const tl_status status = tl_memory_alloc(TL_MEMORY_SCRATCH, TL_SCRATCH_BYTES, &team->scratch);
+  team->pool = pool;
+  team->loop.share_count = tl_team_workers(team);
+  team->loop.shares = aligned_alloc(64, (size_t)team->loop.share_count * sizeof(share));
+  tl_status status = TL_OK;
+  if (team->loop.shares == NULL) status = tl_fail(TL_MEMORY, "no room for a team");
+  if (status == TL_OK)
+    status = tl_memory_alloc(TL_MEMORY_SCRATCH, TL_SCRATCH_BYTES, &team->scratch);
   if (status != TL_OK) {
+    free(team->loop.shares);
     free(team);
     return status;
   }
-  team->pool = pool;
   pthread_cond_init(&team->loop.left, NULL);
   set_arithmetic();
   *out = team;
@@ -172,6 +240,7 @@ void tl_team_close(tl_team *team) {
   if (team == NULL) return;
   pthread_cond_destroy(&team->loop.left);
   tl_memory_free(team->scratch);
+  free(team->loop.shares);
   free(team);
 }
 
@@ -184,12 +253,12 @@ void *tl_team_scratch(tl_team *team, int32_t worker) {
 }
 
 /* Puts the loop on the list and wakes as many helpers as it has use for. */
-static void offer(tl_pool *pool, loop *l) {
+static void offer(tl_pool *pool, loop *l, int64_t count) {
   pthread_mutex_lock(&pool->mutex);
   l->next = pool->loops;
   pool->loops = l;
-  for (int64_t i = 0; i < pool->sleeping && i < l->count - 1; i++)
-    pthread_cond_signal(&pool->offered);
+  atomic_fetch_add(&pool->offers, 1);
+  for (int64_t i = 0; i < pool->sleeping && i < count - 1; i++) pthread_cond_signal(&pool->offered);
   pthread_mutex_unlock(&pool->mutex);
 }
 
@@ -198,7 +267,10 @@ static void withdraw(tl_pool *pool, loop *l) {
   loop **link = &pool->loops;
   while (*link != l) link = &(*link)->next;
   *link = l->next;
-  while (l->helpers > 0) pthread_cond_wait(&l->left, &pool->mutex);
+  pthread_mutex_unlock(&pool->mutex);
+  await_helpers(pool, l);
+  pthread_mutex_lock(&pool->mutex);
+  while (atomic_load(&l->helpers) > 0) pthread_cond_wait(&l->left, &pool->mutex);
   pthread_mutex_unlock(&pool->mutex);
 }
 
@@ -209,9 +281,9 @@ void tl_team_for(tl_team *team, int64_t count, tl_task task, void *context) {
     return;
   }
   loop *l = &team->loop;
-  l->task = task, l->context = context, l->count = count;
-  atomic_store(&l->taken, 0);
-  offer(team->pool, l);
+  l->task = task, l->context = context;
+  deal(l, count);
+  offer(team->pool, l, count);
   run_tasks(l, 0);
   withdraw(team->pool, l);
 }

@@ -5,7 +5,7 @@
 **
 ** Work is a counted loop of independent tasks. Which worker runs which task is free, so a task
 ** must write only its own outputs: then no bit depends on the number of threads.
-** Waits block, nothing spins.
+** Waits block; before that they look on for 20 microseconds, if there is a core for every worker.
 */
 #ifndef TL_TEAM_H
 #define TL_TEAM_H

@@ -185,9 +185,7 @@ void tl_weights_close(tl_weights *weights) {
   free(weights);
 }
 
-int64_t tl_weights_count(const tl_weights *weights) {
-  return weights->count;
-}
+int64_t tl_weights_count(const tl_weights *weights) { return weights->count; }
 
 const tl_weights_entry *tl_weights_at(const tl_weights *weights, int64_t index) {
   return &weights->entries[index];

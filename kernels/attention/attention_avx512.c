@@ -1,4 +1,7 @@
-/* attention_avx512.c - the f32 loops of attention in vectors of 16. */
+/* attention_avx512.c - the f32 loops of attention in vectors of 16.
+**
+** attention_bytes.c includes this file with another TARGET, NAME and EXP2.
+*/
 #include "../math_x86.h"
 
 #if defined(__x86_64__)
@@ -10,8 +13,11 @@
 #define LANES 16
 #define DOT_ROWS 12
 #define CHANNELS 8
+#if !defined(NAME)
 #define TARGET TL_TARGET_AVX512
 #define NAME(x) x##_avx512
+#define EXP2 tl_exp2_x16
+#endif
 
 #define SMALL TARGET static inline __attribute__((always_inline))
 
@@ -27,7 +33,7 @@ SMALL lanes lanes_sub(lanes a, lanes b) { return _mm512_sub_ps(a, b); }
 SMALL lanes lanes_mul(lanes a, lanes b) { return _mm512_mul_ps(a, b); }
 SMALL lanes lanes_max(lanes a, lanes b) { return _mm512_max_ps(a, b); }
 SMALL lanes lanes_minus(lanes a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
-SMALL lanes lanes_exp2(lanes x) { return tl_exp2_x16(x); }
+SMALL lanes lanes_exp2(lanes x) { return EXP2(x); }
 SMALL lane_mask mask_equal(lanes a, lanes b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 
 /* Lanes lane .. lane + 15 that lie in first .. end - 1. */

@@ -5,11 +5,13 @@
 
 extern const tl_products tl_products_f32_portable, tl_products_f32_avx2, tl_products_f32_avx512;
 extern const tl_elementwise tl_elementwise_portable, tl_elementwise_avx2, tl_elementwise_avx512;
+extern const tl_products tl_products_f32_bytes;
+extern const tl_elementwise tl_elementwise_bytes;
 
 const tl_products *tl_products_f32(void) {
 #if defined(__x86_64__)
   switch (tl_simd_level()) {
-    case TL_SIMD_AVX512: return &tl_products_f32_avx512;
+    case TL_SIMD_AVX512: return tl_simd_bytes() ? &tl_products_f32_bytes : &tl_products_f32_avx512;
     case TL_SIMD_AVX2: return &tl_products_f32_avx2;
     case TL_SIMD_PORTABLE: break;
   }
@@ -20,7 +22,7 @@ const tl_products *tl_products_f32(void) {
 const tl_elementwise *tl_tile_elementwise(void) {
 #if defined(__x86_64__)
   switch (tl_simd_level()) {
-    case TL_SIMD_AVX512: return &tl_elementwise_avx512;
+    case TL_SIMD_AVX512: return tl_simd_bytes() ? &tl_elementwise_bytes : &tl_elementwise_avx512;
     case TL_SIMD_AVX2: return &tl_elementwise_avx2;
     case TL_SIMD_PORTABLE: break;
   }

@@ -2,66 +2,94 @@
 #include "../math.h"
 #include "../rows.h"
 #include "elementwise.h"
+#include "frequencies.h"
 
 /* --- rope ------------------------------------------------------------------------------------- */
 
 typedef struct rope {
   const tl_view *x, *y, *cu;
-  const float *table;             /* (positions, pairs, 2) */
-  int64_t pairs, heads, channels; /* x (T, heads, channels) */
+  const float *table;                   /* (positions, pairs, 2) */
+  int64_t rows, pairs, heads, channels; /* x (rows, heads, channels) */
+  int64_t rows_per_task;
   int32_t interleaved;
   float sign; /* 1, or -1 to turn back */
 } rope;
 
-/* Pair i is (a[i * stride], b[i * stride]), and the same in ya, yb. */
-typedef struct pairs {
-  const float *a, *b, *table;
-  float *ya, *yb;
-} pairs;
+enum { TASK_ELEMENTS = 1 << 14 };
 
-TL_INLINE void turn_body(const pairs *p, int64_t n, int64_t stride, float sign) {
-  const float *a = p->a, *b = p->b, *table = p->table;
-  float *ya = p->ya, *yb = p->yb;
+/* The angles of one position: sign * sine. */
+typedef struct angles {
+  float cosine[TL_SPAN / 2], sine[TL_SPAN / 2];
+} angles;
+
+TL_INLINE void find_angles(const rope *r, int64_t position, angles *out) {
+  const float *table = r->table + position * 2 * r->pairs;
+  TL_LANES
+  for (int64_t i = 0; i < r->pairs; i++) {
+    out->cosine[i] = table[2 * i];
+    out->sine[i] = r->sign * table[2 * i + 1];
+  }
+}
+
+/* Pair i is (x[i * stride], x[i * stride + other]), and the same in y. */
+TL_INLINE void turn_pairs(const angles *at, const float *x, float *y, int64_t n, int64_t stride,
+                          int64_t other) {
   TL_LANES
   for (int64_t i = 0; i < n; i++) {
-    const float cosine = table[2 * i], sine = sign * table[2 * i + 1];
-    const float first = a[i * stride], second = b[i * stride];
-    ya[i * stride] = fmaf(first, cosine, -(second * sine));
-    yb[i * stride] = fmaf(second, cosine, first * sine);
+    const float first = x[i * stride], second = x[i * stride + other];
+    y[i * stride] = fmaf(first, at->cosine[i], -(second * at->sine[i]));
+    y[i * stride + other] = fmaf(second, at->cosine[i], first * at->sine[i]);
   }
 }
-
-TL_INLINE void turn_halves_body(const pairs *p, int64_t n, float sign) { turn_body(p, n, 1, sign); }
-TL_SIMD_VERSIONS(turn_halves, (const pairs *p, int64_t n, float sign), (p, n, sign))
-
-TL_INLINE void turn_neighbours_body(const pairs *p, int64_t n, float sign) {
-  turn_body(p, n, 2, sign);
-}
-TL_SIMD_VERSIONS(turn_neighbours, (const pairs *p, int64_t n, float sign), (p, n, sign))
 
 /* One head of one token: channels are at most TL_SPAN. */
-static void rope_head(const rope *r, int64_t first, int64_t position) {
-  float in[TL_SPAN], out[TL_SPAN];
-  const float *x = tl_load(r->x, first, r->channels, in);
-  float *y = tl_place(r->y, first, out);
-  const int64_t other = r->interleaved ? 1 : r->pairs, turned = 2 * r->pairs;
-  const pairs p = {
-      .a = x, .b = x + other, .ya = y, .yb = y + other, .table = r->table + position * turned};
+TL_INLINE void turn_head(const rope *r, const angles *at, const float *x, float *y) {
+  const int64_t turned = 2 * r->pairs;
   if (r->interleaved) {
-    turn_neighbours(&p, r->pairs, r->sign);
+    turn_pairs(at, x, y, r->pairs, 2, 1);
   } else {
-    turn_halves(&p, r->pairs, r->sign);
+    turn_pairs(at, x, y, r->pairs, 1, r->pairs);
   }
-  if (y != x) memmove(y + turned, x + turned, (size_t)(r->channels - turned) * sizeof *y);
-  tl_commit(r->y, first, r->channels, y);
+  if (y != x && turned < r->channels)
+    memmove(y + turned, x + turned, (size_t)(r->channels - turned) * sizeof *y);
 }
 
-static void rope_row(const void *context, int64_t row) {
-  const rope *r = context;
-  const int64_t position = row - ((const int32_t *)r->cu->data)[tl_segment_of(r->cu, row)];
-  for (int64_t head = 0; head < r->heads; head++) {
-    rope_head(r, (row * r->heads + head) * r->channels, position);
+/* Rows first .. end - 1; `f32` is a constant where this is used: both views are f32. */
+TL_INLINE void turn_rows(const rope *r, int64_t first, int64_t end, const int f32) {
+  float in[TL_SPAN], out[TL_SPAN];
+  angles at;
+  const int32_t *start = r->cu->data;
+  int64_t segment = tl_segment_of(r->cu, first);
+  for (int64_t row = first; row < end; row++) {
+    while (row >= start[segment + 1]) segment++;
+    find_angles(r, row - start[segment], &at);
+    for (int64_t head = 0; head < r->heads; head++) {
+      const int64_t place = (row * r->heads + head) * r->channels;
+      if (f32) {
+        turn_head(r, &at, (const float *)r->x->data + place, (float *)r->y->data + place);
+        continue;
+      }
+      float *y = tl_place(r->y, place, out);
+      turn_head(r, &at, tl_load(r->x, place, r->channels, in), y);
+      tl_commit(r->y, place, r->channels, y);
+    }
   }
+}
+
+TL_INLINE void rope_rows_body(const rope *r, int64_t first, int64_t end) {
+  if (r->x->dtype == TL_F32 && r->y->dtype == TL_F32) {
+    turn_rows(r, first, end, 1);
+  } else {
+    turn_rows(r, first, end, 0);
+  }
+}
+TL_SIMD_VERSIONS(rope_rows, (const rope *r, int64_t first, int64_t end), (r, first, end))
+
+static void rope_task(void *context, int64_t index, int32_t worker) {
+  const rope *r = context;
+  const int64_t first = index * r->rows_per_task, left = r->rows - first;
+  (void)worker;
+  rope_rows(r, first, first + (left < r->rows_per_task ? left : r->rows_per_task));
 }
 
 tl_status tl_host_rope(const tl_call *call) {
@@ -88,61 +116,25 @@ tl_status tl_host_rope(const tl_call *call) {
                   .y = &call->out[0],
                   .cu = cu,
                   .table = table->data,
+                  .rows = rows,
+                  .rows_per_task = TASK_ELEMENTS / (tl_view_row(x) + 1) + 1,
                   .pairs = table->shape[1],
                   .heads = tl_view_row(x) / channels,
                   .channels = channels,
                   .interleaved = call->ints[1] != 0,
                   .sign = call->ints[0] != 0 ? -1.0f : 1.0f};
-  tl_each_row(call->team, rows, tl_view_row(x), rope_row, &r);
+  const int64_t tasks = (rows + r.rows_per_task - 1) / r.rows_per_task;
+  tl_team_for(call->team, tasks, rope_task, (void *)&r);
   return TL_OK;
 }
 
-/* --- Frequencies -------------------------------------------------------------------------------
-** f64, with the operations + - * / and steps that are exact; the order is that of the code.
-**
-**   log2(x)   x = 2^e m, m in [1, 2); z = (m - 1) / (m + 1);
-**             e + (2 / ln 2) (z + z^3/3 + ... + z^41/41), by Horner in z^2 from the last term
-**   2^x       n = the whole number nearest to x (ties away from 0), t = (x - n) ln 2;
-**             2^n (1 + t/1 (1 + t/2 (1 + ... (1 + t/20))))
-*/
-static const double ln2 = 0x1.62e42fefa39efp-1;
-
-static double log2_f64(double x) {
-  int32_t e = 0;
-  for (; x >= 2.0; x /= 2.0) e++;
-  for (; x < 1.0; x *= 2.0) e--;
-  const double z = (x - 1.0) / (x + 1.0), square = z * z;
-  double sum = 1.0 / 41.0;
-  for (int32_t i = 39; i >= 1; i -= 2) sum = sum * square + 1.0 / (double)i;
-  return (double)e + (2.0 / ln2) * (z * sum);
-}
-
-static double exp2_f64(double x) {
-  const int32_t n = (int32_t)(x < 0.0 ? x - 0.5 : x + 0.5);
-  const double t = (x - (double)n) * ln2;
-  double y = 1.0;
-  for (int32_t i = 20; i >= 1; i--) y = 1.0 + t / (double)i * y;
-  for (int32_t i = 0; i < n; i++) y *= 2.0;
-  for (int32_t i = 0; i > n; i--) y /= 2.0;
-  return y;
-}
+/* --- rope_table ------------------------------------------------------------------------------- */
 
 typedef struct rope_table {
   float *out;               /* (positions, pairs, 2) */
   const float *frequencies; /* (pairs) */
   int64_t pairs;
 } rope_table;
-
-/* The llama3 rule: long waves are slowed by `factor`, short ones kept, those between mixed. */
-static double scaled(double f, const tl_call *call) {
-  const double wave = 2.0 * 0x1.921fb54442d18p+1 / f, original = (double)call->ints[1];
-  const double slow = f / (double)call->floats[1];
-  const double low = (double)call->floats[2], high = (double)call->floats[3];
-  if (wave > original / low) return slow;
-  if (wave < original / high) return f;
-  const double mix = (original / wave - low) / (high - low);
-  return (1.0 - mix) * slow + mix * f;
-}
 
 static void table_row(const void *context, int64_t position) {
   const rope_table *t = context;
@@ -173,12 +165,14 @@ tl_status tl_host_rope_table(const tl_call *call) {
                    "rope_table: llama3 needs original > 0, factor >= 1, 0 < low < high");
   }
   const int64_t pairs = out->shape[1];
-  const double base_log2 = log2_f64((double)base);
+  const tl_rope_rule rule = {.kind = call->ints[0],
+                             .original = call->ints[1],
+                             .base = base,
+                             .factor = call->floats[1],
+                             .low = call->floats[2],
+                             .high = call->floats[3]};
   float *frequencies = tl_team_scratch(call->team, 0);
-  for (int64_t i = 0; i < pairs; i++) {
-    const double f = exp2_f64(-((double)(2 * i) / (double)(2 * pairs)) * base_log2);
-    frequencies[i] = (float)(call->ints[0] == 1 ? scaled(f, call) : f);
-  }
+  for (int64_t i = 0; i < pairs; i++) frequencies[i] = tl_rope_frequency(&rule, i, pairs);
   const rope_table t = {.out = out->data, .frequencies = frequencies, .pairs = pairs};
   tl_each_row(call->team, out->shape[0], 64 * pairs, table_row, &t);
   return TL_OK;

@@ -1,15 +1,16 @@
-// gemm_bf16.cu - the three products of bf16 factors: gemm.h says what, gemm_args.h how it is passed.
-//
-// A block owns a tile of outputs and walks all positions of k of all leaves, 64 at a time, through
-// a ring of slots in shared memory; copies run ahead of the products.
-//
-//   slot     A, then B
-//   along    [row][64 k]       rows of 128 bytes     k runs along the rows of the factor
-//   across   [64 k][column]    rows of 2 width bytes
-//
-// The 16-byte piece c of row r stands at c ^ (r % 8), so that the 8 rows of an 8 x 8 matrix lie in
-// different banks. Positions with nothing in them are zeros in both factors: such a step, or part
-// of one, changes no bit of a sum. A leaf without positions has no step at all.
+/* gemm_bf16.cu - the three products of bf16 factors: gemm.h says what, gemm_args.h how it comes.
+**
+** A block owns a tile of outputs and walks all positions of k of all leaves, 64 at a time, through
+** a ring of slots in shared memory; copies run ahead of the products.
+**
+**   slot     A, then B
+**   along    [row][64 k]       rows of 128 bytes     k runs along the rows of the factor
+**   across   [64 k][column]    rows of 2 width bytes
+**
+** The 16-byte piece c of row r stands at c ^ (r % 8), so that the 8 rows of an 8 x 8 matrix lie in
+** different banks. Positions with nothing in them are zeros in both factors: such a step, or part
+** of one, changes no bit of a sum. A leaf without positions has no step at all.
+*/
 #include "gemm_device.cuh"
 #include "tile.cuh"
 
@@ -219,13 +220,13 @@ struct Block {
     const int column = warp % (columns / warp_columns) * warp_columns;
     const int64_t out_row = tile.row + row + lane / 4;
     const int64_t out_column = tile.column + column + lane % 4 * 2;
-    const int64_t leaves = int64_t(1) << g.leaves_log;
+    const int leaves = 1 << g.leaves_log;
     float sum[m][n][4];
     Place ahead = begin_leaf<P>(g, 0);
     for (int i = 0; i < slots - 1; i++) load(g, ahead, tile, ring + i * slot_bytes);
     int slot = 0;
 #pragma unroll 1
-    for (int64_t leaf = 0; leaf < leaves; leaf++) {
+    for (int leaf = 0; leaf < leaves; leaf++) {
       start(g, out_row, out_column, sum);
 #pragma unroll 1
       for (int64_t left = positions_of<P>(g, leaf); left > 0; left -= DEPTH) {
@@ -252,15 +253,16 @@ struct Block {
 };
 
 // The launcher knows tiles, threads and shared memory by these names: gemm_cuda.c.
-#define KERNEL(name, ...)                                                                          \
-  extern "C" __global__ void __launch_bounds__(128) name(const __grid_constant__ tl_gemm_args g) { \
-    Block<__VA_ARGS__>::run(g);                                                                    \
+#define KERNEL(name, blocks, ...)                           \
+  extern "C" __global__ void __launch_bounds__(128, blocks) \
+      name(const __grid_constant__ tl_gemm_args g) {        \
+    Block<__VA_ARGS__>::run(g);                             \
   }
-KERNEL(linear_bf16_128, LINEAR, 128, 128, 64, 64, 3)
-KERNEL(linear_bf16_64, LINEAR, 64, 64, 32, 32, 4)
-KERNEL(linear_bf16_16, LINEAR, 16, 64, 16, 16, 6)
-KERNEL(linear_grad_input_bf16_128, GRAD_INPUT, 128, 128, 64, 64, 3)
-KERNEL(linear_grad_input_bf16_64, GRAD_INPUT, 64, 64, 32, 32, 4)
-KERNEL(linear_grad_input_bf16_16, GRAD_INPUT, 16, 64, 16, 16, 6)
-KERNEL(linear_grad_weight_bf16_128, GRAD_WEIGHT, 128, 128, 64, 64, 3)
-KERNEL(linear_grad_weight_bf16_64, GRAD_WEIGHT, 64, 64, 32, 32, 4)
+KERNEL(linear_bf16_128, 2, LINEAR, 128, 128, 64, 64, 3)
+KERNEL(linear_bf16_64, 3, LINEAR, 64, 64, 32, 32, 4)
+KERNEL(linear_bf16_16, 3, LINEAR, 16, 64, 16, 16, 6)
+KERNEL(linear_grad_input_bf16_128, 2, GRAD_INPUT, 128, 128, 64, 64, 3)
+KERNEL(linear_grad_input_bf16_64, 3, GRAD_INPUT, 64, 64, 32, 32, 4)
+KERNEL(linear_grad_input_bf16_16, 3, GRAD_INPUT, 16, 64, 16, 16, 6)
+KERNEL(linear_grad_weight_bf16_128, 2, GRAD_WEIGHT, 128, 128, 64, 64, 3)
+KERNEL(linear_grad_weight_bf16_64, 3, GRAD_WEIGHT, 64, 64, 32, 32, 4)

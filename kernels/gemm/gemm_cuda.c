@@ -95,7 +95,7 @@ static tl_status fill_runs(const product *p, const tl_gemm *gemm, int32_t part,
                                      .a_aligned = is_aligned(run.a.data, a_stride, gemm->dtype),
                                      .b_aligned = is_aligned(run.b.data, b_stride, gemm->dtype)};
   }
-  args->runs = gemm->runs;
+  args->runs = (int32_t)gemm->runs;
   args->span = gemm->run_is_padded ? quotient_up(args->run[0].count, step) * step : 0;
   return TL_OK;
 }

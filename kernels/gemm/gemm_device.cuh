@@ -1,4 +1,4 @@
-// gemm_device.cuh - what the kernels of both arithmetics share: tiles, positions, leaves, outputs.
+/* gemm_device.cuh - what kernels of both arithmetics share: tiles, positions, leaves, outputs. */
 #ifndef TL_GEMM_DEVICE_CUH
 #define TL_GEMM_DEVICE_CUH
 
@@ -34,7 +34,7 @@ struct Share {
 };
 
 template <Product P>
-__device__ __forceinline__ Share share_of(const tl_gemm_args &g, int64_t leaf, int64_t run) {
+__device__ __forceinline__ Share share_of(const tl_gemm_args &g, int leaf, int run) {
   if (P == GRAD_WEIGHT) return {run * g.piece_stride, g.run[0].count, g.span};
   const int64_t count = g.run[P == LINEAR ? 0 : run].count;
   const int64_t first = count * leaf >> g.leaves_log;
@@ -43,23 +43,24 @@ __device__ __forceinline__ Share share_of(const tl_gemm_args &g, int64_t leaf, i
 }
 
 template <Product P>
-__device__ __forceinline__ const tl_gemm_stretch &stretch_of(const tl_gemm_args &g, int64_t run) {
+__device__ __forceinline__ const tl_gemm_stretch &stretch_of(const tl_gemm_args &g, int run) {
   return g.run[P == GRAD_INPUT ? run : 0];
 }
 
 template <Product P>
-__device__ __forceinline__ int64_t positions_of(const tl_gemm_args &g, int64_t leaf) {
+__device__ __forceinline__ int64_t positions_of(const tl_gemm_args &g, int leaf) {
   if (P == GRAD_WEIGHT) return g.runs * g.span;
   if (P == LINEAR) return share_of<P>(g, leaf, 0).count;
   int64_t sum = 0;
-  for (int64_t run = 0; run < g.runs; run++) sum += share_of<P>(g, leaf, run).count;
+  for (int run = 0; run < g.runs; run++) sum += share_of<P>(g, leaf, run).count;
   return sum;
 }
 
 // A position: `offset` in the share of `run`, with `left` positions of the leaf from here on; past
 // the last leaf, left is 0.
 struct Place {
-  int64_t leaf, run, offset, left;
+  int leaf, run;
+  int64_t offset, left;
 };
 
 template <Product P>
@@ -74,8 +75,8 @@ __device__ __forceinline__ void skip_empty_runs(const tl_gemm_args &g, Place &at
 
 // The first position of `leaf`, or of the next one that has any.
 template <Product P>
-__device__ __forceinline__ Place begin_leaf(const tl_gemm_args &g, int64_t leaf) {
-  const int64_t leaves = int64_t(1) << g.leaves_log;
+__device__ __forceinline__ Place begin_leaf(const tl_gemm_args &g, int leaf) {
+  const int leaves = 1 << g.leaves_log;
   Place at = {leaf, 0, 0, 0};
   for (; at.leaf < leaves; at.leaf++)
     if ((at.left = positions_of<P>(g, at.leaf)) > 0) break;
@@ -174,7 +175,7 @@ __device__ __forceinline__ void store_two(const tl_gemm_args &g, int64_t row, in
 // result wait in turn unless it is the root. Each thread keeps its own `count` numbers (a multiple
 // of 4) in a block's share of g.stack: [level][count / 4][thread][4].
 template <int count, int threads>
-__device__ __forceinline__ void fold(const tl_gemm_args &g, int64_t leaf, float *sum) {
+__device__ __forceinline__ void fold(const tl_gemm_args &g, int leaf, float *sum) {
   float4 *stack =
       (float4 *)g.stack + threadIdx.x + int64_t(blockIdx.x) * g.leaves_log * (count / 4 * threads);
   int level = 0;

@@ -1,14 +1,15 @@
-// gemm_f32.cu - the three products of f32 factors: a chain of fmaf over ascending k.
-//
-// A block of 256 threads owns a square tile of outputs, a thread a grid of each x each of them. 16
-// positions of k at a time pass through shared memory as [k][row] and [k][column]; while a block of
-// k is multiplied, the next one is on its way to registers.
-//
-//              4 columns   4 columns          thread (y, x) of 16 x 16, each = 8:
-//     4 rows     ####        ####             rows 4 y .. and 64 + 4 y ..
-//     4 rows     ####        ####             columns 4 x .. and 64 + 4 x ..
-//
-// A chain takes exactly the positions that exist: a product of zeros would turn -0 into +0.
+/* gemm_f32.cu - the three products of f32 factors: a chain of fmaf over ascending k.
+**
+** A block of 256 threads owns a square tile of outputs, a thread a grid of each x each of them. 16
+** positions of k at a time pass through shared memory as [k][row] and [k][column]; while a block of
+** k is multiplied, the next one is on its way to registers.
+**
+**              4 columns   4 columns          thread (y, x) of 16 x 16, each = 8:
+**     4 rows     ####        ####             rows 4 y .. and 64 + 4 y ..
+**     4 rows     ####        ####             columns 4 x .. and 64 + 4 x ..
+**
+** A chain takes exactly the positions that exist: a product of zeros would turn -0 into +0.
+*/
 #include "gemm_device.cuh"
 
 enum { DEPTH = 16, THREADS = 256 };
@@ -105,7 +106,7 @@ struct Block {
 
   static __device__ __forceinline__ void compute(const tl_gemm_args &g, const Tile &tile, Slot *a,
                                                  Slot *b) {
-    const int64_t leaves = int64_t(1) << g.leaves_log;
+    const int leaves = 1 << g.leaves_log;
     float sum[each][each], next_a[copies], next_b[copies];
     Place ahead = begin_leaf<P>(g, 0);
     int slot = 0;
@@ -114,7 +115,7 @@ struct Block {
       load<false>(g, ahead, tile.column, next_b);
     }
 #pragma unroll 1
-    for (int64_t leaf = 0; leaf < leaves; leaf++) {
+    for (int leaf = 0; leaf < leaves; leaf++) {
       start(g, tile, sum);
 #pragma unroll 1
       for (int64_t left = positions_of<P>(g, leaf); left > 0; left -= DEPTH, slot ^= 1) {

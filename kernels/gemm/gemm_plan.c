@@ -7,7 +7,8 @@ enum {
   TILE_ROWS_MAX = 896,
   TILE_COLUMNS_MAX = 512,
   TILE_ROWS_MIN = 96, /* flatter tiles pack B too often; then columns are split further */
-  TASKS_PER_WORKER = 2
+  TASKS_PER_WORKER = 2,
+  SMALL_OUTPUTS = 1 << 16 /* up to here one task a worker: every task packs a factor anew */
 };
 
 static int64_t column_tiles(const tl_gemm *g, int64_t tile_columns) {
@@ -16,6 +17,8 @@ static int64_t column_tiles(const tl_gemm *g, int64_t tile_columns) {
     count += tl_gemm_quotient_up(tl_gemm_columns(g, i), tile_columns);
   return count;
 }
+
+static int64_t all_columns(const tl_gemm *g) { return column_tiles(g, 1); }
 
 static int64_t common_divisor(int64_t a, int64_t b) {
   return b == 0 ? a : common_divisor(b, a % b);
@@ -75,7 +78,8 @@ void tl_gemm_make_plan(const tl_gemm *gemm, tl_team *team, tl_gemm_plan *out) {
   while (1ll << (p.stack - 1) < gemm->leaves) p.stack++;
   choose_way(&p);
   const int64_t workers = tl_team_workers(team);
-  const int64_t wanted = workers == 1 ? 1 : TASKS_PER_WORKER * workers;
+  const int64_t small = gemm->rows * all_columns(gemm) <= SMALL_OUTPUTS;
+  const int64_t wanted = workers == 1 || small ? workers : TASKS_PER_WORKER * workers;
   while (p.tile_columns > p.engine->columns && gemm->rows < TILE_ROWS_MIN * wanted &&
          column_tiles(gemm, p.tile_columns) < wanted)
     p.tile_columns = tl_gemm_round_up(p.tile_columns / 2, p.engine->columns);

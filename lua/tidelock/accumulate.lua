@@ -4,7 +4,9 @@
 ---     block    of a leaf: as many whole samples as fit in 8,192 tokens (matrices); a longer sample
 ---              is cut every 8,192 tokens. Inside a block one chain; block sums are added ascending
 ---     tree     over leaves, kept on a stack like a binary counter: leaf i lands at depth
----              popcount(i) and merges once for every trailing 1 bit of i
+---              popcount(i) and merges once for every trailing 1 bit of i. An odd leaf of a matrix
+---              that one instruction sums is added to its partner by that instruction, so the stack
+---              needs no place for it
 ---
 --- Micro-batches cut this work anywhere between samples; they change who does what, not the order.
 local accumulate = {}
@@ -67,6 +69,19 @@ local function add_block(actions, block, index, depth, micro)
   end
 end
 
+--- Adds an odd leaf that is one block of one micro-batch to the even leaf before it, below `depth`,
+--- in one instruction. Returns whether it could.
+local function add_to_partner(actions, blocks, leaf, depth, micro)
+  local block = blocks[1]
+  local last = block.first + block.samples - 1
+  if leaf & 1 == 0 or #blocks > 1 or block.first // micro ~= last // micro then return false end
+  table.insert(actions[block.first // micro + 1], {
+    kind = "sum", buffer = depth - 1, first = block.first, samples = block.samples,
+      row = block.row, rows = block.rows, mode = 2,
+  })
+  return true
+end
+
 --- actions[micro + 1]: what to do when that micro-batch's gradients are there; and the buffers
 --- used.
 ---@param o { samples: integer, micro: integer, leaves: integer, length: integer, matrix: boolean }
@@ -78,17 +93,17 @@ function accumulate.plan(o)
   for m = 1, o.samples // o.micro do actions[m] = {} end
   for leaf = 0, o.leaves - 1 do
     local first, last = leaf * o.samples // o.leaves, (leaf + 1) * o.samples // o.leaves
-    local at = popcount(leaf)
-    depth = math.max(depth, at + 1)
-    if first == last then
-      table.insert(actions[now + 1], { kind = "zero", buffer = at })
+    local at, bits = popcount(leaf), leaf
+    local blocks = first < last and blocks_of(first, last, o.length, o.matrix)
+    if blocks then now = (last - 1) // o.micro end
+    if blocks and o.matrix and add_to_partner(actions, blocks, leaf, at, o.micro) then
+      at, bits = at - 1, bits >> 1
+    elseif blocks then
+      for index, block in ipairs(blocks) do add_block(actions, block, index, at, o.micro) end
     else
-      for index, block in ipairs(blocks_of(first, last, o.length, o.matrix)) do
-        add_block(actions, block, index, at, o.micro)
-      end
-      now = (last - 1) // o.micro
+      table.insert(actions[now + 1], { kind = "zero", buffer = at })
     end
-    local bits = leaf
+    depth = math.max(depth, at + 1)
     while bits & 1 == 1 do
       table.insert(actions[now + 1], { kind = "merge", buffer = at - 1, from = at })
       at, bits = at - 1, bits >> 1

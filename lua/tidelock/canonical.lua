@@ -4,6 +4,7 @@
 --- floats;
 --- functions stand as what they produce.
 local core = require "tidelock.core"
+local weights = require "tidelock.weights"
 
 local canonical = {}
 
@@ -56,7 +57,7 @@ local function init_text(weight, init)
   if init.kind ~= "function" then return init.kind .. " " .. number(init.first) .. " "
     .. number(init.second) end
   local values = {}
-  for i = 0, weight.rows * weight.cols - 1 do values[i + 1] = number(init.fn(i)) end
+  for i, x in ipairs(weights.tabulate(weight, init)) do values[i] = number(x) end
   return "function " .. core.hash(table.concat(values, " "))
 end
 

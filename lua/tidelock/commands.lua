@@ -8,6 +8,7 @@
 -- `commands.parse` turns the words into { command, recipe, overrides, options }; what is wrong is
 -- raised as { status = 2, message }, which cli.lua prints. Nothing is read or run here.
 
+local hints = require "tidelock.hints"
 local suggest = require "tidelock.suggest"
 
 local commands = {}
@@ -31,6 +32,10 @@ local kinds = {
       return n and n >= 0 and n or nil
     end,
   },
+  form = {
+    word = "md|json", expected = "md or json",
+    read = function(word) return (word == "md" or word == "json") and word or nil end,
+  },
 }
 
 local point = { name = "point", kind = "count", about = "which point of a sweep, from 1" }
@@ -40,7 +45,8 @@ local threads = {
 
 ---@class tidelock.Command
 ---@field name string
----@field recipe boolean # takes a recipe and overrides
+---@field recipe boolean|"maybe" # takes a recipe and overrides; "maybe": a recipe may be left out
+---@field topics string[]? # a first word that is one of these chooses a part of the command
 ---@field about string
 ---@field example string
 ---@field options table[]
@@ -65,7 +71,10 @@ commands.list = {
     name = "plan", recipe = true, module = "tidelock.forecast",
     about = "memory, schedule and work of a step; no device, nothing runs",
     example = "plan recipes/quickstart.lua layout.dp=128 policy.leaves.dp=128 batch.samples=1024",
-    options = { point },
+    options = {
+      { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
+      point,
+    },
   },
   {
     name = "explain", recipe = true, module = "tidelock.explain",
@@ -91,6 +100,20 @@ commands.list = {
     },
   },
   {
+    name = "bench", recipe = "maybe", module = "tidelock.bench",
+    topics = { "plan", "matmul", "step", "ranks" },
+    about = "speed of products, a step, planning, ranks",
+    example = "bench step --rounds 5",
+    options = {
+      { name = "output", short = "o", kind = "form", about = "Markdown (the default) or JSON" },
+      { name = "rounds", kind = "count", about = "turns that everything measured gets; 7" },
+      { name = "steps", kind = "count", about = "training steps of a turn; 2" },
+      { name = "size", kind = "count", about = "matmul: this size only" },
+      { name = "alone", about = "without peers" },
+      threads,
+    },
+  },
+  {
     name = "help", recipe = false, about = "this list, or one command: help run",
     example = "help run", options = {},
   },
@@ -98,9 +121,19 @@ commands.list = {
 
 --- Handled before the Lua side is asked, listed so that `help` and suggestions know them.
 commands.outside = {
-  { name = "test", about = "the whole suite (./tl test)" },
-  { name = "lua", about = "run a Lua file with tidelock loaded" },
-  { name = "repl", about = "read expressions and statements" },
+  {
+    name = "lua", takes = "FILE [ARGUMENTS]", about = "run a Lua file with tidelock loaded",
+    example = "lua recipes/gates.lua",
+  },
+  {
+    name = "repl", about = "read expressions and statements; tl is there, results are printed",
+    example = "repl", session = "tl.tensor(\"f32\", { 2, 2 }, { 1, 2, 3, 4 }):norm()",
+  },
+  {
+    name = "test", takes = "[FILES] [OPTIONS OF BUSTED]", about = "the suite",
+    example = "test tests/spec/key_spec.lua",
+  },
+  { name = "lint", about = "luacheck and clang-format", example = "lint" },
 }
 
 local function fail(format, ...)
@@ -124,9 +157,9 @@ end
 function commands.find(name)
   local command = find(commands.list, name)
   if command then return command end
-  if find(commands.outside, name) then
-    fail("%s is a command of ./tl: ./tl %s", name, name)
-  end
+  local outside = find(commands.outside, name)
+  if name == "lua" then fail("lua: a file is missing; e.g. ./tl %s", outside.example) end
+  if outside then fail("%s is a command of ./tl: ./tl %s", name, name) end
   local known = names_of(commands.list, "")
   table.move(names_of(commands.outside, ""), 1, #commands.outside, #known + 1, known)
   table.sort(known)
@@ -139,11 +172,19 @@ end
 -- Returns the number of words used.
 local function read_option(command, words, at, options)
   local word = words[at]
+  for _, known in ipairs(command.options) do
+    if known.short and word == "-" .. known.short then word = "--" .. known.name end
+  end
   local name, value = word:match "^%-%-([^=]+)=?(.*)$"
   local inline = word:find("=", 1, true) ~= nil
   local option = name and find(command.options, name)
   if not option then
     local known = names_of(command.options, "--")
+    local foreign = name and command.recipe and hints.of(name)
+    if foreign then
+      fail("%s: no option %s; in the recipe, %s; or as an override, key=value", command.name, word,
+        foreign)
+    end
     local near = suggest.nearest("--" .. (name or word:gsub("^%-+", "")), known)
     fail("%s: no option %s%s; %s has %s", command.name, word,
       near and "; did you mean " .. near .. "?" or "", command.name,
@@ -172,7 +213,14 @@ end
 ---@field recipe string?
 ---@field overrides string[] # "layout.tp=2", as written, in order
 ---@field options table # by name, "-" as "_"
----@field topic string? # of help
+---@field topic string? # of help and bench
+
+local function is_one_of(word, list)
+  for _, item in ipairs(list) do
+    if item == word then return true end
+  end
+  return false
+end
 
 --- Understand the words after the program's name.
 ---@param words string[]
@@ -191,10 +239,12 @@ function commands.parse(words)
     elseif word:sub(1, 1) == "-" and #word > 1 then
       used = read_option(command, words, at, request.options)
     elseif command.name == "help" and not request.topic then
-      request.topic = commands.find(word).name
+      request.topic = find(commands.outside, word) and word or commands.find(word).name
+    elseif command.topics and not request.topic and is_one_of(word, command.topics) then
+      request.topic = word
     elseif not command.recipe then
       fail("%s: %s is one word too many", command.name, word)
-    elseif not request.recipe then
+    elseif not request.recipe and not (command.recipe == "maybe" and word:find "=") then
       if word:find "^[%w_%.]+=" then
         fail("%s: the recipe comes before %s; e.g. ./tl %s", command.name, word, command.example)
       end
@@ -207,7 +257,7 @@ function commands.parse(words)
     end
     at = at + used
   end
-  if command.recipe and not request.recipe then
+  if command.recipe == true and not request.recipe then
     fail("%s: a recipe is missing; e.g. ./tl %s", command.name, command.example)
   end
   return request
@@ -220,13 +270,24 @@ local function option_lines(command, lines)
   end
 end
 
+--- Help of a command that the Lua side does not run.
+local function help_outside(command)
+  local takes = command.takes and " " .. command.takes or ""
+  local text = ("./tl %s%s   %s\n  e.g. ./tl %s"):format(command.name, takes, command.about,
+    command.example)
+  return command.session and text .. "\n       > " .. command.session or text
+end
+
 --- The text of `help` or, with a command's name, of `help NAME`.
 function commands.help(topic)
-  local lines = {}
+  local lines, outside = {}, find(commands.outside, topic)
+  if outside then return help_outside(outside) end
   if topic then
     local command = commands.find(topic)
     lines[1] = ("./tl %s%s   %s"):format(command.name,
-      command.recipe and " RECIPE [key=value ..] [options]" or "", command.about)
+      (command.topics and " [" .. table.concat(command.topics, "|") .. "]" or "")
+        .. (command.recipe == "maybe" and " [RECIPE] [key=value ..] [options]"
+          or command.recipe and " RECIPE [key=value ..] [options]" or ""), command.about)
     option_lines(command, lines)
     lines[#lines + 1] = "  e.g. ./tl " .. command.example
   else
@@ -238,7 +299,8 @@ function commands.help(topic)
       lines[#lines + 1] = ("  %-9s %s"):format(command.name, command.about)
     end
     lines[#lines + 1] = "key=value sets a field of the recipe: layout.tp=2 train.steps=10"
-    lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad recipe, 75 resume me"
+    lines[#lines + 1] = "options of a command: ./tl help run; how to begin: README.md"
+    lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad command or recipe"
   end
   return table.concat(lines, "\n")
 end

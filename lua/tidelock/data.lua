@@ -51,7 +51,8 @@ end
 
 local function check_table(path, value)
   if type(value) == "table" then return end
-  fail(where.here() or "", path, "expected a table, got " .. show(value))
+  local fitting = type(value) == "string" and ("; write tl.%s { %q }"):format(path, value) or ""
+  fail(where.here() or "", path, "expected a table, got " .. show(value) .. fitting)
 end
 
 --- Splits the argument of a constructor into its list and its named options, which must be `known`.
@@ -203,8 +204,10 @@ local function find_files(source, seen)
   local lead = lead_of(source.site) .. "data." .. source.kind .. ": "
   local parts = parts_text(source)
   for _, pattern in ipairs(source.patterns) do
-    local found = core.files.glob(pattern)
-    if #found == 0 then
+    local readable, found = pcall(core.files.glob, pattern)
+    if not readable then
+      problems[#problems + 1], found = lead .. found, {}
+    elseif #found == 0 then
       local magic = pattern:find("[*?[]")
       local text = magic and "no file matches this pattern" or "there is no such file"
       problems[#problems + 1] = lead .. pattern .. ": " .. text
@@ -269,7 +272,12 @@ function openers.mix(source, options, state)
   return core.data.mix(sources, source.shares, options)
 end
 
-function openers.given(source, options) return core.data.given(source.samples, options) end
+function openers.given(source, options)
+  local good, opened, message = pcall(core.data.given, source.samples, options)
+  if good then return opened, message end
+  local text = tostring(opened):gsub("^[^\n]-%.lua:%d+: ", "")
+  return nil, (source.site and source.site .. ": " or "") .. text
+end
 
 function open_source(source, options, state)
   local own = { length = options.length, vocab = options.vocab, seed = options.seed }

@@ -62,10 +62,15 @@ end
 
 --- Plain tables are copied, so that a table changed later changes no recipe; modules and data are
 --- kept.
-local function copy(value)
+local function copy(value, depth)
   if type(value) ~= "table" or getmetatable(value) or types.data.check(value) then return value end
   local other = {}
-  for key, entry in pairs(value) do other[key] = copy(entry) end
+  depth = (depth or 0) + 1
+  if depth > 50 then
+    error(("%s: a table of a recipe contains itself, or has 50 others around it"):format(
+      where.here() or "recipe"), 0)
+  end
+  for key, entry in pairs(value) do other[key] = copy(entry, depth) end
   return other
 end
 

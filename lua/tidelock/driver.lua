@@ -9,10 +9,14 @@ local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
 local grid = require "tidelock.layout"
+local kept = require "tidelock.kept"
 local planner = require "tidelock.plan"
+local problems = require "tidelock.problems"
 local rates = require "tidelock.schedule"
-local stats = require "tidelock.stats"
+local room = require "tidelock.room"
+local suggest = require "tidelock.suggest"
 local summary = require "tidelock.summary"
+local where = require "tidelock.where"
 
 ---@class tidelock.Run
 ---@field plan table # spec, key, recipe_hash, summary, and what the stages found
@@ -23,12 +27,12 @@ Run.__index = Run
 
 local driver = {}
 
---- Groups of every rank by axis, and "kv": the ranks of a tp group that share a KV head.
+--- Groups of every rank by axis, and "kv2", "kv4", ..: tp ranks that share a KV head.
+--- Layers may share in different ways.
 local function rank_table(plan)
   local spec, layout = plan.spec, plan.spec.layout
   local ranks = {}
-  local replicas = 1
-  for _, param in ipairs(plan["local"].params) do replicas = math.max(replicas, param.replicas) end
+  local names = plan.programs[1].groups
   local world = layout.tp * layout.dp * layout.pp
   local by_axis = {}
   for _, axis in ipairs { "tp", "dp", "pp" } do by_axis[axis] = grid.groups(layout, { axis }) end
@@ -42,8 +46,11 @@ local function rank_table(plan)
         end
       end
     end
-    local first = at.tp // replicas * replicas
-    groups.kv = { table.unpack(groups.tp, first + 1, first + replicas) }
+    for _, name in ipairs(names) do
+      local count = tonumber(name:match "^kv(%d+)$")
+      local first = count and at.tp // count * count
+      if count then groups[name] = { table.unpack(groups.tp, first + 1, first + count) } end
+    end
     ranks[rank + 1] = {
       program = at.pp * layout.tp + at.tp + 1, groups = groups, coordinates = at,
       sample_base = at.dp * (spec.batch.samples // layout.dp),
@@ -77,8 +84,34 @@ local function watches_of(spec)
   return list
 end
 
+--- Patterns of keep and log.watch that match nothing are mistakes, told before anything runs.
+local function check_patterns(self, keep)
+  local found, all, plan = problems.new(), {}, self.plan
+  for _, value in ipairs(plan.graph.names) do all[#all + 1] = value.name end
+  for _, weight in ipairs(plan.graph.weights) do all[#all + 1] = weight.name .. ".grad" end
+  local function check(place, path, pattern)
+    if #kept.names(self, pattern) > 0 then return end
+    found:add(place, path, ("%q matches no value and no gradient; nearest: %s"):format(pattern,
+      suggest.nearest(pattern, all, 3)))
+  end
+  for i, watch in ipairs(self.watches) do
+    local path = ("log.watch[%d]"):format(i)
+    check(self.spec.site(path), path, watch.pattern)
+  end
+  for _, pattern in ipairs(keep or {}) do check(where.here(), "start.keep", pattern) end
+  found:raise()
+end
+
+--- Calls a function of the C half. What it raises names rank, instruction and recipe line already,
+--- so it goes on without a place in this file.
+local function call(fn, ...)
+  local ok, result = pcall(fn, ...)
+  if not ok then error(result, 0) end
+  return result
+end
+
 ---@param recipe table
----@param options? { keep?: string[], threads?: integer, poison?: integer, check?: boolean, timeout?: number }
+---@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -86,6 +119,8 @@ function driver.start(recipe, options)
   local spec = plan.spec
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
+  check_patterns(self, options.keep)
+  room.check(plan, room.bytes())
   self.table = rank_table(plan)
   local sources, samples, notes = open_data(spec)
   self.sources, self.notes, self.check = sources, notes, options.check
@@ -93,23 +128,20 @@ function driver.start(recipe, options)
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
   plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
   local programs = {}
-  for i, program in ipairs(plan.programs) do programs[i] = core.program(program) end
-  self.ranks = core.ranks {
-    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources, samples =
-      samples[1],
-    eval_samples = samples[2] and { samples[2] }, threads = options.threads, gpu_first = spec.device == "cuda" and 0 or -1, poison =
-      options.poison, timeout_s = options.timeout,
-  }
+  for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
+  self.ranks = call(core.ranks, {
+    programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources,
+    samples = samples[1], eval_samples = samples[2] and { samples[2] },
+    gpu_first = spec.device == "cuda" and 0 or -1, threads = options.threads,
+    poison = options.poison, timeout_s = options.timeout,
+  })
   self:begin()
   return self
 end
 
---- Runs a section on all ranks. What they raise names rank, instruction and recipe line already, so
---- it goes on without a place in this file.
+--- Runs a section on all ranks.
 local function execute(self, section, options)
-  local ok, result = pcall(self.ranks.run, self.ranks, section, options)
-  if not ok then error(result, 0) end
-  return result
+  return call(self.ranks.run, self.ranks, section, options)
 end
 
 --- Initial weights, moments and tables; then what rules take from functions and earlier runs.
@@ -149,7 +181,8 @@ function Run:explain_skip(step, scalars, result)
     return
   end
   execute(self, "step", { step = step - 1, scalars = scalars, check = true })
-  error(string.format("step %d: the loss is %s and the gradient norm %s, but every output is finite alone",
+  error(string.format("step %d: the loss is %s and the gradient norm %s, but every output is "
+    .. "finite alone",
     step, result.loss, result.grad_norm), 0)
 end
 
@@ -229,7 +262,7 @@ function Run:weights()
   return list
 end
 
---- The sum of the hashes of all tensors of a kind; shares of the shards add up, nothing is gathered.
+--- The sum of the hashes of all tensors of a kind: shares of shards add up, nothing is gathered.
 local function hash_of(self, key)
   local sum = 0
   for _, param in ipairs(self.plan["local"].params) do
@@ -239,8 +272,8 @@ local function hash_of(self, key)
       local rows = math.min(param.rows, param.weight.rows - shard.row_first)
       if v and rows > 0 then
         sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {
-          row_first = shard.row_first, col_first = shard.col_first, cols_full = param.full_cols, rows = rows,
-          cols = param.cols,
+          row_first = shard.row_first, col_first = shard.col_first, rows = rows,
+          cols_full = param.full_cols, cols = param.cols,
         })
       end
     end
@@ -254,7 +287,9 @@ function Run:weights_hash() return string.format("%016x", hash_of(self, "weight 
 --- The hash of the optimizer's state: first moments, second moments and f32 masters.
 function Run:optimizer_hash()
   local parts = {}
-  for i, key in ipairs { "m ", "v ", "master " } do parts[i] = string.format("%016x", hash_of(self, key)) end
+  for i, key in ipairs { "m ", "v ", "master " } do
+    parts[i] = string.format("%016x", hash_of(self, key))
+  end
   return core.hash(table.concat(parts, " "))
 end
 
@@ -262,7 +297,7 @@ end
 --- global
 --- batch, or the shape of a weight for gradients.
 function Run:kept(name)
-  local found = require("tidelock.kept").read(self, name)
+  local found = kept.read(self, name)
   if not found then
     error(string.format('%s was not kept; ask for it before planning: start { keep = { "%s" } }',
       name, name), 0)
@@ -273,11 +308,9 @@ end
 function Run:watched()
   local values = {}
   for _, watch in ipairs(self.watches) do
-    local list = require("tidelock.kept").names(self, watch.pattern)
-    if #list == 0 then error(string.format("log.watch: %s matches no value and no gradient",
-      watch.text), 0) end
-    for _, name in ipairs(list) do
-      values[name .. ":" .. watch.what] = stats[watch.what](self:kept(name))
+    for _, name in ipairs(kept.names(self, watch.pattern)) do
+      local tensor = self:kept(name)
+      values[name .. ":" .. watch.what] = tensor[watch.what](tensor)
     end
   end
   return values

@@ -280,6 +280,18 @@ local function check_stage(stage)
     near and "; did you mean " .. near .. "?" or "", table.concat(explain.stages, ", "))
 end
 
+--- The rank whose text is shown for `rank`. A rank beyond the layout is one of more copies of the
+--- same model: it runs what its counterpart here runs, and the second result says so.
+---@return integer rank
+---@return string? note
+function explain.shown_rank(layout, rank)
+  local world = grid.world(layout)
+  if rank < world then return rank end
+  local text = "the layout has %s; ranks with the same tp and pp coordinates run the same program: "
+    .. "showing rank %d"
+  return rank % world, text:format(screen.plural(world, "rank"), rank % world)
+end
+
 --- The command.
 ---@param request tidelock.Request
 ---@return integer # exit status
@@ -288,13 +300,9 @@ function explain.command(request)
   local stage = options.stage or (options.weights and "expand" or "emit")
   check_stage(stage)
   local plan = requests.plan(requests.of(request), stage)
-  local layout = plan.spec.layout
-  local world = layout.tp * layout.pp * layout.dp
-  if options.rank and options.rank >= world then
-    usage("--rank %d: the layout has ranks 0 to %d", options.rank, world - 1)
-  end
-  local text = options.weights and explain.weights(plan) or explain.text(plan, stage, options.rank)
-  io.stdout:write(text)
+  local rank, note = explain.shown_rank(plan.spec.layout, options.rank or 0)
+  if note then io.stderr:write(note, "\n") end
+  io.stdout:write(options.weights and explain.weights(plan) or explain.text(plan, stage, rank))
   return 0
 end
 

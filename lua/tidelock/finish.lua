@@ -74,15 +74,17 @@ local function spread(self, v, o)
   if self.pp == 1 then return end
   local count = flat(v).shape[1]
   local all = self:make(v.dtype, { self.pp, count }, "state", "of all stages")
-  self:emit("all_gather", { flat(v) }, { lower.reshaped(all, { self.pp * count }) }, { group = "pp", outer = 1 }, o)
+  local whole, gathered = flat(v), lower.reshaped(all, { self.pp * count })
+  self:emit("all_gather", { whole }, { gathered }, { group = "pp", outer = 1 }, o)
   for rank = 0, self.pp - 1 do
-    local part = { buffer = all.buffer, dtype = v.dtype, shape = { count }, offset = rank * count * 4 }
-    if rank == 0 then self:emit("cast", { part }, { flat(v) }, {}, o)
-    else self:emit("binary", { flat(v), part }, { flat(v) }, { kind = 0, broadcast = 0 }, o) end
+    local part = lower.reshaped(all, { count })
+    part.offset = rank * count * 4
+    if rank == 0 then self:emit("cast", { part }, { whole }, {}, o)
+    else self:emit("binary", { whole, part }, { whole }, { kind = 0, broadcast = 0 }, o) end
   end
 end
 
--- the count of targets and the loss ----------------------------------------------------------------
+-- the count of targets and the loss ---------------------------------------------------------------
 
 function finish.count(self, samples, source)
   local count = self:lasting("count", "i64", { 1 }, "state")
@@ -97,10 +99,11 @@ function finish.loss(self, use)
   local loss = self:lasting("loss", "f32", { 1 }, "state")
   local owner = self.chunk_of.head % self.pp
   if owner == self.rank then
-    local root = self:finish(use)
-    self:emit("loss_finish", { root, self:lasting("count", "i64", { 1 }, "state") }, { loss }, {}, o)
+    local inputs = { self:finish(use), self:lasting("count", "i64", { 1 }, "state") }
+    self:emit("loss_finish", inputs, { loss }, {}, o)
     for peer = 0, self.pp - 1 do
-      if peer ~= owner then self:emit("send", { loss }, {}, { group = "pp", peer = peer, channel = 2 }, o) end
+      local attrs = { group = "pp", peer = peer, channel = 2 }
+      if peer ~= owner then self:emit("send", { loss }, {}, attrs, o) end
     end
   else
     self:emit("recv", {}, { loss }, { group = "pp", peer = owner, channel = 2 }, o)
@@ -118,16 +121,39 @@ local function add(self, a, b, use)
   return y
 end
 
+local total
+
+--- The gradient of a value made of weights alone, in its dtype: made from its finished sum when it
+--- is first asked for.
+local function settled(self, shared, dy)
+  local y = flat(self:at(dy, self.step_env))
+  self.settled = self.settled or {}
+  if dy.total_of and not self.settled[dy.total_of] then
+    self.settled[dy.total_of] = true
+    local uses = self.b.uses[dy.total_of]
+    local sum = total(self, shared, uses[1].value, uses)
+    self:emit("cast", { sum }, { y }, {}, at(uses[1].path, "finish", uses[1].site))
+  end
+  return y
+end
+
+--- The share of one use in a finished sum, in f32.
+local function share(self, shared, use)
+  if not use.total then return self:finish(use) end
+  local part = settled(self, shared, use.total)
+  if part.dtype == "f32" then return part end
+  local y = self:make("f32", part.shape, "gradients", "gradient of a use")
+  self:emit("cast", { part }, { y }, {}, at(use.path, "finish", use.site))
+  return y
+end
+
 --- Sums of all uses of a value, in order of use, on every pipeline rank that holds it.
-local function total(self, shared, value, uses)
+function total(self, shared, value, uses)
   local ranks = value.param and shared.holders[value.param.name].ranks
   local sum
   for _, use in ipairs(uses) do
     local owner = self.chunk_of[use.layer] % self.pp
-    local part
-    if owner == self.rank then
-      part = use.total and flat(self:at(use.total, self.step_env)) or self:finish(use)
-    end
+    local part = owner == self.rank and share(self, shared, use) or nil
     if ranks and #ranks > 1 then
       for _, peer in ipairs(ranks) do
         local o = at(use.path, "finish", use.site)
@@ -147,17 +173,10 @@ end
 
 --- Gradients of values that were made of weights alone, from their finished sums.
 local function epilogue(self, shared)
-  local done = {}
   for _, node in ipairs(self.b.step) do
     if self.chunk_of[node.layer] % self.pp == self.rank then
       for _, input in ipairs(node.inputs) do
-        if input.total_of and not done[input.total_of] then
-          done[input.total_of] = true
-          local uses = self.b.uses[input.total_of]
-          local sum = total(self, shared, uses[1].value, uses)
-          local y = flat(self:at(input, self.step_env))
-          self:emit("cast", { sum }, { y }, {}, at(node.path, "finish", node.site))
-        end
+        if input.total_of then settled(self, shared, input) end
       end
       self:node(node, self.step_env, "finish")
     end

@@ -47,7 +47,10 @@ function flops.of_step(graph, batch)
   return total
 end
 
---- FLOP/s of matrix products on this machine, the best of those that fit into `seconds`.
+local least_products = 8 -- however long they take: a busy machine may stop any one of them
+
+--- FLOP/s of matrix products on this machine, the best of those that fit into `seconds`, and of
+-- eight at least.
 ---@param dtype "f32"|"bf16"
 ---@param seconds number
 ---@param threads integer?
@@ -57,13 +60,13 @@ function flops.measure_peak(dtype, seconds, threads)
   local weight <close> = core.tensor(dtype, { size, size }):fill(0.25)
   local y <close> = core.tensor(dtype, { size, size })
   local attrs, options = { parts = 1, biases = 0, leaves = 1 }, { threads = threads }
-  local begin, best = core.files.seconds(), math.huge
+  local begin, best, count = core.files.seconds(), math.huge, 0
   repeat
     local start = core.files.seconds()
     core.call("linear", { x, weight }, { y }, attrs, options)
     local now = core.files.seconds()
-    best = math.min(best, now - start)
-  until now - begin > seconds
+    best, count = math.min(best, now - start), count + 1
+  until now - begin > seconds and count >= least_products
   return 2 * size ^ 3 / best
 end
 

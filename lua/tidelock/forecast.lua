@@ -12,6 +12,7 @@
 --
 -- Ranks that are alike are planned once: one for each pipeline and tensor-parallel coordinate.
 
+local cluster = require "tidelock.cluster"
 local core = require "tidelock.core"
 local flops = require "tidelock.flops"
 local requests = require "tidelock.requests"
@@ -57,25 +58,35 @@ function forecast.buffer_name(rank, buffer)
     "micro-batch", made.micro)
 end
 
-local function memory_lines(plan, lines)
-  local at = fullest(plan.places)
-  local place, rank = plan.places[at], plan.ranks[at]
-  lines[#lines + 1] = ("  memory     of a rank of pipeline stage %d, in MiB"):format(at - 1)
-  for _, kind in ipairs(forecast.kinds(place.kinds)) do
-    lines[#lines + 1] = ("    %-12s %10s"):format(kind[1], screen.mib(kind[2]))
-  end
-  lines[#lines + 1] = ("    %-12s %10s   lower bound %s"):format("arena", screen.mib(place.bytes),
-    screen.mib(place.lower_bound))
-  local made = rank.instructions[place.at]
-  lines[#lines + 1] = ("  peak       instruction %d %s (%s); the largest tensors there:"):format(
-    place.at, made.op, made.site or "?")
-  local placed = {}
+--- Where the fullest stage is fullest: { stage, place, at, op, site, largest }, with
+--- largest a list of { name, bytes }.
+function forecast.peak(plan)
+  local stage = fullest(plan.places)
+  local place, rank = plan.places[stage], plan.ranks[stage]
+  local placed, largest = {}, {}
   for _, buffer in ipairs(rank.buffers) do
     if buffer.first then placed[#placed + 1] = buffer end
   end
-  for _, item in ipairs(place.largest) do
-    lines[#lines + 1] = ("    %10s   %s"):format(screen.mib(item.size),
-      forecast.buffer_name(rank, placed[item.index]))
+  for i, item in ipairs(place.largest) do
+    largest[i] = { name = forecast.buffer_name(rank, placed[item.index]), bytes = item.size }
+  end
+  local made = rank.instructions[place.at]
+  return { stage = stage, place = place, at = place.at, op = made.op, site = made.site or "?",
+    largest = largest }
+end
+
+local function memory_lines(plan, lines)
+  local peak = forecast.peak(plan)
+  lines[#lines + 1] = ("  memory     of a rank of pipeline stage %d, in MiB"):format(peak.stage - 1)
+  for _, kind in ipairs(forecast.kinds(peak.place.kinds)) do
+    lines[#lines + 1] = ("    %-12s %10s"):format(kind[1], screen.mib(kind[2]))
+  end
+  lines[#lines + 1] = ("    %-12s %10s   lower bound %s"):format("arena",
+    screen.mib(peak.place.bytes), screen.mib(peak.place.lower_bound))
+  lines[#lines + 1] = ("  peak       instruction %d %s (%s); the largest tensors there:"):format(
+    peak.at, peak.op, peak.site)
+  for _, item in ipairs(peak.largest) do
+    lines[#lines + 1] = ("    %10s   %s"):format(screen.mib(item.bytes), item.name)
   end
 end
 
@@ -142,6 +153,34 @@ function forecast.text(plan, file, seconds)
   return table.concat(lines, "\n")
 end
 
+--- Share of the pipeline's time that is idle, if every pass cost the same.
+local function bubble_of(plan)
+  local layout = plan.spec.layout
+  if layout.pp == 1 then return 0 end
+  return assert(schedule_check.run(plan.orders, {
+    pp = layout.pp, micros = plan.micros, virtual_stages = schedules.virtual_stages(layout),
+  })).bubble_fraction
+end
+
+--- What a cluster file predicts, as lines below the plan.
+function forecast.cluster_text(plan, facts)
+  local guess = cluster.predict(plan, facts, bubble_of(plan))
+  local time = guess.time
+  local function ms(seconds) return ("%10.1f ms"):format(seconds * 1000) end
+  local lines = {
+    ("  cluster    %s: %d ranks, %g GiB each%s"):format(facts.name, facts.ranks, facts.memory,
+      guess.fits and "" or ("; a rank of %s MiB does not fit"):format(screen.mib(guess.bytes))),
+    ("    matrix products %s"):format(ms(time.matrix)),
+    ("    attention       %s"):format(ms(time.attention)),
+    ("    other bytes     %s"):format(ms(time.bandwidth)),
+    ("    messages        %s"):format(ms(time.messages)),
+    ("    step            %s with the bubble, nothing overlapped"):format(ms(guess.step_s)),
+    ("  predicted  %s tokens/s; bound by %s"):format(screen.grouped(math.floor(guess.tokens_per_s)),
+      guess.bound),
+  }
+  return table.concat(lines, "\n")
+end
+
 --- The command.
 ---@param request tidelock.Request
 ---@return integer # exit status
@@ -149,6 +188,9 @@ function forecast.command(request)
   local begin = core.files.seconds()
   local plan = requests.plan(requests.of(request))
   io.stdout:write(forecast.text(plan, request.recipe, core.files.seconds() - begin), "\n")
+  if not request.options.cluster then return 0 end
+  local facts = cluster.read(request.options.cluster)
+  io.stdout:write(forecast.cluster_text(plan, facts), "\n")
   return 0
 end
 

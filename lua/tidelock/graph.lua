@@ -7,6 +7,7 @@
 --- to the axis "tp" may be cut over tensor-parallel ranks; which dims those are belongs to the
 --- model,
 --- because it fixes where the leaves of sums lie, at every tp. Nothing is computed here.
+local types = require "tidelock.types"
 local where = require "tidelock.where"
 
 ---@class tidelock.Dim
@@ -151,6 +152,7 @@ end
 ---@param kind string
 function Graph:parameter(name, dims, out, kind, given)
   local full = joined(self:path(), name)
+  if not utf8.len(full) then fail(self, string.format("the weight %q: a name is UTF-8", full)) end
   local list, rows, cols = {}, 1, 1
   for i, dim in ipairs(dims) do
     list[i] = type(dim) == "string" and find_dim(self, dim) or dim
@@ -273,8 +275,8 @@ function Graph:linear(x, weights, biases, out, inner, dtype)
     for _, dim in ipairs(out[i]) do rows = rows * dim.size end
     for _, dim in ipairs(inner) do cols = cols * dim.size end
     if w.weight.used and w.weight.out ~= #out[i] then
-      fail(self, string.format("weight %s: %d of its dims are summed here and %d before; use two weights",
-        w.weight.name, #w.weight.dims - #out[i], #w.weight.dims - w.weight.out))
+      fail(self, string.format("weight %s: %d of its dims are summed here and %d before; use two "
+        .. "weights", w.weight.name, #w.weight.dims - #out[i], #w.weight.dims - w.weight.out))
     end
     w.weight.out, w.weight.rows, w.weight.cols, w.weight.used = #out[i], rows, cols, true
     local dims = { x.dims[1] }
@@ -354,6 +356,16 @@ end
 --- target.
 function Graph:cross_entropy(logits, targets, options)
   options = options or {}
+  for _, key in ipairs { "smoothing", "z" } do
+    local x = options[key]
+    if x ~= nil and (type(x) ~= "number" or not (x >= 0 and x < math.huge)) then
+      fail(self, string.format("cross_entropy: %s is %s; it is a number, 0 or more", key,
+        types.show(x)))
+    end
+  end
+  if targets.input ~= "targets" then
+    fail(self, "cross_entropy wants the targets that the loss function is given")
+  end
   return self:node("cross_entropy", { logits, targets }, { { { logits.dims[1] }, "f32" } },
     { smoothing = options.smoothing or 0, z = options.z or 0 })
 end
@@ -378,6 +390,24 @@ function Graph:add_loss(name, values, scale)
     or values }
 end
 
+-- What operators take; "?": may be left out. The others look at their operands themselves.
+local wants = {
+  dim = { "string" }, weight = { "string", "string", "table?" }, named = { "string", "value" },
+  cast = { "value" }, cross_entropy = { "value", "value", "table?" },
+  logsumexp = { "value", "string?" }, add_loss = { "string", "value", "number?" },
+}
+
+local function check_operands(g, name, ...)
+  for i, kind in ipairs(wants[name] or {}) do
+    local x, bare = select(i, ...), kind:gsub("%?$", "")
+    local found = is_value(x) and "value" or type(x)
+    if found ~= bare and not (x == nil and bare ~= kind) then
+      fail(g, string.format("%s wants a %s as its operand %d, got %s", name, bare, i,
+        found == "value" and "a value" or types.show(x)))
+    end
+  end
+end
+
 --- Functions of recipes are written g.matmul(a, b): the same methods without the colon.
 ---@return table
 function graph.face(g)
@@ -387,7 +417,10 @@ function graph.face(g)
       if type(method) ~= "function" then
         fail(g, string.format("graphs have no operator %s", tostring(key)))
       end
-      return function(...) return method(g, ...) end
+      return function(...)
+        check_operands(g, key, ...)
+        return method(g, ...)
+      end
     end,
   })
 end

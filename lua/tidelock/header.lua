@@ -5,6 +5,7 @@
 --     data     12 texts, 231,870 bytes; a step is 16 samples of 256 tokens
 --     ranks    8 thread ranks on 2 cores: tp 2, dp 2, pp 2 (1f1b, 4 micro-batches, bubble 20%); ..
 --     memory   39.7 MiB: weights 3.3, gradients 13.0, optimizer 6.5, activations 16.9
+--     build    tidelock 0.1.0, gcc 12.2.0, avx512
 --     ready    in 0.4 s; an untrained model scores 5.545 (ln 256)
 
 local core = require "tidelock.core"
@@ -43,6 +44,11 @@ local function ranks_text(plan)
     spec.device or "host", spec.dtype, spec.policy.arithmetic, screen.policy_text(spec.policy))
 end
 
+local function build_text()
+  local build = core.build()
+  return ("tidelock %s, %s, %s"):format(build.version, build.compiler, build.simd)
+end
+
 local function ready_text(plan, seconds)
   local vocab = plan.summary.vocab
   return ("in %.1f s; an untrained model scores %.3f (ln %d)"):format(seconds,
@@ -63,6 +69,7 @@ function header.text(plan, file, data, seconds)
     { "data", data_text(plan, data) },
     { "ranks", ranks_text(plan) },
     { "memory", memory_text(summary) },
+    { "build", build_text() },
     { "ready", ready_text(plan, seconds) },
   })
 end
@@ -78,12 +85,23 @@ local function eight_ranks(plan)
   return fits and "layout.tp=2 layout.pp=2 layout.dp=2" or nil
 end
 
---- What to type next.
+--- A word as a shell has to read it.
+local function quoted(word)
+  if not word:find "[^%w_./=,:+-]" then return word end
+  return "'" .. word:gsub("'", "'\\''") .. "'"
+end
+
+--- What to type next: the same recipe with the same overrides, so that the key is the same.
+---@param request tidelock.Request
 ---@return string[]
-function header.next_commands(plan, file)
-  local layout = eight_ranks(plan)
-  local commands = { ("./tl verify %s"):format(file) }
-  if layout then table.insert(commands, 1, ("./tl run %s %s"):format(file, layout)) end
+function header.next_commands(plan, request)
+  local words, runs = { quoted(request.recipe) }, ""
+  for _, word in ipairs(request.overrides) do words[#words + 1] = quoted(word) end
+  if request.options.point then words[#words + 1] = "--point " .. request.options.point end
+  if request.options.runs then runs = " --runs " .. quoted(request.options.runs) end
+  local recipe, layout = table.concat(words, " "), eight_ranks(plan)
+  local commands = { "./tl verify " .. recipe }
+  if layout then table.insert(commands, 1, ("./tl run %s %s%s"):format(recipe, layout, runs)) end
   return commands
 end
 

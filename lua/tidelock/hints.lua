@@ -40,7 +40,7 @@ local known = {
   recompute_kv = "sparse attention is not available in this version; leave it out",
   cu_seqlens = "segments come from the documents of the data; leave it out",
   num_gpus = "ranks are the product of layout = { tp, pp, dp }",
-  world_size = "ranks are the product of layout = { tp, pp, dp }; --ranks N checks it",
+  world_size = "ranks are the product of layout = { tp, pp, dp }",
   max_autotune = "kernels are fixed; sizes are blocks = { gemm = { m, n, k } }",
   deterministic = "write policy = \"layout\": the same bits in every layout",
   batch_invariant = "write policy = \"batch\" or \"layout\"",
@@ -103,7 +103,8 @@ local known = {
   gradient_clipping = clip,
   zero_allow_untested_optimizer = "an optimizer is an op with a contract: adamw; leave it out",
   activation_checkpointing = "write train = { recompute = .. }",
-  stage3_gather_16bit_weights_on_model_save = "./tl export CHECKPOINT OUT --dtype bf16",
+  stage3_gather_16bit_weights_on_model_save = "a run keeps "
+    .. "weights.safetensors, in the dtype of each weight; leave it out",
   scheduler = lr,
   -- Hugging Face
   num_hidden_layers = "write nn.decoder { layers = .. }",

@@ -1,13 +1,26 @@
 --- `require "tidelock"`: what a recipe, a script or the REPL sees.
 --
 --     tl.recipe { .. }  tl.params { .. }  tl.load(path)     recipes
+--     recipe:start { keep = { .. } }                        a run, for scripts
 --     tl.nn  tl.data                                        modules and data
 --     tl.tensor  tl.equal  tl.call  tl.matmul ...           the C half, for scripts that run things
 --
 -- Parts are opened when first used, so that a recipe loads and plans without the C half.
 local recipe = require "tidelock.recipe"
+local where = require "tidelock.where"
 
 local tidelock = { recipe = recipe.new, params = recipe.params, load = recipe.load_from }
+
+--- recipe:start { keep = { "layers.*.out" } }: the recipe on ranks of this process, ready for its
+--- first step; `local run <close> = ...`. For scripts: a recipe that loads runs nothing.
+---@param options? { keep?: string[], threads?: integer, poison?: integer, check?: boolean }
+---@return tidelock.Run
+function recipe.methods.start(self, options)
+  if where.context() then
+    error((where.here() or "recipe") .. ": start: a recipe only describes; a script starts it", 0)
+  end
+  return require("tidelock.driver").start(self, options)
+end
 
 local parts = { nn = "tidelock.nn", data = "tidelock.data" }
 

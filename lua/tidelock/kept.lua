@@ -20,7 +20,7 @@ function kept.names(run, pattern)
 end
 
 --- Pieces of a gradient: the shards of its weight.
-local function gradient_pieces(run, facts, rank, at, index)
+local function gradient_pieces(run, facts, at, index)
   local param = facts.param
   if at.dp ~= 0 or (not param.axis and at.tp ~= 0) or at.tp % param.replicas ~= 0 then return {} end
   return { {
@@ -76,7 +76,7 @@ function kept.read(run, name)
     for _, facts in ipairs(run.plan.ranks[at.pp + 1].kept) do
       if facts.name == name then
         shape, dtype = shape or shape_of(run, facts), facts.view.dtype
-        local add = facts.param and gradient_pieces(run, facts, nil, at, index - 1)
+        local add = facts.param and gradient_pieces(run, facts, at, index - 1)
           or facts.value.region == "step" and step_pieces(run, facts, at, index - 1)
           or not facts.param and facts.value.region ~= "step" and activation_pieces(run, facts,
             at, index - 1)

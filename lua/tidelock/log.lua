@@ -17,15 +17,18 @@ Log.__index = Log
 ---@param paths string[]
 function log.open(paths)
   local self = setmetatable({ files = {} }, Log)
-  for i, path in ipairs(paths) do
-    local file, message = io.open(path, "w")
-    if not file then
-      self:close()
-      error({ status = 2, message = "tidelock: cannot write " .. message }, 0)
-    end
-    self.files[i] = file
-  end
+  for _, path in ipairs(paths) do self:add(path) end
   return self
+end
+
+--- One more file, for the records from here on.
+function Log:add(path)
+  local file, message = io.open(path, "w")
+  if not file then
+    self:close()
+    error({ status = 2, message = "tidelock: cannot write " .. message }, 0)
+  end
+  table.insert(self.files, file)
 end
 
 --- `value` without the numbers that JSON cannot hold.

@@ -107,7 +107,7 @@ local function reshaped(v, shape) return { buffer = v.buffer, dtype = v.dtype, s
 
 -- instructions ---------------------------------------------------------------------------------
 
-local function touch(self, v, index)
+local function touch(v, index)
   if not v then return end
   v.buffer.first = v.buffer.first or index
   v.buffer.last = index
@@ -121,8 +121,8 @@ function Lower:emit(op, inputs, outputs, attrs, o)
       o.micro or 0,
     phase = o.phase, path = o.path,
   }
-  for i = 1, #inputs do touch(self, inputs[i], index) end
-  for i = 1, #outputs do touch(self, outputs[i], index) end
+  for i = 1, #inputs do touch(inputs[i], index) end
+  for i = 1, #outputs do touch(outputs[i], index) end
 end
 
 local function section(self, name, body)
@@ -245,7 +245,9 @@ end
 --- Elements of a run's matrix and what fills it up to the alignment of views, 64 bytes.
 local function padded(count) return (count + 15) // 16 * 16 end
 
-local function runs_here(self, use) return use.region == "trunk" and self.l.sp and use.runs // self.l.t or use.runs end
+local function runs_here(self, use)
+  return use.region == "trunk" and self.l.sp and use.runs // self.l.t or use.runs
+end
 
 --- The stack of accumulators of a use, and what each micro-batch does with it.
 function Lower:sum_of(use)
@@ -253,7 +255,8 @@ function Lower:sum_of(use)
   if known then return known end
   local runs = runs_here(self, use)
   local trunk = use.region == "trunk"
-  local length = use.matrix and trunk and (self.l.length + use.runs - 1) // use.runs or self.l.length
+  local length = use.matrix and trunk and (self.l.length + use.runs - 1) // use.runs
+    or self.l.length
   local actions, depth, spare = accumulate.plan {
     samples = use.samples or self.samples, micro = self.l.samples, leaves =
       self.spec.policy.leaves.dp // self.dp,
@@ -274,7 +277,8 @@ end
 --- Run r of a stack buffer, as a matrix of its own.
 local function run_view(v, r, use)
   return {
-    buffer = v.buffer, dtype = v.dtype, shape = { use.rows, use.cols }, offset = r * padded(use.rows * use.cols) * 4,
+    buffer = v.buffer, dtype = v.dtype, shape = { use.rows, use.cols },
+    offset = r * padded(use.rows * use.cols) * 4,
   }
 end
 
@@ -296,7 +300,8 @@ local function sum_runs(self, use, sum, action, ins, attrs, o)
     local length = math.min(action.rows or count, count - skip)
     if length > 0 then
       self:emit(use.op, ins, { run_view(target, r, use) }, {
-        mode = action.mode, samples = action.samples, first = attrs.first + first + skip, length = length, stride = rows,
+        mode = action.mode, samples = action.samples, first = attrs.first + first + skip,
+        length = length, stride = rows,
       }, o)
     elseif action.mode == 0 then
       self:emit("fill", {}, { run_view(target, r, use) }, { value = 0 }, o)

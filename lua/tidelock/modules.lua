@@ -14,7 +14,6 @@ return function(section, field, required, forms)
     field("tied", "boolean", "the head uses the embedding's weight", { default = false }),
     field("norm", "module", "norm before the head; unset: nn.rms_norm {}"),
     field("dropout", "fraction", "dropout of the embedding", { default = 0 }),
-    name,
   })
 
   section("nn.attention", "Causal attention inside each segment, with grouped kv heads.", {
@@ -63,8 +62,12 @@ return function(section, field, required, forms)
   })
   section("nn.layer_norm", "(x - mean) / sqrt(var + eps) * gain + bias.", {
     field("eps", "positive", "added to the variance", { default = 1e-5 }),
-    field("bias", "boolean", "with a bias", { default = true }),
     name,
+  }, {
+    refused = {
+      bias = "the op layer_norm always adds a bias; { \"*.layer_norm.bias\", frozen = true } in "
+        .. "weights keeps it at 0",
+    },
   })
 
   local hidden = field("hidden", "count", "width inside", required())

@@ -37,6 +37,10 @@ end
 
 --- A residual branch: x + last(...first(x)). Options beside the list: dropout, name.
 function nn.residual(options)
+  if type(options) ~= "table" then
+    error(string.format("%s: nn.residual wants a table of modules, got %s", where.here(),
+      type(options)), 0)
+  end
   local children, rest = {}, {}
   for i, child in ipairs(options) do children[i] = child end
   for key, value in pairs(options) do
@@ -56,6 +60,10 @@ function nn.graph(name, fn)
   if type(fn) ~= "function" then
     error(string.format("%s: nn.graph wants a function of (g, x), got %s", where.here(),
       type(fn)), 0)
+  end
+  if name ~= nil and (type(name) ~= "string" or name == "") then
+    error(string.format("%s: nn.graph: the name is a string, got %s", where.here(),
+      name == "" and "an empty one" or type(name)), 0)
   end
   return module("graph", { name = name, fn = fn })
 end
@@ -194,7 +202,8 @@ function build.gelu(g, m, x)
 end
 
 function build.linear(g, m, x)
-  local out = m.options.out == width(x).size and width(x) or g:width(m.options.out) or g:define("out", m.options.out)
+  local out = m.options.out == width(x).size and width(x) or g:width(m.options.out)
+    or g:define("out", m.options.out)
   return parts(g, x, { width(x) }, { { "weight", { out } } }, m.options.bias)
 end
 

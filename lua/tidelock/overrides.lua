@@ -6,6 +6,7 @@
 -- which is a string. What was set is checked later, together with the recipe; mistakes blame
 -- "command line".
 local fields = require "tidelock.fields"
+local hints = require "tidelock.hints"
 local suggest = require "tidelock.suggest"
 local types = require "tidelock.types"
 
@@ -35,7 +36,8 @@ function overrides.parse(words, problems)
   for _, word in ipairs(words) do
     local key, text = word:match "^([%a_][%w_.]*)=(.*)$"
     if not key then
-      problems:add(overrides.place, word, "expected key=value, as layout.tp=2")
+      local foreign = hints.of(word:match "^[^=]*")
+      problems:add(overrides.place, word, foreign or "expected key=value, as layout.tp=2")
     elseif text == "" then
       problems:add(
         overrides.place, key, "nothing stands behind =; to unset a field write " .. key .. "=nil"
@@ -108,6 +110,8 @@ end
 function overrides.known(key, declared)
   local first = key:match "^[^.]+"
   if fields.sections.recipe.by_name[first] then return true end
+  local foreign = hints.of(first)
+  if foreign then return false, "no such field or knob; " .. foreign end
   local names = fields.names "recipe"
   for name in pairs(declared) do names[#names + 1] = name end
   table.sort(names)

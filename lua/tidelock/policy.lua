@@ -9,6 +9,8 @@
 -- and part of the key. They never grow by themselves.
 local policy = {}
 
+policy.leaves_max = 65536
+
 local arithmetic_of = { f32 = "fma", bf16 = "sm_90" }
 
 local function is_power_of_two(n) return n & (n - 1) == 0 end
@@ -33,6 +35,9 @@ local function check_leaves(resolved, given, report)
       report(set and "policy.leaves." .. axis or "layout." .. axis,
         "%s %d is not a power of two, and trees add pairs%s; try %s = %d or %d", axis, count,
         set and "" or " (its leaves are the layout's own)", axis, below, below * 2)
+    elseif count > policy.leaves_max then
+      report("policy.leaves." .. axis, "%s %d is above %d, the most leaves that a tree has", axis,
+        count, policy.leaves_max)
     elseif axis == "cp" and count > 1 then
       report("policy.leaves.cp", "leaves.cp %d is not available in this version; leave it out",
         count)

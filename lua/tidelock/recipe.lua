@@ -35,7 +35,10 @@ local function add_error(context, message)
       if file.path:sub(-#tail) == tail then place = file.path .. line end
     end
   end
-  context.problems:add(place or context.path, nil, text or tostring(message))
+  text = text or tostring(message)
+  local lead = context.path .. ": "
+  if text:sub(1, #lead) == lead then text = text:sub(#lead + 1) end
+  context.problems:add(place or context.path, nil, text)
 end
 
 --- Runs the file `path` in `context`; its recipe, or nil when it gave none (the problem is noted).
@@ -104,18 +107,18 @@ function recipe.load(path, words)
   return draft.set(result, rest)
 end
 
---- tl.load(path): a recipe beside the file that asks, or, in a script's first line, beside the
---- script.
+--- tl.load(path): in a recipe, the file beside it; in a script, a path like any other, from the
+--- current folder.
 function recipe.load_from(path)
-  if type(path) ~= "string" then error(
-    "tl.load takes the path of a recipe, got " .. types.show(path), 0
-  ) end
+  if type(path) ~= "string" then
+    error("tl.load takes the path of a recipe, got " .. types.show(path), 0)
+  end
   local context = where.context()
+  if not context then return recipe.load(path) end
   local full = path
-  if path:sub(1, 1) ~= "/" then full = sandbox.normalize(
-    sandbox.folder(where.file() or "") .. path
-  ) end
-  if not context then return recipe.load(full) end
+  if path:sub(1, 1) ~= "/" then
+    full = sandbox.normalize(sandbox.folder(where.file() or "") .. path)
+  end
   local result = run_file(full, context)
   if not result then error(context, 0) end -- noted already; run_file knows this error by its value
   return result

@@ -107,6 +107,9 @@ local function print_summary(session, first, last, seconds, summary)
   local function line(label, text) session.screen:print(screen.summary_line(label, text), true) end
   local steps = last.step - first.step + 1
   local used = screen.mib(summary.peak_bytes)
+  if last.step < session.last then
+    line("stopped", ("by Ctrl-C after step %d of %d"):format(last.step, session.last))
+  end
   line("trained", ("%s, %s tokens in %.1f s; %s MiB used, %s"):format(screen.plural(steps, "step"),
     screen.grouped(steps * last.tokens), seconds, used,
     summary.peak_bytes == summary.planned_bytes and "as planned"
@@ -142,7 +145,7 @@ local function conclude(session, summary, request)
   end
   if verdict.text then show:print(screen.summary_line("bits", verdict.text), true) end
   if not verdict.text and not request.options.quiet then
-    for i, text in ipairs(header.next_commands(session.plan, request.recipe)) do
+    for i, text in ipairs(header.next_commands(session.plan, request)) do
       show:print(screen.summary_line(i == 1 and "next" or "", text))
     end
   end
@@ -169,12 +172,14 @@ end
 --- The session of a started run: folder, log, screen, and what the machine can do.
 local function new_session(trained, request, begin)
   local options, plan = request.options, trained.plan
+  local records = log.open { options.jsonl } -- first: a wrong name leaves no folder behind
   local folder = runs.open(options.runs or "runs", plan.spec.name, plan.key)
   folder:describe(plan.recipe.files, explain.text(plan, "check"))
+  records:add(folder:path "log.jsonl")
   return {
     run = trained, plan = plan, screen = new_screen(options), folder = folder, first = 1,
     last = math.min(plan.spec.train.steps, options.stop_at or math.huge),
-    log = log.open { folder:path "log.jsonl", options.jsonl },
+    log = records,
     work = flops.of_step(plan.graph, plan.spec.batch),
     peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads),
     ready_seconds = core.files.seconds() - begin,

@@ -4,7 +4,9 @@
 -- no io, no os, no clock, no random numbers, and nothing whose answer differs between machines or
 -- runs. `pairs` walks keys in order; exp, log, sin, cos and pow of `math` are those of numbers.lua.
 -- `require` looks beside the recipe first and loads what it finds in the same way.
+local core = require "tidelock.core"
 local numbers = require "tidelock.numbers"
+local suggest = require "tidelock.suggest"
 local where = require "tidelock.where"
 
 local sandbox = {}
@@ -84,9 +86,17 @@ local function make_math()
   return setmetatable(library, refuse("math.", refused_math))
 end
 
+--- "; did you mean ..?" with the recipe beside `path` whose name is nearest, or "".
+local function nearest_file(path)
+  local folder, name = path:match "^(.-)/?([^/]*)$"
+  local good, names = pcall(core.files.list, folder == "" and "." or folder)
+  local near = good and names and suggest.nearest(name, names)
+  return near and ("; did you mean %s?"):format(path:sub(1, -#name - 1) .. near) or ""
+end
+
 local function read(path)
   local file, message = io.open(path, "rb")
-  if not file then return nil, message end
+  if not file then return nil, message .. nearest_file(path) end
   local text = file:read "a"
   file:close()
   return text or nil, text == nil and path .. ": not a file" or nil
@@ -122,7 +132,11 @@ function sandbox.open(path, context)
 end
 
 local function require_beside(path, context, name)
-  if name == "tidelock" or name:find "^tidelock%." then return require(name) end
+  if type(name) ~= "string" then
+    error(("%s: require wants the name of a file, got %s"):format(where.here() or path,
+      type(name)), 0)
+  end
+  if name == "tidelock" or name == "tidelock.numbers" then return require(name) end
   local stem = sandbox.folder(path) .. name:gsub("%.", "/")
   local known = context.modules[stem]
   if known then return known.value end

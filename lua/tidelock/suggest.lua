@@ -1,6 +1,8 @@
 --- The nearest known word to a mistyped one, for "did you mean".
 local suggest = {}
 
+suggest.bytes_max = 80 -- no known word is longer, and the time grows with its square
+
 --- How far `a` is from `b`: 2 for each letter to add, drop or change, 1 for two neighbours swapped.
 function suggest.distance(a, b)
   local rows = { [0] = {} }
@@ -20,6 +22,7 @@ end
 
 local function by_distance(word, known)
   local ranked = {}
+  word = word:sub(1, suggest.bytes_max)
   for i, candidate in ipairs(known) do
     ranked[i] = { candidate, suggest.distance(word:lower(), candidate:lower()) }
   end
@@ -43,7 +46,9 @@ function suggest.nearest(word, known, count)
   local ranked = by_distance(word, known)
   if count then
     local words = {}
-    for i = 1, math.min(count, #ranked) do words[i] = ranked[i][1] end
+    for _, entry in ipairs(ranked) do -- a shared module's name stands there once for each use
+      if #words < count and entry[1] ~= words[#words] then words[#words + 1] = entry[1] end
+    end
     return table.concat(words, ", ")
   end
   for _, entry in ipairs(ranked) do

@@ -4,6 +4,8 @@
 -- Whole floats (3.0) are accepted for integers, because YAML and arithmetic make them.
 local types = {}
 
+types.count_max = (1 << 31) - 1 -- what an i32 index can reach
+
 local function integer(value, least)
   local whole = math.type(value) and math.tointeger(value)
   if whole and whole >= least then return whole end
@@ -30,7 +32,11 @@ types.string = {
 }
 types.call = { expected = "a function", check = of_type "function" }
 types.count = {
-  expected = "a positive integer", check = function(value) return integer(value, 1) end,
+  expected = "a positive integer",
+  check = function(value)
+    local whole = integer(value, 1)
+    return whole and whole <= types.count_max and whole or nil
+  end,
 }
 types.whole = {
   expected = "an integer, 0 or more", check = function(value) return integer(value, 0) end,
@@ -56,7 +62,8 @@ types.number_or_call = {
 --- A module has a kind and is made by nn.*; data has a kind and is made by tl.data.*.
 local function kind_of(value)
   if type(value) ~= "table" then return nil end
-  return type(value.kind) == "string" and value.kind or nil
+  local kind = rawget(value, "kind")
+  return type(kind) == "string" and kind or nil
 end
 types.module = {
   expected = "a module",

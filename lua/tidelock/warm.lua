@@ -1,9 +1,9 @@
 --- warm.lua - weights that do not start from random numbers: functions of the index, earlier runs.
 local core = require "tidelock.core"
+local suggest = require "tidelock.suggest"
+local weights = require "tidelock.weights"
 
 local warm = {}
-
-warm.function_elements_max = 1 << 24
 
 --- The part of a whole (rows, cols) tensor that a rank holds, padded rows as zeros.
 local function shard(param, whole, row_first, col_first)
@@ -51,45 +51,56 @@ end
 
 local function from_function(param)
   local rows, cols = param.weight.rows, param.weight.cols
-  if rows * cols > warm.function_elements_max then
-    error(string.format("%s: init: a function is called for each of %d elements; at most %d",
-      param.name, rows * cols,
-      warm.function_elements_max), 0)
-  end
-  local numbers = {}
-  for i = 0, rows * cols - 1 do
-    local value = param.fields.init.fn(i)
-    if type(value) ~= "number" then
-      error(string.format("%s: init(%d) gave %s; a number is wanted", param.name, i, type(value)),
-        0)
-    end
-    numbers[i + 1] = value
-  end
+  local numbers = weights.tabulate(param.weight, param.fields.init)
   return core.tensor("f32", { rows, cols }, numbers)
 end
 
+--- Raises what is wrong with `from` of a weight, at the line that says it: a rule, or the weight's.
+local function fail(run, param, text, ...)
+  local rule = param.fields.by.from:match "^rule (%d+)$"
+  local path = rule and "weights[" .. rule .. "]" or param.name
+  local site = rule and run.spec.site(path) or param.weight.site
+  error(("%s: %s.from: "):format(site, path) .. text:format(...), 0)
+end
+
+--- "; runs has gated-1c0e, quickstart-65e1": what stands beside a folder that is not there.
+local function beside(folder)
+  local parent = folder:match "^(.+)/[^/]+/?$"
+  local list = parent and core.files.is_directory(parent) and core.files.list(parent) or {}
+  if #list == 0 then return "" end
+  return ("; %s has %s"):format(parent, table.concat(list, ", ", 1, math.min(#list, 8)))
+end
+
 --- The file of an earlier run's weights.
-local function open(folder, site)
+local function open(run, param, folder)
   local path = folder .. "/weights.safetensors"
-  if not core.files.exists(path) then
-    error(string.format("%s: from: there is no %s; run the recipe that makes it first", site,
-      path), 0)
+  if not core.files.is_directory(folder) then
+    fail(run, param, "there is no folder %s: run the recipe that makes it first%s", folder,
+      beside(folder))
+  elseif not core.files.exists(path) then
+    fail(run, param, "%s holds no weights.safetensors: that run did not come to its end", folder)
   end
   local file, message = core.weights.open(path)
-  if not file then error(string.format("%s: from: %s", site, message), 0) end
+  if not file then fail(run, param, "%s", message) end
   return file
 end
 
-local function from_run(param, files)
-  local folder = param.fields.from
-  files[folder] = files[folder] or open(folder, param.weight.site)
-  local t = files[folder]:read(param.name)
+local function from_run(run, param, files)
+  local folder, name = param.fields.from, param.name
+  files[folder] = files[folder] or open(run, param, folder)
+  local list = files[folder]:names()
+  local known = false
+  for _, one in ipairs(list) do known = known or one == name end
+  if not known then
+    fail(run, param, "%s has no weight %s; nearest: %s", folder, name,
+      suggest.nearest(name, list, 3))
+  end
+  local t = files[folder]:read(name)
   local shape, count = t:shape(), 1
   for _, size in ipairs(shape) do count = count * size end
   if count ~= param.weight.rows * param.weight.cols or shape[1] ~= param.weight.rows then
-    error(string.format("%s: from %s: %s is (%s) there and (%d, %d) here", param.weight.site,
-      folder, param.name,
-      table.concat(shape, ", "), param.weight.rows, param.weight.cols), 0)
+    fail(run, param, "%s is (%s) in %s and (%d, %d) here", name, table.concat(shape, ", "), folder,
+      param.weight.rows, param.weight.cols)
   end
   if t:dtype() == "f32" then return t end
   local wide = core.tensor("f32", shape)
@@ -101,7 +112,7 @@ end
 function warm.start(run)
   local files = {}
   for _, param in ipairs(run.plan["local"].params) do
-    if param.fields.from then warm.set(run, param, from_run(param, files))
+    if param.fields.from then warm.set(run, param, from_run(run, param, files))
     elseif param.fields.init.kind == "function" then warm.set(run, param, from_function(param)) end
   end
 end

@@ -3,6 +3,7 @@
 local names = require "tidelock.names"
 local suggest = require "tidelock.suggest"
 local types = require "tidelock.types"
+local where = require "tidelock.where"
 
 ---@class tidelock.WeightFields
 ---@field init table # { kind = "constant" | "normal" | "uniform" | "function", first, second }
@@ -34,14 +35,21 @@ local function parse_init(value, site, path, problems)
   if type(value) == "number" then return { kind = "normal", first = 0, second = value } end
   if type(value) == "function" then return { kind = "function", fn = value, first = 0, second =
     0 } end
-  local name = type(value) == "table" and value[1] or value
-  local x = type(value) == "table" and value[2]
+  local given = type(value) == "table" and value or { value }
+  local name = given[1] or given.name
+  local function number(key, otherwise)
+    local x = given[key] or given[2] or otherwise
+    return type(x) == "number" and x or nil
+  end
   if name == "zeros" then return { kind = "constant", first = 0, second = 0 } end
   if name == "ones" then return { kind = "constant", first = 1, second = 0 } end
-  if type(x) == "number" then
-    if name == "normal" then return { kind = "normal", first = 0, second = x } end
-    if name == "uniform" then return { kind = "uniform", first = -x, second = x } end
-    if name == "constant" then return { kind = "constant", first = x, second = 0 } end
+  local std, range, constant = number("std", 0.02), number "range", number "value"
+  if name == "normal" and std then
+    return { kind = "normal", first = given.mean or 0, second = std }
+  elseif name == "uniform" and range then
+    return { kind = "uniform", first = -range, second = range }
+  elseif name == "constant" and constant then
+    return { kind = "constant", first = constant, second = 0 }
   end
   problems:add(site, path,
     'expected a number (standard deviation), "zeros", "ones", { "normal", 0.02 },'
@@ -56,13 +64,15 @@ local checks = {
   frozen = function(v) return type(v) == "boolean", "true or false" end,
   from = function(v) return type(v) == "string", "a folder of a run" end,
   dtype = function(v) return v == "f32" or v == "bf16", '"f32" or "bf16"' end,
-  optimizer = function(v) return v == "adamw" or type(v) == "table" and v[1] == "adamw",
-    '{ "adamw" } (there is no other)' end,
 }
 
 local function set(resolved, field, value, site, path, from, problems)
   if field == "init" then
     value = parse_init(value, site, path .. ".init", problems)
+  elseif field == "optimizer" then
+    problems:add(site, path .. ".optimizer", "all weights share train.optimizer in this version; "
+      .. "decay and lr_scale are set for each weight")
+    return
   else
     local ok, wanted = checks[field](value)
     if not ok then
@@ -128,6 +138,31 @@ function weights.resolve(graph, spec, problems)
   end
   for i in ipairs(spec.weights or {}) do apply_rule(resolved, list, i, spec, problems) end
   return resolved
+end
+
+weights.function_elements_max = 1 << 24
+
+--- What an init function gives for each element of a weight, under the limits of a recipe.
+---@return number[]
+function weights.tabulate(weight, init)
+  local count, numbers = weight.rows * weight.cols, {}
+  local function refuse(text, ...)
+    error(("%s: %s.init: "):format(weight.site, weight.name) .. text:format(...), 0)
+  end
+  if count > weights.function_elements_max then
+    refuse("a function is called for each of %d elements; at most %d", count,
+      weights.function_elements_max)
+  end
+  local good, message = where.run({}, function()
+    for i = 0, count - 1 do
+      local value = init.fn(i)
+      if type(value) ~= "number" then refuse("init(%d) gave %s; a number is wanted", i,
+        type(value)) end
+      numbers[i + 1] = value
+    end
+  end)
+  if not good then error(type(message) == "string" and message or tostring(message), 0) end
+  return numbers
 end
 
 return weights

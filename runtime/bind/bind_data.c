@@ -33,9 +33,7 @@ static handle *check_handle(lua_State *L, int arg) {
   return h;
 }
 
-tl_data *bind_check_data(lua_State *L, int arg) {
-  return check_handle(L, arg)->data;
-}
+tl_data *bind_check_data(lua_State *L, int arg) { return check_handle(L, arg)->data; }
 
 static handle *push_handle(lua_State *L, const tl_data_options *options) {
   handle *h = lua_newuserdatauv(L, sizeof *h, 0);

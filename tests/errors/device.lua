@@ -14,5 +14,7 @@ return tl.recipe {
   data  = tl.data.text { "README.md" },
   batch = { samples = 8, micro = 2, length = 32 },
   train = { steps = 10, lr = 1e-3 },
-  device = "cuda", -- error: device: "cuda" is not available in this version; use device = "host"
+  layout = { dp = 2 },
+  device = "cuda", -- error: device: "cuda" runs one rank in this version, and the layout has 2; use
+                   --   device = "host", or one rank
 }

@@ -4,7 +4,7 @@ local nn = tl.nn
 
 local function layer()
   return {
-    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, rope = { theta = 1e4, scaling = { "yarn" } } } },
+    nn.attention { heads = 8, rope = { theta = 1e4, scaling = { "yarn" } } },
     -- error: nn.attention.rope.scaling: "yarn": not available in this version; allowed: "llama3"
     -- error: nn.attention.rope.theta: no such key; nn.attention.rope has base, dim, interleaved,
     --   scaling

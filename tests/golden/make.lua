@@ -3,7 +3,6 @@
 ---     ./tl lua tests/golden/make.lua        # then read the diff, and say in the commit why bits changed
 ---
 --- `record` is also what golden_spec compares with: the same run, in another layout or not.
-local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local tl = require "tidelock"
 
@@ -18,7 +17,7 @@ golden.steps = { f32 = 20, bf16 = 5 }
 function golden.record(dtype, steps, overrides)
   local fields = { dtype = dtype }
   for key, value in pairs(overrides or {}) do fields[key] = value end
-  local recipe = tl.load(core.files.realpath "recipes/quickstart.lua"):with(fields)
+  local recipe = tl.load("recipes/quickstart.lua"):with(fields)
   local run <close> = driver.start(recipe)
   local list = {}
   for i = 1, steps do

@@ -103,10 +103,13 @@ describe("sums of weight gradients", function()
     end
   end
 
-  it("use a stack of 1 + log2(leaves) buffers", function()
+  it("use a stack of 1 + log2(leaves) buffers, one less where a leaf is one instruction", function()
     for exponent = 0, 5 do
       local _, depth = accumulate.plan { samples = 64, micro = 4, leaves = 1 << exponent, length =
         16, matrix = true }
+      assert.are.equal(exponent < 4 and exponent + 1 or exponent, depth)
+      _, depth = accumulate.plan { samples = 64, micro = 4, leaves = 1 << exponent, length =
+        16, matrix = false }
       assert.are.equal(exponent + 1, depth)
     end
   end)

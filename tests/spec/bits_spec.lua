@@ -143,8 +143,8 @@ end
 describe("a sample of more than 8,192 tokens", function()
   it("has the same bits in every layout, and in blocks of its own", function()
     local long = {
-      length = 8208, samples = 2, micro = 1, dim = 16, heads = 2, kv_heads = 1, hidden = 16, layers = 1,
-      leaves = { tp = 2, dp = 2 }, documents = true,
+      length = 8208, samples = 2, micro = 1, dim = 16, heads = 2, kv_heads = 1, hidden = 16,
+      layers = 1, leaves = { tp = 2, dp = 2 }, documents = true,
     }
     same_bits(long, { { tp = 2 }, { dp = 2 }, { micro = 2, tp = 2, sequence_parallel = false } })
   end)

@@ -33,6 +33,8 @@ describe("the command line", function()
     has(problem.message, "rnu: no such command; did you mean run?")
     has(raised(commands.parse, { "run", recipe, "--stopat", "3" }).message,
       "no option --stopat; did you mean --stop-at?; run has --check, --jsonl")
+    has(raised(commands.parse, { "run", recipe, "--tensor-model-parallel-size", "2" }).message,
+      "no option --tensor-model-parallel-size; in the recipe, write layout = { tp = .. }; or as")
   end)
 
   it("says what a value has to be", function()
@@ -52,11 +54,14 @@ describe("the command line", function()
       "the recipe comes before layout.tp=2")
     has(raised(commands.parse, { "run", recipe, "other.lua" }).message, "neither an option nor an")
     has(raised(commands.parse, { "test" }).message, "test is a command of ./tl")
+    has(raised(commands.parse, { "lua" }).message, "lua: a file is missing; e.g. ./tl lua recipes/")
   end)
 
   it("helps", function()
     has(commands.help(), "verify    run repeats")
     has(commands.help "run", "--stop-at N")
+    has(commands.help "lua", "e.g. ./tl lua recipes/gates.lua")
+    assert.equal("repl", commands.parse({ "help", "repl" }).topic)
     assert.equal("explain", commands.parse({ "explain", "--help" }).topic)
     assert.equal("help", commands.parse({}).command.name)
   end)
@@ -181,7 +186,9 @@ describe("with a driver that pretends", function()
     has(text, "weights    0000000000000014\n")
     has(text, "saved      " .. folder .. "/quickstart-5e1c: recipe, log.jsonl, weights\n")
     assert.is_nil(text:find "\27")
-    for line in text:gmatch "[^\n]+" do assert.is_true(#line < 100, line) end
+    for line in text:gmatch "[^\n]+" do -- a command to type has the length that it has
+      assert.is_true(#line < 100 or line:find("./tl ", 1, true) ~= nil, line)
+    end
     local list = records()
     assert.equal(21, #list)
     assert.same(list, records(folder .. ".jsonl"))
@@ -205,6 +212,7 @@ describe("with a driver that pretends", function()
     has(text, "trained    7 steps")
     world.stop_after = 9
     _, text = run()
+    has(text, "stopped    by Ctrl-C after step 9 of ")
     has(text, "trained    9 steps")
     has(text, ": 7 losses, 7 gradient norms, weights not compared: it has 7 steps")
   end)
@@ -216,6 +224,17 @@ describe("with a driver that pretends", function()
     has(text, ("bits       equal to %s/quickstart-5e1c: 20 losses, 20 gradient norms, weights 0000")
       :format(folder))
     assert.same({ "quickstart-5e1c" }, core.files.list(folder))
+  end)
+
+  it("run leaves no folder behind when --jsonl cannot be written", function()
+    local raise = run("--jsonl", "no/such/folder/steps.jsonl")
+    assert.equal(2, raise.problem.status)
+    assert.is_false(core.files.exists(folder))
+  end)
+
+  it("run says what to type next with the overrides that it had", function()
+    local _, text = run("train.lr={ 'constant', 1e-3 }")
+    has(text, recipe .. " 'train.lr={ '\\''constant'\\'', 1e-3 }'")
   end)
 
   it("a longer run takes the place of the reference", function()
@@ -326,13 +345,27 @@ describe("plan and explain", function()
     has(first[3], "batch = { length = 256, micro = 4, samples = 16 }")
   end)
 
-  it("refuse a stage or a rank that is not there", function()
+  it("refuse a stage that is not there", function()
     local explain = require "tidelock.explain"
     local problem = raised(explain.command, request_of("explain", recipe, "--stage", "shrad"))
     assert.equal(2, problem.status)
     has(problem.message, "--stage shrad: no such stage; did you mean shard?; there are check, ex")
-    has(raised(explain.command, request_of("explain", recipe, "--rank", "8")).message,
-      "--rank 8: the layout has ranks 0 to 0")
+  end)
+
+  it("show a rank beyond the layout as the one that runs the same program, and say so", function()
+    local explain = require "tidelock.explain"
+    local function shown(rank, tp, dp, pp)
+      local layout = { order = "tp-cp-dp-pp", tp = tp, cp = 1, dp = dp, pp = pp }
+      return explain.shown_rank(layout, rank)
+    end
+    local rank, note = shown(3, 1, 1, 1)
+    assert.equal(0, rank)
+    assert.equal("the layout has 1 rank; ranks with the same tp and pp coordinates run the same "
+      .. "program: showing rank 0", note)
+    rank, note = shown(5, 2, 2, 1)
+    assert.equal(1, rank)
+    has(note, "the layout has 4 ranks;")
+    assert.same({ 3 }, { shown(3, 2, 1, 2) })
   end)
 
   it("take a schedule that is a function, and refuse one that would change bits", function()

@@ -2,7 +2,6 @@
 -- loops, gradients against slopes of the loss, and the order in which gradients meet.
 local derivative = require "support.derivative"
 local models = require "support.models"
-local planner = require "tidelock.plan"
 local reference = require "support.reference"
 local tl = require "tidelock"
 local zoo = require "support.zoo"
@@ -70,7 +69,7 @@ end)
 --- The backward pass of a model of one layer, made of `build`.
 local function backward_of(build)
   local layer = function() return { nn.graph("g", build) } end
-  return planner(models.recipe { layer = layer, layers = 1 }, "differentiate").backward
+  return models.plan({ layer = layer, layers = 1 }, "differentiate").backward
 end
 
 describe("gradients that meet at one value", function()
@@ -90,7 +89,7 @@ describe("gradients that meet at one value", function()
   end)
 
   it("keep an accumulator for each use of a weight, in order of use", function()
-    local plan = planner(models.recipe { tied = true, layers = 1 }, "differentiate")
+    local plan = models.plan({ tied = true, layers = 1 }, "differentiate")
     local uses = {}
     for _, param in ipairs(plan["local"].params) do
       if param.name == "embed" then
@@ -101,7 +100,7 @@ describe("gradients that meet at one value", function()
   end)
 
   it("have the dtype of the value, rounded once", function()
-    local plan = planner(models.recipe { dtype = "bf16", layers = 1 }, "differentiate")
+    local plan = models.plan({ dtype = "bf16", layers = 1 }, "differentiate")
     for _, node in ipairs(plan.backward.nodes) do
       for _, y in ipairs(node.outputs) do
         if node.op == "linear_grad_input" then assert.equal("bf16", y.dtype) end

@@ -1,6 +1,5 @@
 -- What a graph written by hand may say, and the message for what it may not.
 local models = require "support.models"
-local planner = require "tidelock.plan"
 local tl = require "tidelock"
 
 local nn = tl.nn
@@ -8,7 +7,7 @@ local nn = tl.nn
 --- Plans a model of one layer whose graph is `build`; the plan.
 local function plan(build, options, last)
   local layer = function() return { nn.graph("g", build) } end
-  return planner(models.recipe(models.with({ layer = layer, layers = 1 }, options or {})), last)
+  return models.plan(models.with({ layer = layer, layers = 1 }, options or {}), last)
 end
 
 --- The message that planning raises.
@@ -19,6 +18,23 @@ local function refusal(...)
 end
 
 local refused = {
+  { "a number as a name", function(g, x) return g.named(7, x) end,
+    "graph_spec.lua:%d+: named wants a string as its operand 1, got 7" },
+  { "a value that is none", function(g, x) g.add_loss("a", 3) return x end,
+    "add_loss wants a value as its operand 2, got 3" },
+  { "fields that are no table", function(g, x) return x * g.weight("a", "dim", 0.1) end,
+    "weight wants a table as its operand 3, got 0.1" },
+  { "a name that is not UTF-8", function(g, x) return x * g.weight("\255", "dim") end,
+    "the weight .*: a name is UTF%-8" },
+  { "targets of one's own", function(g, x) return g.cross_entropy(x, x) end,
+    "cross_entropy wants the targets that the loss function is given" },
+  { "a layer of one number a token", function(g, x) return g.matmul(x, g.weight("a", "dim")) end,
+    "a layer's module gives %(tokens%), not %(tokens, features%)" },
+  { "a layer of another width", function(g, x)
+    g.dim("inner", 24)
+    return g.matmul(x, g.weight("up", "inner dim"))
+  end, "layer 0 gives %(tokens, inner 24%); a layer leads back to %(tokens, dim 32%)" },
+
   { "dims that do not meet", function(g, x)
     g.dim("inner", 24)
     return x + g.matmul(x, g.weight("up", "inner dim"))
@@ -43,7 +59,7 @@ local refused = {
     "matmul wants an activation and a weight" },
   { "a name that is taken", function(g, x)
     return x * g.weight("w", "dim") + x * g.weight("w", "dim")
-  end, "the weight layers.0.g.w is already made at .*_spec.lua:%d+; give one of the modules a name" },
+  end, "the weight layers.0.g.w is already made at .*_spec.lua:%d+; give one of the modules a na" },
   { "a shared weight of another shape", function(g, x)
     g.dim("a", 4)
     g.dim("b", 6)
@@ -107,8 +123,8 @@ describe("a graph that says what cannot be is refused with its line:", function(
       return x + g.matmul(g.matmul(x, g.weight("up", "inner dim")), g.weight("down", "dim inner"))
     end
     local mixed = { dtype = "bf16", weights = { { "*.up", dtype = "f32" } } }
-    assert.matches("linear: x is bf16 and the weight layers.0.g.up is f32; the op has one dtype for "
-      .. "both, the recipe's %(bf16%)", refusal(product, mixed))
+    assert.matches("linear: x is bf16 and the weight layers.0.g.up is f32; the op has one dtype "
+      .. "for both, the recipe's %(bf16%)", refusal(product, mixed))
   end)
 
   it("a dim that tp does not divide", function()
@@ -122,7 +138,7 @@ describe("a graph that says what cannot be is refused with its line:", function(
 
   it("heads that ranks share, with features that they cannot divide", function()
     local options = { heads = 4, kv_heads = 1, head_dim = 6, ["layout.tp"] = 4 }
-    local good, message = pcall(planner, models.recipe(options))
+    local good, message = pcall(models.plan, options)
     assert.is_false(good)
     assert.matches("tp 4 does not divide the 6 features of layers.0.attention.k, which its ranks",
       message)
@@ -136,11 +152,11 @@ describe("a graph that says what cannot be is refused with its line:", function(
         return x + row * x
       end) }
     end
-    assert.is_table(planner(models.recipe { layer = layer }))
-    local good, message = pcall(planner, models.recipe { layer = layer, ["layout.pp"] = 2 })
+    assert.is_table(models.plan({ layer = layer }))
+    local good, message = pcall(models.plan, { layer = layer, ["layout.pp"] = 2 })
     assert.is_false(good)
-    assert.matches("layout.pp: binary uses a value made of weights alone at .*, on another pipeline "
-      .. "stage", message.message or message)
+    assert.matches("layout.pp: binary uses a value made of weights alone at .*, on another "
+      .. "pipeline stage", message.message or message)
   end)
 end)
 
@@ -160,11 +176,28 @@ describe("a graph", function()
     end
   end)
 
+  it("gives a sum of weights the gradient of each, in both dtypes", function()
+    local function gradient(sum, dtype)
+      local layer = function()
+        return { nn.graph("g", function(g, x)
+          local a = g.weight("a", "dim", { init = { "uniform", 0.5 } })
+          local row = sum and a + g.weight("b", "dim", { init = "zeros" }) or a
+          return x * row + g.gelu(x)
+        end) }
+      end
+      local options = { layer = layer, layers = 1, dtype = dtype, leaves = { tp = 4, dp = 1 } }
+      return models.gradients(options)["layers.0.g.a.grad"]
+    end
+    assert.same(gradient(false, "f32"):bits(), gradient(true, "f32"):bits())
+    local exact, sum = gradient(false, "bf16"):flat(), gradient(true, "bf16"):flat()
+    for i, value in ipairs(exact) do assert.near(value, sum[i], 0.005 * math.abs(value) + 1e-9) end
+  end)
+
   it("leads a linear back to the width of the stream", function()
     local layer = function()
       return { nn.residual { nn.linear { out = 7 }, nn.linear { out = 32, name = "back" } } }
     end
-    assert.is_table(planner(models.recipe { layer = layer }, "expand").graph)
+    assert.is_table(models.plan({ layer = layer }, "expand").graph)
   end)
 
   it("knows the line of every node", function()

@@ -23,7 +23,8 @@ describe("the key", function()
       "layout={ tp = 2, pp = 2 }", "batch.micro=4", "log.every=1", "train.save=false",
       "train.steps=20", "blocks.attention.q=128", "blocks.gemm={ 64, 64, 32 }",
       "train.lr={ \"constant\", 0.001 }", "train.optimizer=adamw", "policy=layout", "dtype=f32",
-      "layout.sequence_parallel=false", "eval=nil", "policy={ \"batch\", leaves = { tp = 4, dp = 8 } }",
+      "layout.sequence_parallel=false", "eval=nil",
+        "policy={ \"batch\", leaves = { tp = 4, dp = 8 } }",
     } do
       assert.equal(own, key_of(word), word)
     end
@@ -49,7 +50,8 @@ describe("the key", function()
   it("sees numbers as f32", function()
     assert.equal(key_of "train.lr=0.1", key_of "train.lr=0.1000000000000001")
     assert.not_equal(key_of "train.lr=0.1", key_of "train.lr=0.1000001")
-    assert.equal("{[1]=\"a\",b=0.100000001,c=3,d=1}", key.canonical { "a", b = 0.1, c = 3, d = 1.0 })
+    assert.equal("{[1]=\"a\",b=0.100000001,c=3,d=1}", key.canonical { "a", b = 0.1, c = 3,
+      d = 1.0 })
   end)
 
   it("sees a function of the step as the rates that it gave", function()

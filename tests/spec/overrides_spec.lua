@@ -21,7 +21,8 @@ describe("a word of the command line", function()
   end)
 
   it("is refused when it is neither, with what to write", function()
-    local _, text = parse("layout.tp", "layout.tp=", "layout={ dp = ", "layout={ f = function() end }")
+    local _, text = parse("layout.tp", "layout.tp=", "layout={ dp = ",
+      "layout={ f = function() end }")
     assert.equal([[
 command line: layout: is no Lua literal: unexpected symbol near <eof>
 command line: layout: is no literal: a function cannot stand here
@@ -78,6 +79,19 @@ command line: model.dim: model is made in the recipe; name the number there with
   it("names the nearest section or knob for an unknown key", function()
     local _, text = spec("polcy.seed=3")
     assert.matches("^command line: polcy%.seed: no such field or knob; did you mean policy%?", text)
+    _, text = spec("tensor-parallel=2", "tensor_parallel=2", "zero_optimization.stage=1")
+    assert.equal([[
+command line: tensor-parallel=2: write layout = { tp = .. }
+command line: tensor_parallel: no such field or knob; write layout = { tp = .. }
+command line: zero_optimization.stage: no such field or knob; write layout = { zero = .. }
+3 errors; nothing was started]], text)
+  end)
+
+  it("says what to write in the place of another program's key", function()
+    local _, text = spec("tensor_model_parallel_size=2", "learning_rate=1")
+    assert.matches("^command line: learning_rate: no such field or knob; write train = { lr = %.%.",
+      text)
+    assert.matches("parallel_size: no such field or knob; write layout = { tp = %.%. }", text)
   end)
 
   it("holds for every point of a sweep", function()

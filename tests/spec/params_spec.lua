@@ -31,7 +31,8 @@ command line: name: expected a string, got 3
   end)
 
   it("is an axis of a sweep, for which the file is loaded again", function()
-    local points = load({ "rate=3" }, ":over('depth', { 2, 3 }):over('width', { 64, 128 })"):points()
+    local points = load({ "rate=3" },
+      ":over('depth', { 2, 3 }):over('width', { 64, 128 })"):points()
     local found = {}
     for i, point in ipairs(points) do
       local spec = assert(written.spec(point))

@@ -1,9 +1,8 @@
 -- How layers are dealt to stages, what travels between them, and what every rank does in a step.
 local models = require "support.models"
 local pipeline = require "tidelock.stages.pipeline"
-local planner = require "tidelock.plan"
 
-local function planned(options) return planner(models.recipe(options), "pipeline") end
+local function planned(options) return models.plan(options, "pipeline") end
 
 --- Instructions of a rank's step with this op.
 local function instructions(plan, rank, op)
@@ -24,7 +23,7 @@ describe("the balance of layers", function()
     assert.same({ 1, 1, 1, 1 }, pipeline.balance(4, 4, 3))
   end)
 
-  it("deals every layer once, leaves no stage empty, and no stage costs more than it must", function()
+  it("deals every layer once, leaves no stage empty, costs no more than it must", function()
     for layers = 1, 14 do
       for chunks = 1, layers do
         for _, head in ipairs { 0, 0.3, 1, 2.5, 9 } do
@@ -49,7 +48,8 @@ describe("the balance of layers", function()
   end)
 
   it("may be given", function()
-    assert.same({ 1, 3 }, planned { layers = 4, ["layout.pp"] = 2, ["layout.stages"] = { 1, 3 } }.stages)
+    local given = { layers = 4, ["layout.pp"] = 2, ["layout.stages"] = { 1, 3 } }
+    assert.same({ 1, 3 }, planned(given).stages)
   end)
 end)
 
@@ -75,7 +75,7 @@ describe("a border", function()
     assert.same({ 32, 32 }, instructions(plan, 1, "send")[1].inputs[1].shape)
   end)
 
-  it("of a value that later stages use goes from stage to stage, on a channel of its own", function()
+  it("of a value that later stages use goes stage by stage, on its own channel", function()
     local early
     local function layer(i)
       return { require("tidelock").nn.graph("g", function(g, x)

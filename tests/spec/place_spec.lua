@@ -1,6 +1,7 @@
 -- Planned bytes are real bytes: what the arenas take, counted by their allocator, to the byte.
 local models = require "support.models"
-local planner = require "tidelock.plan"
+local room = require "tidelock.room"
+local summary = require "tidelock.summary"
 
 describe("planned memory", function()
   local cases = {
@@ -21,9 +22,24 @@ describe("planned memory", function()
     end)
   end
 
+  it("is refused before anything starts when the machine has less", function()
+    local plan = models.plan { ["layout.dp"] = 2 }
+    plan.summary = summary.of(plan)
+    local bytes = plan.summary.planned_bytes
+    room.check(plan, bytes)
+    room.check(plan, nil) -- not known
+    local good, raised = pcall(room.check, plan, bytes - 1)
+    assert.is_false(good)
+    assert.equal(2, raised.status)
+    assert.matches("^memory: 2 ranks fill [%d.]+ MiB, this machine has [%d.]+; "
+      .. "at the peak of a rank, instruction %d+ [%w_]+ %(.-:%d+%), .- [%d.]+; "
+      .. "a smaller batch.micro needs less, ", raised.message)
+    assert.is_true(room.bytes() > 2 ^ 26)
+  end)
+
   it("is never less than what lives at one instruction, and near it", function()
     for _, case in ipairs(cases) do
-      for _, place in ipairs(planner(models.recipe(case[2])).places) do
+      for _, place in ipairs(models.plan(case[2]).places) do
         assert.is_true(place.bytes >= place.lower_bound)
         assert.is_true(place.bytes < 1.1 * place.lower_bound + 4096)
         local kinds = 0
@@ -37,7 +53,9 @@ describe("planned memory", function()
     local function bytes(options)
       local most = 0
       local big = models.with({ layers = 4, length = 64, micro = 4, samples = 16 }, options)
-      for _, place in ipairs(planner(models.recipe(big)).places) do most = math.max(most, place.bytes) end
+      for _, place in ipairs(models.plan(big).places) do
+        most = math.max(most, place.bytes)
+      end
       return most
     end
     local whole = bytes {}
@@ -49,7 +67,7 @@ describe("planned memory", function()
 
   it("keeps lives apart: no two buffers that live at once share a byte", function()
     for _, case in ipairs(cases) do
-      for _, rank in ipairs(planner(models.recipe(case[2])).ranks) do
+      for _, rank in ipairs(models.plan(case[2]).ranks) do
         local list = {}
         for _, buffer in ipairs(rank.buffers) do
           if buffer.offset then list[#list + 1] = buffer end
@@ -62,7 +80,8 @@ describe("planned memory", function()
             if b.offset >= a.offset + a.bytes then break end
             local first_a, last_a = a.persistent and 1 or a.first, a.persistent and last or a.last
             local first_b, last_b = b.persistent and 1 or b.first, b.persistent and last or b.last
-            assert.is_true(last_a < first_b or last_b < first_a, (a.name or "?") .. ", " .. (b.name or "?"))
+            assert.is_true(last_a < first_b or last_b < first_a,
+              ("%s, %s"):format(a.name, b.name))
           end
         end
       end

@@ -1,11 +1,10 @@
 -- A plan as a whole: programs for ranks that are alike, made on a machine that has none of them.
-local driver = require "tidelock.driver"
 local models = require "support.models"
 local planner = require "tidelock.plan"
 local tl = require "tidelock"
 
 describe("the plan of 1,024 ranks", function()
-  local plan = planner(tl.load("../../recipes/quickstart.lua"):with {
+  local plan = planner(tl.load("recipes/quickstart.lua"):with {
     layout = { dp = 128, tp = 4, pp = 2 }, ["policy.leaves"] = { tp = 4, dp = 128 },
     ["batch.samples"] = 1024, ["batch.micro"] = 8,
   })
@@ -28,7 +27,8 @@ describe("the plan of 1,024 ranks", function()
   end)
 
   it("has the same weights on a rank as a plan of 8 ranks", function()
-    local few = planner(tl.load("../../recipes/quickstart.lua"):with { layout = { tp = 4, pp = 2 } })
+    local recipe = tl.load "recipes/quickstart.lua"
+    local few = planner(recipe:with { layout = { tp = 4, pp = 2 } })
     local function weights(p)
       local sum = 0
       for _, buffer in ipairs(p.ranks[1].buffers) do
@@ -55,7 +55,7 @@ describe("a plan", function()
       return table.concat(lines, "\n")
     end
     local options = { ["layout.tp"] = 2, ["layout.pp"] = 2, tied = true }
-    assert.equal(text(planner(models.recipe(options))), text(planner(models.recipe(options))))
+    assert.equal(text(models.plan(options)), text(models.plan(options)))
   end)
 
   it("stops after any stage, and no stage changes what another found", function()
@@ -70,7 +70,7 @@ end)
 
 describe("the key", function()
   local function key(options)
-    local run <close> = driver.start(models.recipe(options))
+    local run <close> = models.start(options)
     return run.plan.key
   end
   local base = key {}
@@ -88,7 +88,8 @@ describe("the key", function()
   it("changes with everything that can change a bit", function()
     local seen = { [base] = "as written" }
     for i, options in ipairs {
-      { dtype = "bf16" }, { seed = 4 }, { leaves = { tp = 8, dp = 8 } }, { leaves = { tp = 4, dp = 4 } },
+      { dtype = "bf16" }, { seed = 4 }, { leaves = { tp = 8, dp = 8 } },
+      { leaves = { tp = 4, dp = 4 } },
       { window = 5 }, { hidden = 64 }, { dropout = 0.1 }, { tied = true }, { clip = 0.25 },
       { loss = { "cross_entropy", z = 0.1 } }, { weights = { { "*.o", init = 0.1 } } },
       { length = 12 }, { samples = 16 }, { ["train.lr"] = 0.01 }, { rope = { base = 100 } },
@@ -106,7 +107,8 @@ end)
 describe("leaves and blocks are live:", function()
   local base = models.trace { length = 32 }
   for name, options in pairs {
-    ["leaves.tp"] = { leaves = { tp = 8, dp = 8 } }, ["leaves.dp"] = { leaves = { tp = 4, dp = 4 } },
+    ["leaves.tp"] = { leaves = { tp = 8, dp = 8 } },
+    ["leaves.dp"] = { leaves = { tp = 4, dp = 4 } },
     ["attention.kv"] = { ["blocks.attention"] = { kv = 16 } }, seed = { seed = 4 },
   } do
     it(name .. " changes bits", function()
@@ -146,7 +148,7 @@ describe("a layout that the policy cannot keep is refused, never run differently
   }
   for _, case in ipairs(refused) do
     it(case[2], function()
-      local good, message = pcall(planner, models.recipe(case[1]))
+      local good, message = pcall(models.plan, case[1])
       assert.is_false(good)
       message = message.message or message
       assert.is_truthy(message:find(case[2], 1, true), message)

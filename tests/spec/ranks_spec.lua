@@ -210,7 +210,7 @@ describe("a failure", function()
       local p <close> = summing():program()
       local ranks <close> = programs.ranks(p, 8,
         { faults = { { rank = failing, instruction = 1, kind = "fail" } } })
-      assert.matches(("rank %d of 8: step 5, micro%%-batch 0, instruction 0 scale " ..
+      assert.matches(("rank %d of 8: step 6, micro%%-batch 0, instruction 0 scale " ..
         "%%(by_hand.lua:0%%): " ..
         "a test made it fail"):format(failing), message(ranks.run, ranks, "step", { step = 5 }))
       assert.matches("these ranks have failed before", message(ranks.run, ranks, "step"))
@@ -225,7 +225,7 @@ describe("a failure", function()
       { eps = 1e-5 })
     local p <close> = b:program()
     local ranks <close> = programs.ranks(p, 1, { ranks = { {} } })
-    assert.matches("rank 0 of 1: step 0, micro%-batch 0, instruction 0 rms_norm " ..
+    assert.matches("rank 0 of 1: step 1, micro%-batch 0, instruction 0 rms_norm " ..
       "%(by_hand.lua:0%): .+",
       message(ranks.run, ranks, "step"))
   end)
@@ -238,7 +238,7 @@ describe("a failure", function()
       local text = message(ranks.run, ranks, "step", { step = 1 })
       assert.matches(("rank %%d waits for rank %d: silent for 0.2 s in instruction 1 " ..
         "all_reduce over all " ..
-        "%%(by_hand.lua:1%%), step 1, micro%%-batch 3; rank %d is in instruction 0 scale " ..
+        "%%(by_hand.lua:1%%), step 2, micro%%-batch 3; rank %d is in instruction 0 scale " ..
         "%%(by_hand.lua:0%%)"):format(stalling, stalling), text)
     end
   end)
@@ -319,7 +319,7 @@ describe("check", function()
     local ranks <close> = programs.ranks(p, 2, { faults = { { rank = 1, instruction = 1,
       kind = "nan" } } })
     for rank = 0, 1 do ranks:write(rank, 1, support.filled("f32", { 64 }, rank)) end
-    assert.matches("rank 1 of 2: step 2, micro%-batch 0, instruction 0 scale " ..
+    assert.matches("rank 1 of 2: step 3, micro%-batch 0, instruction 0 scale " ..
       "%(by_hand.lua:0%): element " ..
       "%[0%] of y %(y, tensor 1%) is NaN", message(ranks.run, ranks, "step", { step = 2,
         check = true }))

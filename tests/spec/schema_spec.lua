@@ -52,7 +52,8 @@ describe("the list of fields", function()
         local path = name .. "." .. entry.name
         assert.is_true(#entry.doc > 0, path)
         local simple = types[entry.type] ~= nil and types[entry.type].check ~= nil
-        local special = ({ choice = 1, section = 1, off_or_section = 1, form = 1, list = 1, rope = 1 })
+        local special = ({ choice = 1, section = 1, off_or_section = 1, form = 1, list = 1,
+          rope = 1 })
         assert.is_true(simple or special[entry.type] ~= nil, path)
         if entry.type == "section" then assert.is_table(fields.sections[entry.of], path) end
         if entry.type == "form" then assert.is_table(fields.forms[entry.of], path) end
@@ -74,7 +75,8 @@ describe("the nearest word", function()
   it("is a swap away before it is a letter away", function()
     assert.equal("tp", suggest.nearest("pt", { "pp", "tp", "dp" }))
     assert.equal("schedule", suggest.nearest("schedul", { "samples", "schedule" }))
-    assert.equal("sequence_parallel", suggest.nearest("sequence", { "sequence_parallel", "stages" }))
+    assert.equal("sequence_parallel", suggest.nearest("sequence", { "sequence_parallel",
+      "stages" }))
     assert.is_nil(suggest.nearest("xyz", { "tp", "schedule" }))
   end)
 

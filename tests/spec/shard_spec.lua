@@ -1,9 +1,8 @@
 -- What one tensor parallel rank holds and computes.
 local models = require "support.models"
-local planner = require "tidelock.plan"
 local shard = require "tidelock.stages.shard"
 
-local function sharded(options) return planner(models.recipe(options), "shard")["local"] end
+local function sharded(options) return models.plan(options, "shard")["local"] end
 
 local function param_of(l, name)
   for _, param in ipairs(l.params) do
@@ -78,7 +77,8 @@ describe("a shard", function()
 
   it("sums its leaves: all of them on one rank, its share on several", function()
     for tp, leaves in pairs { [1] = 8, [2] = 4, [8] = 1 } do
-      local l = sharded(models.with(wide, { ["layout.tp"] = tp, ["layout.sequence_parallel"] = false }))
+      local layout = { ["layout.tp"] = tp, ["layout.sequence_parallel"] = false }
+      local l = sharded(models.with(wide, layout))
       for _, node in ipairs(nodes_of(l, "linear")) do
         local row = node.inner and leaves or 1
         assert.equal(row, node.attrs.leaves, node.path)

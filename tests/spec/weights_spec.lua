@@ -1,9 +1,22 @@
 local core = require "tidelock.core"
+local models = require "support.models"
 local support = require "support"
 local new_folder = require "support.folder"
 
 local function contains(text, message) assert.matches(text, message, 1, true) end
 local weights = core.weights
+
+describe("a function of init", function()
+  local function message(fn)
+    local good, text = pcall(models.start, { weights = { { "embed", init = fn } } })
+    assert.is_false(good)
+    return tostring(text)
+  end
+
+  it("gives numbers", function()
+    assert.matches("embed.init: init%(0%) gave nil; a number is wanted", message(function() end))
+  end)
+end)
 
 describe("weight files", function()
   local folder

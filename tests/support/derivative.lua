@@ -1,4 +1,4 @@
---- The slope of the loss along a direction of a weight, by central differences of the runtime itself.
+--- The slope of the loss along a direction of a weight: central differences of the runtime.
 ---
 --- A run that never steps: its learning rate is 0, its weights are written before each evaluation.
 local core = require "tidelock.core"
@@ -31,8 +31,9 @@ local function moved(weight, d, step)
   return list
 end
 
---- Checks the gradients of all weights of a model; returns { name, slope, expected, allowed } of the
---- worst one. `allowed` is 2 % of the gradient's size and what rounding of the loss may do.
+--- The gradient of all weights of a model that agrees worst with its slope: { name, slope,
+--- expected, size, ratio }. A ratio of 1 is 2 % of the gradient's size and what rounding of the
+--- loss may do.
 function derivative.worst(options)
   local run <close> = models.start(models.with(options, { clip = 1e9 }), { keep = { "*.grad" } })
   loss(run)
@@ -59,7 +60,8 @@ function derivative.worst(options)
       local allowed = 0.02 * size + 1e-6 / step
       local ratio = math.abs(slope - expected) / allowed
       if ratio >= worst.ratio then
-        worst = { ratio = ratio, name = entry.name, slope = slope, expected = expected, size = size }
+        worst = { name = entry.name, slope = slope, expected = expected, size = size }
+        worst.ratio = ratio
       end
     end
   end

@@ -32,7 +32,10 @@ local function add(a, b) return map(a, function(x, i) return x + b[i] end) end
 
 local function tanh(x) return 1 - 2 / (math.exp(2 * x) + 1) end
 local function silu(x) return x / (1 + math.exp(-x)) end
-local function gelu(x) return 0.5 * x * (1 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ^ 3))) end
+
+local function gelu(x)
+  return 0.5 * x * (1 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ^ 3)))
+end
 
 local function norm(o, weight, name, x)
   local gain, d = weight(name .. ".gain"), #x
@@ -100,7 +103,8 @@ end
 
 local function feed_forward(o, weight, name, x)
   local function project(part, input)
-    return linear(input, weight(name .. "." .. part), o.bias and weight(name .. "." .. part .. "_bias"))
+    local full = name .. "." .. part
+    return linear(input, weight(full), o.bias and weight(full .. "_bias"))
   end
   local up = project("up", x)
   if o.gelu then return project("down", map(up, gelu)) end

@@ -34,6 +34,12 @@ local function shared_layer()
   return { attention(), nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 48, name = "/ffn" } } }
 end
 
+--- Layers that share their KV heads among ranks in different ways.
+local function grouped_layer(i)
+  local mixer = attention { heads = 8, kv_heads = 8 >> i, bias = true } -- 4, 2, 1
+  return { mixer, nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 48 } } }
+end
+
 local function linear_layer(bias)
   local into, back = { out = 9, bias = bias }, { out = 32, bias = bias, name = "back" }
   return function()
@@ -46,6 +52,17 @@ local function graph_layer(axis, size)
     local mixer = nn.attention { heads = 4, kv_heads = 2 }
     return { gated(mixer, "mixer"), gated(unit(axis, size), "channel") }
   end
+end
+
+--- Rows that are sums of rows, all made of weights alone, and used more than once.
+local function sum_of_rows_layer()
+  local rows = nn.graph("rows", function(g, x)
+    local given = { init = { "uniform", 0.5 } }
+    local a, b = g.weight("a", "dim", given), g.weight("b", "dim", given)
+    local c = g.tanh(a) * g.sigmoid(b) + (a - b)
+    return x * c + g.gelu(x) * b + c
+  end)
+  return { attention(), nn.residual { nn.rms_norm {}, rows } }
 end
 
 --- A loss from the middle of the trunk: the square of what one learned direction sees.
@@ -70,13 +87,15 @@ local gpt = {
 local f32_vectors = { { "*.gain", "*_bias", dtype = "f32" } }
 local rates = {
   { "*.gain", lr_scale = 0.5, decay = 0.2 }, { "*.o", decay = 0, lr_scale = 2 },
-  { "*.up", init = { "uniform", 0.1 } }, { "*.down", init = function(i) return (i % 7 - 3) / 50 end },
+  { "*.up", init = { "uniform", 0.1 } },
+  { "*.down", init = function(i) return (i % 7 - 3) / 50 end },
 }
 
 return {
   { "plain", {} },
   { "kv heads shared by ranks, leaves.tp 8", wide },
   { "kv heads shared by ranks", models.with(wide, { leaves = { tp = 4, dp = 4 } }) },
+  { "kv heads shared in three ways", { layer = grouped_layer, layers = 3 } },
   { "one kv head with biases", { heads = 4, kv_heads = 1, bias = true } },
   { "as many kv heads as heads", { kv_heads = 4 } },
   { "biases and shared kv heads", models.with(wide, { bias = true }) },
@@ -95,6 +114,7 @@ return {
   { "linears in the trunk, length 18", { layer = linear_layer(true), length = 18 } },
   { "a graph, dim over tp", { layer = graph_layer("tp", 24) } },
   { "a graph, dim not cut", { layer = graph_layer(nil, 23) } },
+  { "sums of rows of weights", { layer = sum_of_rows_layer } },
   { "a loss of the trunk", { layer = extra_loss_layer } },
   { "a frozen table", { weights = { { "embed", frozen = true } } } },
   { "a frozen tied table", { tied = true, weights = { { "embed", frozen = true } } } },

@@ -10,7 +10,8 @@
 --     data      what tl.data.* made;  eval { data, every, samples } or nil
 --     batch     { samples, micro, length };  layout { tp, cp, pp, dp, ep, order, .. };  blocks
 --     policy    { name, leaves = { tp, dp, cp }, arithmetic, seed }
---     train     { steps, lr, clip, optimizer, save }; rates.at(train.lr, step) is the rate of a step
+--     train     { steps, lr, clip, optimizer, save }; rates.at(train.lr, step) is the rate of a
+--     step
 --     log       { every, watch };  notes: sentences about choices that were made
 --     site      function(path) -> "file:line" or "command line"
 -- }
@@ -61,7 +62,9 @@ end
 local function check_weights(spec, raw, report)
   for i, rule in ipairs(spec.weights) do
     local fields = 0
-    for key in pairs(raw[i]) do fields = fields + (type(key) == "string" and 1 or 0) end
+    for key in pairs(type(raw[i]) == "table" and raw[i] or {}) do
+      fields = fields + (type(key) == "string" and 1 or 0)
+    end
     if fields == 0 and #rule > 0 then
       report(("weights[%d]"):format(i), "this rule names weights and sets nothing; try decay = 0")
     end
@@ -70,8 +73,11 @@ local function check_weights(spec, raw, report)
 end
 
 local function check_device(spec, report)
-  if spec.device ~= "cuda" then return end
-  report("device", "\"cuda\" is not available in this version; use device = \"host\"")
+  local layout = spec.layout
+  local ranks = layout.tp * layout.pp * layout.dp
+  if spec.device ~= "cuda" or ranks == 1 then return end
+  report("device", ("\"cuda\" runs one rank in this version, and the layout has %d; "
+    .. "use device = \"host\", or one rank"):format(ranks))
 end
 
 --- Everything but the model: sections, forms, policy. Returns the spec.
@@ -121,6 +127,9 @@ function check.run(plan)
   spec.name, spec.file, spec.site = recipe.name, recipe.file, site
   spec.model, spec.notes = model, notes
   spec.batch.micro = spec.batch.micro or spec.batch.samples // spec.layout.dp
+  if spec.train.save then
+    note "train.save: this version keeps the weights after the last step only, in the run folder"
+  end
   if spec.policy.name == "fast" then
     note "policy fast promises no bits; the host runs the same kernels as for batch"
   end

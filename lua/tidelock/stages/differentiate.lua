@@ -199,7 +199,7 @@ function rule.attention(d, node, dys)
   if shared then
     for i, x in ipairs { dk, dv } do
       local sum = d:add("all_reduce", { x }, { d:value(x, { alias = x, dtype = "f32" }) }, {},
-        { group_name = "kv" })
+        { group_name = "kv" .. node.replicas })
       local final = d:value(i == 1 and k or v)
       d:add("scale", { sum }, { final }, { factor = i == 1 and attrs.scale or 1 })
       if i == 1 then dk = final else dv = final end

@@ -6,10 +6,24 @@ local ByTp = require("tidelock.stages.shard").ByTp
 
 local emit = {}
 
-local group_names = { "tp", "dp", "pp", "kv" }
-local group_index = {}
-for i, name in ipairs(group_names) do group_index[name] = i - 1 end
-emit.group_names = group_names
+--- The groups that programs name: the axes, then "kv2", "kv4", ..: ranks that share a KV head.
+local function groups_of(ranks)
+  local names, index, shared = { "tp", "dp", "pp" }, {}, {}
+  for _, name in ipairs(names) do index[name] = true end
+  for _, rank in ipairs(ranks) do
+    for _, made in ipairs(rank.instructions) do
+      local name = made.attrs.group
+      if name and not index[name] then
+        index[name] = true
+        shared[#shared + 1] = name
+      end
+    end
+  end
+  table.sort(shared)
+  table.move(shared, 1, #shared, #names + 1, names)
+  for i, name in ipairs(names) do index[name] = i - 1 end
+  return names, index
+end
 
 local Emit = {}
 Emit.__index = Emit
@@ -30,7 +44,7 @@ function Emit:tensor(v)
   return index
 end
 
-local function attributes(attrs)
+local function attributes(attrs, group_index)
   local flat, varies = {}, false
   for key, value in pairs(attrs) do
     if key == "group" then value = group_index[value] elseif key == "name" then value = nil end
@@ -45,7 +59,7 @@ local function attributes(attrs)
 end
 
 --- The program of tp rank 0 with `by_tp` lists still inside; `varying` lists where they are.
-local function base_program(rank, bytes)
+local function base_program(rank, bytes, group_names, group_index)
   local self = setmetatable({ index = {}, tensors = {}, names = {} }, Emit)
   local sites, site_index, instructions, varying = {}, {}, {}, {}
   for i, made in ipairs(rank.instructions) do
@@ -57,7 +71,7 @@ local function base_program(rank, bytes)
       sites[#sites + 1] = site
       site_index[site] = #sites
     end
-    local attrs, varies = attributes(made.attrs)
+    local attrs, varies = attributes(made.attrs, group_index)
     if varies then varying[#varying + 1] = i end
     instructions[i] = {
       op = made.op, inputs = inputs, outputs = outputs, attrs = attrs, site = site_index[site],
@@ -111,8 +125,9 @@ end
 
 function emit.run(plan)
   local programs, tp_size = {}, plan.spec.layout.tp
+  local names, index = groups_of(plan.ranks)
   for pp, rank in ipairs(plan.ranks) do
-    local base, varying = base_program(rank, plan.places[pp].bytes)
+    local base, varying = base_program(rank, plan.places[pp].bytes, names, index)
     for tp = 0, tp_size - 1 do programs[(pp - 1) * tp_size + tp + 1] = program_of(base, varying,
       tp) end
   end

@@ -20,13 +20,26 @@ local function embed(g, ids, table_value)
   return g:node("embedding", { ids, table_value }, { { dims, g.dtype } })
 end
 
+--- A module of a layer, which gives a row of features for each token.
+local function apply(m, x)
+  local y = nn.apply(m, x)
+  if graphs.is_value(y) and #y.dims == 2 and y.dims[1].name == "tokens" then return y end
+  local site = type(m) == "table" and m.site or x.graph.site
+  error(("%s: a layer's module gives %s, not (tokens, features)"):format(site or "?",
+    graphs.is_value(y) and graphs.dims_text(y) or types.show(y)), 0)
+end
+
 local function layers(g, model, x)
   for i = 1, model.layers do
     g.layer = i
     g:enter("layers." .. i - 1)
     local list = model.layer_modules[i]
     if getmetatable(list) then list = { list } end
-    for _, m in ipairs(list) do x = nn.apply(m, x) end
+    for _, m in ipairs(list) do x = apply(m, x) end
+    if x.dims[2].size ~= model.dim then
+      error(("%s: layer %d gives %s; a layer leads back to (tokens, dim %d)"):format(x.site, i - 1,
+        graphs.dims_text(x), model.dim), 0)
+    end
     g:leave()
   end
   return x
@@ -103,6 +116,10 @@ end
 function expand.run(plan)
   local found = problems.new()
   local good, g, loss = where.run({ problems = found }, trace, plan, found)
+  if not good and (type(g) ~= "table" or not g.message) then
+    g = type(g) == "string" and g or ("%s: a function of the model raised %s"):format(
+      plan.spec.model.site, types.show(g))
+  end
   if not good then error(g, 0) end
   local fields = weights.resolve(g, plan.spec, found)
   found:raise()

@@ -68,7 +68,7 @@ local function real(value)
 end
 
 --- For each value that crosses chunks: the chunk that makes it and the farthest that uses it.
-local function borders(plan, nodes, chunk_of, backward)
+local function borders(nodes, chunk_of, backward)
   local made, uses = {}, {}
   for _, node in ipairs(nodes) do
     if not node.step then
@@ -95,23 +95,26 @@ local function borders(plan, nodes, chunk_of, backward)
   return list
 end
 
---- Receives and sends of a chunk in a micro-batch. Each border has a channel of its own: an operation
---- of the schedule then is one message on any channel, which is what two slots are enough for.
+--- Receives and sends of a chunk in a micro-batch. Each border has a channel of its own: then an
+--- operation of the schedule is one message on any channel, which is what two slots suffice for.
 local function cross(self, list, chunk, env, backward)
-  local step = backward and -1 or 1
+  local step, kind = backward and -1 or 1, backward and 1 or 0
   local arriving, leaving = {}, {}
   for i, border in ipairs(list) do
     local from, to = border.from * step, border.to * step
-    local at, entry = chunk * step, { value = border.value, channel = 4 * (i - 1) + (backward and 1 or 0) }
+    local at, entry = chunk * step, { value = border.value, channel = 4 * (i - 1) + kind }
     if at > from and at <= to then arriving[#arriving + 1] = entry end
     if at >= from and at < to then leaving[#leaving + 1] = entry end
   end
   local phase = backward and "backward" or "forward"
-  local o = { site = self.plan.spec.model.site, micro = env.micro, phase = phase, path = "pipeline" }
+  local site = self.plan.spec.model.site
+  local o = { site = site, micro = env.micro, phase = phase, path = "pipeline" }
   local function move(op, entries, peer)
     for _, entry in ipairs(entries) do
-      local v, attrs = self:at(entry.value, env), { group = "pp", peer = peer, channel = entry.channel }
-      if op == "send" then self:emit("send", { v }, {}, attrs, o) else self:emit("recv", {}, { v }, attrs, o) end
+      local v = self:at(entry.value, env)
+      local attrs = { group = "pp", peer = peer, channel = entry.channel }
+      if op == "send" then self:emit("send", { v }, {}, attrs, o)
+      else self:emit("recv", {}, { v }, attrs, o) end
     end
   end
   local pp = self.pp
@@ -270,8 +273,9 @@ local function step_borders(plan, chunk_of)
     for _, input in ipairs(node.inputs) do
       local maker = input.region == "step" and input.node
       if maker and chunk_of[maker.layer] % pp ~= chunk_of[node.layer] % pp then
-        found:add(node.site, "layout.pp", string.format("%s uses a value made of weights alone at %s, on "
-          .. "another pipeline stage; make it in the layer that uses it", node.op, maker.site))
+        found:add(node.site, "layout.pp", string.format("%s uses a value made of weights alone at "
+          .. "%s, on another pipeline stage; make it in the layer that uses it", node.op,
+          maker.site))
       end
     end
   end
@@ -285,8 +289,8 @@ function pipeline.run(plan)
   local shared = {
     chunks = chunks, chunk_of = chunk_of, keep = keep_of(plan), holders = holders(plan, chunk_of,
       layout.pp),
-    forward_borders = borders(plan, plan["local"].nodes, chunk_of, false),
-    backward_borders = borders(plan, plan.backward.nodes, chunk_of, true),
+    forward_borders = borders(plan["local"].nodes, chunk_of, false),
+    backward_borders = borders(plan.backward.nodes, chunk_of, true),
     orders = orders_of(plan.spec, micros),
   }
   step_borders(plan, chunk_of)

@@ -51,8 +51,8 @@ function Shard:cut(dim, site)
   if dim.axis ~= "tp" or self.t == 1 then return full, 1 end
   if full % self.t == 0 then return full // self.t, 1 end
   if dim.replicated and self.t % full == 0 then return 1, self.t // full end
-  error(string.format("%s: layout.tp: tp %d does not divide %s %d; allowed: %s", site, self.t, dim.name,
-    full, fit.list(fit.divisors(full))), 0)
+  error(string.format("%s: layout.tp: tp %d does not divide %s %d; allowed: %s", site, self.t,
+    dim.name, full, fit.list(fit.divisors(full))), 0)
 end
 
 function Shard:rows(region) return region == "trunk" and self.sp and self.tokens // self.t
@@ -107,8 +107,9 @@ function Shard:param(weight)
     local full = dim.padded or dim.size
     if dim.axis == "tp" then
       if axis or i ~= 1 and i ~= weight.out + 1 then
-        error(string.format("%s: weight %s: only one dim may be mapped to tp, the first of the output "
-          .. "dims or the first of the summed ones; %s is not", weight.site, weight.name, dim.name), 0)
+        error(string.format("%s: weight %s: only one dim may be mapped to tp, the first of the "
+          .. "output dims or the first of the summed ones; %s is not", weight.site, weight.name,
+          dim.name), 0)
       end
       axis, lead, replicas = i <= weight.out and 0 or 1, dim, same
     end
@@ -116,8 +117,9 @@ function Shard:param(weight)
     else cols, full_cols = cols * size, full_cols * full end
   end
   if replicas > 1 and full_rows % t ~= 0 then
-    error(string.format("%s: layout.tp: tp %d does not divide the %d features of %s, which its ranks "
-      .. "share; allowed: %s", weight.site, t, full_rows, weight.name, fit.list(fit.divisors(full_rows))), 0)
+    error(string.format("%s: layout.tp: tp %d does not divide the %d features of %s, which its "
+      .. "ranks share; allowed: %s", weight.site, t, full_rows, weight.name,
+      fit.list(fit.divisors(full_rows))), 0)
   end
   local first = by_tp(t, function(r)
     if not axis or t == 1 then return 0 end
@@ -189,8 +191,9 @@ function rule.linear(s, node, inputs)
   local column = false
   for _, param in ipairs(params) do
     if x.dtype ~= s.dtype or param.fields.dtype ~= s.dtype then
-      error(string.format("%s: linear: x is %s and the weight %s is %s; the op has one dtype for both, "
-        .. "the recipe's (%s)", node.site, x.dtype, param.name, param.fields.dtype, s.dtype), 0)
+      error(string.format("%s: linear: x is %s and the weight %s is %s; the op has one dtype for "
+        .. "both, the recipe's (%s)", node.site, x.dtype, param.name, param.fields.dtype,
+        s.dtype), 0)
     end
   end
   for _, param in ipairs(params) do column = column or param.axis == 0 end

@@ -1,0 +1,73 @@
+/* rope_cuda.c - checks the operands of rope and rope_table and queues their kernels. */
+#include "../launch_cuda.h"
+#include "elementwise.h"
+#include "elementwise_args.h"
+
+enum { ROPE_THREADS = 128 };
+
+tl_status tl_cuda_rope(const tl_call *call) {
+  const tl_view *x = &call->in[0], *cu = &call->in[1], *table = &call->in[2];
+  const int64_t count = tl_view_count(x);
+  TL_TRY(tl_expect("rope", "x", x, TL_KIND_FLOAT, count));
+  TL_TRY(tl_expect("rope", "y", &call->out[0], TL_KIND_FLOAT, count));
+  if (table->dims != 3 || table->shape[2] != 2) {
+    return tl_fail(TL_SHAPE, "rope: table must have the shape (positions, pairs, 2)");
+  }
+  TL_TRY(tl_expect("rope", "table", table, TL_KIND_F32, tl_view_count(table)));
+  TL_TRY(tl_expect("rope", "cu_seqlens", cu, TL_KIND_I32, tl_view_count(cu)));
+  TL_TRY(tl_expect_range("rope", "entries of cu_seqlens", tl_view_count(cu), 1, INT32_MAX));
+  const int64_t channels = x->shape[x->dims - 1];
+  TL_TRY(tl_expect_range("rope", "channels", channels, 1, TL_SPAN));
+  TL_TRY(tl_expect_range("rope", "rotated channels", 2 * table->shape[1], 0, channels));
+  const tl_rope_args r = {.x = tl_array_of(x),
+                          .y = tl_array_of(&call->out[0]),
+                          .table = tl_array_of(table),
+                          .cu = cu->data,
+                          .entries = tl_view_count(cu),
+                          .positions = table->shape[0],
+                          .pairs = table->shape[1],
+                          .heads = tl_view_row(x) / channels,
+                          .channels = channels,
+                          .interleaved = call->ints[1] != 0,
+                          .sign = call->ints[0] != 0 ? -1.0f : 1.0f};
+  return tl_launch_blocks(call->cuda, "rope_rows", x->shape[0], ROPE_THREADS, &r);
+}
+
+tl_status tl_cuda_rope_table(const tl_call *call) {
+  const tl_view *out = &call->out[0];
+  const float base = call->floats[0];
+  if (out->dims != 3 || out->shape[2] != 2) {
+    return tl_fail(TL_SHAPE, "rope_table: table must have the shape (positions, pairs, 2)");
+  }
+  TL_TRY(tl_expect("rope_table", "table", out, TL_KIND_F32, tl_view_count(out)));
+  TL_TRY(tl_expect_range("rope_table", "kind", call->ints[0], 0, 1));
+  TL_TRY(tl_expect_range("rope_table", "positions", out->shape[0], 0, 1 << 21));
+  TL_TRY(tl_expect_range("rope_table", "pairs", out->shape[1], 0, TL_SPAN));
+  if (!(base >= 1.0f && base <= 0x1p+60f)) {
+    return tl_fail(TL_ARGUMENT, "rope_table: base is %g, must be 1 to 2^60", (double)base);
+  }
+  if (call->ints[0] == 1 && !(call->ints[1] > 0 && call->floats[1] >= 1.0f &&
+                              call->floats[2] > 0.0f && call->floats[3] > call->floats[2])) {
+    return tl_fail(TL_ARGUMENT,
+                   "rope_table: llama3 needs original > 0, factor >= 1, 0 < low < high");
+  }
+  const tl_rope_table_args t = {
+      .table = out->data,
+      .positions = out->shape[0],
+      .pairs = out->shape[1],
+      .rule = {.kind = call->ints[0],
+               .original = call->ints[1],
+               .base = base,
+               .factor = call->floats[1],
+               .low = call->floats[2],
+               .high = call->floats[3]}
+  };
+  if (t.positions == 0 || t.pairs == 0) return TL_OK;
+  const int64_t columns = (t.pairs + TL_ROPE_TABLE_PAIRS - 1) / TL_ROPE_TABLE_PAIRS;
+  const int64_t rows = (t.positions + TL_ROPE_TABLE_POSITIONS - 1) / TL_ROPE_TABLE_POSITIONS;
+  const tl_cuda_grid grid = {
+      .blocks = {(uint32_t)columns, (uint32_t)rows, 1},
+        .threads = {TL_DEVICE_THREADS, 1,              1}
+  };
+  return tl_cuda_launch(call->cuda, "rope_table_tiles", &grid, &t);
+}

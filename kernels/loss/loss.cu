@@ -1,0 +1,170 @@
+/* loss.cu - softmax cross entropy on a GPU: rows of logits, and one number for each token.
+**
+** row_max and row_sum_exp: `lanes` threads a row (of a run of the row for row_sum_exp, one run
+** after the other). The gradients are element by element; a thread reads a piece of z before it
+** writes it, so dz may be z.
+*/
+#include "../device.cuh"
+#include "loss_args.h"
+
+enum { SPAN = TL_DEVICE_PARTIALS, WARP = TL_DEVICE_WARP, LEAF_LEVELS = 11 };
+
+/* --- Rows of logits --------------------------------------------------------------------------- */
+
+TL_KERNEL row_max_rows(const __grid_constant__ tl_logits_args k) {
+  __shared__ float shared[TL_P];
+  const tl_row_lane r = tl_row_of(k.lanes);
+  float best = tl_math_float(0xff800000u), z[TL_P];
+  for (int64_t at = r.at; r.row < k.rows && at < k.columns; at += SPAN) {
+    const int n = tl_piece_length(k.columns, at);
+    tl_load_piece(k.z, r.row * k.width + at, n, z);
+#pragma unroll
+    for (int i = 0; i < TL_P; i++) best = i < n && z[i] > best ? z[i] : best;
+  }
+  for (int step = 1; step < k.lanes && step < WARP; step *= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, best, step);
+    best = other > best ? other : best;
+  }
+  if (k.lanes > WARP) {
+    const int warps = k.lanes / WARP, first = threadIdx.x / WARP / warps * warps;
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = best;
+    __syncthreads();
+    for (int i = 0; i < warps; i++) best = shared[first + i] > best ? shared[first + i] : best;
+  }
+  if (r.row < k.rows && r.at == 0) k.out_m[r.row] = best + 0.0f;
+}
+
+/* exp(z - m) as loss.h says; t = m * L. */
+TL_GPU float exponential(float z, float t) { return tl_exp2(fmaf(z, TL_LOG2E, -t)); }
+
+TL_KERNEL row_sum_exp_rows(const __grid_constant__ tl_logits_args k) {
+  __shared__ float shared[TL_P];
+  const tl_row_lane r = tl_row_of(k.lanes);
+  const bool live = r.row < k.rows;
+  const float m = live ? k.m[r.row] : 0.0f, t = m * TL_LOG2E;
+  const int64_t length = k.width / k.leaves;
+  tl_counter<LEAF_LEVELS> s_tree, zsum_tree;
+  float s = 0.0f, zsum = 0.0f;
+  for (int64_t leaf = 0; leaf < k.leaves; leaf++) {
+    const int64_t start = leaf * length;
+    const int64_t end = start + length < k.columns ? start + length : k.columns;
+    float p[TL_P], q[TL_P], z[TL_P], e[TL_P];
+    tl_clear(p);
+    tl_clear(q);
+    for (int64_t at = start + r.at; live && at < end; at += SPAN) {
+      const int n = tl_piece_length(end, at);
+      tl_load_piece(k.z, r.row * k.width + at, n, z);
+#pragma unroll
+      for (int i = 0; i < TL_P; i++) e[i] = exponential(z[i], t), z[i] = z[i] - m;
+      tl_add_values(p, e, n);
+      tl_add_values(q, z, n);
+    }
+    s = s_tree.push(leaf, tl_row_total(p, k.lanes, shared));
+    zsum = zsum_tree.push(leaf, tl_row_total(q, k.lanes, shared));
+  }
+  if (!live || r.at != 0) return;
+  const int32_t token = k.targets[r.row];
+  const int64_t target = (int64_t)token - k.first;
+  const bool owned = token >= 0 && target >= 0 && target < k.columns;
+  k.out_s[r.row] = s;
+  k.out_zsum[r.row] = zsum;
+  k.out_zt[r.row] = owned ? tl_load_one(k.z, r.row * k.width + target) + 0.0f : 0.0f;
+}
+
+/* dz = q * drow without the target's term; the branches are the host's. `tail` is
+** (2 z)(m + log s), left out when 0. */
+typedef struct slope {
+  float s, drow, uniform, tail;
+} slope;
+
+TL_GPU float common_slope(const slope &c, float e) {
+  const float p = e / c.s;
+  if (c.uniform == 0.0f && c.tail == 0.0f) return p * c.drow;
+  if (c.tail == 0.0f) return (p - c.uniform) * c.drow;
+  const float q = c.uniform == 0.0f ? p : p - c.uniform;
+  return (q + c.tail * p) * c.drow;
+}
+
+/* The target's own column. */
+TL_GPU float target_slope(const tl_logits_args &k, const slope &c, float e) {
+  const float p = e / c.s;
+  float q = p;
+  if (k.smoothing != 0.0f) q = q - c.uniform;
+  q = q - (1.0f - k.smoothing);
+  if (k.weight != 0.0f) q = q + c.tail * p;
+  return q * c.drow;
+}
+
+TL_GPU slope slope_of(const tl_logits_args &k, int64_t row) {
+  slope c;
+  c.s = k.s[row];
+  c.drow = k.drow[row];
+  c.uniform = k.smoothing == 0.0f ? 0.0f : k.smoothing / k.vocab;
+  c.tail = k.weight == 0.0f ? 0.0f : (2.0f * k.weight) * (k.m[row] + tl_log(c.s));
+  return c;
+}
+
+/* cross_entropy_grad, and logsumexp_grad, which has no targets. */
+TL_KERNEL logits_grad_elements(const __grid_constant__ tl_logits_args k) {
+  const tl_place_of p = tl_row_piece(tl_thread(), k.width);
+  if (p.row >= k.rows) return;
+  const int n = tl_piece_length(k.width, p.at);
+  const int32_t token = k.targets == nullptr ? 0 : k.targets[p.row];
+  const int64_t target = k.targets == nullptr || token < 0 ? -1 : (int64_t)token - k.first;
+  const int64_t left = token < 0 ? 0 : k.columns - p.at;
+  const int live = left < 0 ? 0 : left < n ? (int)left : n;
+  float z[TL_P];
+  tl_clear(z);
+  if (live > 0) {
+    const slope c = slope_of(k, p.row);
+    const float t = k.m[p.row] * TL_LOG2E;
+    tl_load_piece(k.z, p.row * k.width + p.at, live, z);
+#pragma unroll
+    for (int i = 0; i < TL_P; i++) {
+      const float e = exponential(z[i], t);
+      z[i] = p.at + i == target ? target_slope(k, c, e) : common_slope(c, e);
+      z[i] = i < live ? z[i] : 0.0f;
+    }
+  }
+  tl_store(k.dz, p.row * k.width + p.at, n, z);
+}
+
+/* --- One number for each token ---------------------------------------------------------------- */
+
+TL_KERNEL cross_entropy_tokens(const __grid_constant__ tl_tokens_args k) {
+  const int64_t i = tl_thread();
+  if (i >= k.rows) return;
+  if (k.targets[i] < 0) {
+    k.out[i] = 0.0f;
+    return;
+  }
+  const float l = tl_log(k.s[i]);
+  float loss = l - (k.zt[i] - k.m[i]);
+  if (k.smoothing != 0.0f) {
+    loss = (1.0f - k.smoothing) * loss + k.smoothing * (l - k.zsum[i] / k.vocab);
+  }
+  const float lse = k.m[i] + l;
+  if (k.weight != 0.0f) loss = loss + k.weight * (lse * lse);
+  k.out[i] = loss;
+}
+
+TL_KERNEL logsumexp_tokens(const __grid_constant__ tl_tokens_args k) {
+  const int64_t i = tl_thread();
+  if (i < k.rows) k.out[i] = k.m[i] + tl_log(k.s[i]);
+}
+
+TL_KERNEL loss_seed_tokens(const __grid_constant__ tl_tokens_args k) {
+  const int64_t i = tl_thread(), count = *k.count;
+  const float seed = count > 0 ? 1.0f / (float)count : 0.0f;
+  if (i < k.rows) k.out[i] = k.targets[i] >= 0 ? seed : 0.0f;
+}
+
+TL_KERNEL loss_mask_tokens(const __grid_constant__ tl_tokens_args k) {
+  const int64_t i = tl_thread();
+  if (i < k.rows) k.out[i] = k.targets[i] >= 0 ? k.loss[i] : 0.0f;
+}
+
+TL_KERNEL loss_finish_one(const __grid_constant__ tl_tokens_args k) {
+  const int64_t count = *k.count;
+  if (tl_thread() == 0) k.out[0] = count > 0 ? k.loss[0] / (float)count : 0.0f;
+}

@@ -1,0 +1,97 @@
+/* reduce.cu - sums over tokens and leaves on a GPU.
+**
+** sum_tokens in two steps, because the sums of blocks of 64 rows do not depend on each other:
+**
+**     blocks   one thread for 8 columns of a block      partial[run][piece][block][column]
+**     chain    one thread for a column of a run         acc = acc + partial, block after block
+*/
+#include "../device.cuh"
+#include "reduce_args.h"
+
+/* Run i of n over a length starts here. */
+TL_GPU int64_t border(int64_t i, int64_t n, int64_t length) { return i * length / n; }
+
+/* --- sum_tokens ------------------------------------------------------------------------------- */
+
+/* Blocks of run r in each piece. */
+TL_GPU int64_t blocks_of(const tl_sum_tokens_args &k, int64_t run) {
+  const int64_t rows = border(run + 1, k.runs, k.length) - border(run, k.runs, k.length);
+  return (rows + TL_TOKEN_BLOCK - 1) / TL_TOKEN_BLOCK;
+}
+
+/* Adds the term of one row to the n columns of s. */
+TL_GPU void add_term(const tl_sum_tokens_args &k, int64_t row, int64_t column, int n, float *s) {
+  const tl_bits dys = tl_fetch(k.dy, row * k.dim + column, n);
+  float dy[TL_P], x[TL_P];
+  if (k.kind == 0) {
+    tl_widen(k.dy, dys, dy);
+#pragma unroll
+    for (int i = 0; i < TL_P; i++) s[i] = s[i] + dy[i];
+    return;
+  }
+  const tl_bits xs = tl_fetch(k.x, row * k.dim + column, n);
+  const float rstd = k.kind >= 2 ? k.rstd[row] : 1.0f, mean = k.kind == 3 ? k.mean[row] : 0.0f;
+  tl_widen(k.dy, dys, dy);
+  tl_widen(k.x, xs, x);
+#pragma unroll
+  for (int i = 0; i < TL_P; i++) {
+    if (k.kind == 3) x[i] = x[i] - mean;
+    if (k.kind >= 2) x[i] = x[i] * rstd;
+    s[i] = fmaf(dy[i], x[i], s[i]);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
+    sum_tokens_blocks(const __grid_constant__ tl_sum_tokens_args k) {
+  const int64_t thread = (int64_t)blockIdx.x * TL_TOKEN_THREADS + threadIdx.x;
+  const tl_place_of p = tl_row_piece(thread, k.columns);
+  const int64_t of_piece = tl_quotient(p.row, k.blocks), block = p.row - of_piece * k.blocks;
+  const int64_t run = tl_quotient(of_piece, k.samples), piece = of_piece - run * k.samples;
+  if (run >= k.runs || block >= blocks_of(k, run)) return;
+  const int64_t start = border(run, k.runs, k.length) + block * TL_TOKEN_BLOCK;
+  const int64_t left = border(run + 1, k.runs, k.length) - start;
+  const int64_t first = k.first + piece * k.length + start;
+  const int rows = left < TL_TOKEN_BLOCK ? (int)left : TL_TOKEN_BLOCK;
+  const int n = tl_piece_length(k.columns, p.at);
+  float s[TL_P];
+  tl_clear(s);
+#pragma unroll 4
+  for (int i = 0; i < rows; i++) add_term(k, first + i, k.column_first + p.at, n, s);
+  tl_store(k.partial, p.row * k.columns + p.at, n, s);
+}
+
+TL_KERNEL sum_tokens_chain(const __grid_constant__ tl_sum_tokens_args k) {
+  const int64_t i = tl_thread(), run = tl_quotient(i, k.columns), column = i - run * k.columns;
+  if (run >= k.runs) return;
+  const int64_t blocks = blocks_of(k, run);
+  const float *partial = (const float *)k.partial.data + run * k.samples * k.blocks * k.columns;
+  float *acc = k.acc + run * k.dim + k.column_first + column;
+  float sum = k.mode == 0 ? 0.0f : *acc;
+  for (int64_t piece = 0; piece < k.samples; piece++) {
+    const float *of_piece = partial + piece * k.blocks * k.columns + column;
+#pragma unroll 8
+    for (int64_t block = 0; block < blocks; block++) sum = sum + of_piece[block * k.columns];
+  }
+  *acc = sum;
+}
+
+/* --- fold: 8 rows at a time, then a counter of finished subtrees ------------------------------ */
+
+enum { FOLD_ROWS = 8, FOLD_LEVELS = 20 };
+
+TL_KERNEL fold_columns(const __grid_constant__ tl_fold_args k) {
+  const int64_t column = tl_thread();
+  if (column >= k.dim) return;
+  tl_counter<FOLD_LEVELS> tree;
+  float x[FOLD_ROWS], y = 0.0f;
+  for (int64_t row = 0; row < k.n; row += FOLD_ROWS) {
+#pragma unroll
+    for (int i = 0; i < FOLD_ROWS; i++) {
+      x[i] = i < k.n ? tl_load_one(k.x, (row + i) * k.dim + column) : 0.0f;
+    }
+    const float two = k.n == 1 ? x[0] : x[0] + x[1];
+    const float four = k.n <= 2 ? two : two + (x[2] + x[3]);
+    y = tree.push(row / FOLD_ROWS, k.n <= 4 ? four : four + ((x[4] + x[5]) + (x[6] + x[7])));
+  }
+  tl_store_one(k.y, column, y);
+}

@@ -1,0 +1,120 @@
+-- `./tl bench`: the commands run on tiny sizes and print well-formed tables. Nothing here looks at
+-- a time: how fast a machine is, is not a test.
+local bench = require "tidelock.bench"
+local commands = require "tidelock.commands"
+local core = require "tidelock.core"
+local rounds = require "tidelock.bench_rounds"
+local support = require "support"
+
+local tiny = "recipes/quickstart.lua batch.samples=8 batch.micro=4 batch.length=16 " ..
+  "--rounds 2 --steps 1 --threads 2"
+
+local function run(words)
+  local text, status = support.run("bench --alone " .. words)
+  assert.equal(0, status, text)
+  return text
+end
+
+--- The tables of Markdown text: { columns, rows } each.
+local function tables_of(text)
+  local tables, current = {}, nil
+  for line in text:gmatch "[^\n]+" do
+    local cells = {}
+    for cell in (line:match "^|(.*)$" or ""):gmatch "%s*([^|]-)%s*|" do cells[#cells + 1] = cell end
+    if line:find "^### " then
+      current = { rows = {} }
+      tables[#tables + 1] = current
+    elseif #cells > 0 and not current.columns then
+      current.columns = cells
+    elseif #cells > 0 and not line:find "^| %-%-" then
+      table.insert(current.rows, cells)
+    end
+  end
+  return tables
+end
+
+local function well_formed(text, count)
+  local tables = tables_of(text)
+  assert.equal(count, #tables, text)
+  for _, found in ipairs(tables) do
+    assert.is_true(#found.rows > 0, text)
+    for _, row in ipairs(found.rows) do assert.equal(#found.columns, #row, text) end
+  end
+  return tables
+end
+
+describe("bench", function()
+  it("measures products", function()
+    local tables = well_formed(run "matmul --size 64 --rounds 2", 1)
+    assert.equal("f32", tables[1].rows[1][1])
+    assert.equal("bf16", tables[1].rows[2][1])
+  end)
+
+  it("measures planning", function()
+    assert.equal("1024", well_formed(run "plan --rounds 1", 1)[1].rows[1][1])
+  end)
+
+  it("measures ranks", function()
+    local rows = well_formed(run("ranks " .. tiny), 1)[1].rows
+    assert.same({ "1 rank", "dp 8", "tp 2 pp 2 dp 2" }, { rows[1][1], rows[2][1], rows[3][1] })
+  end)
+
+  it("measures a step, and its operators, as JSON too", function()
+    local all = core.json.decode((run("step -o json " .. tiny):match "%b{}"))
+    assert.equal(2, #all.tables)
+    assert.equal("Tidelock", all.tables[1].rows[1][1])
+    local last = all.tables[2].rows[#all.tables[2].rows]
+    assert.equal("Lua", last[1])
+  end)
+
+  it("says why there is no peer", function()
+    local pipe = io.popen("TIDELOCK_PYTHON=./no-such-python " .. support.program
+      .. " bench matmul --size 64 --rounds 1 2>/dev/null")
+    local text = pipe:read "a"
+    pipe:close()
+    assert.matches("no peer: matmul.py ended without an answer", text)
+  end)
+end)
+
+describe("the words of bench", function()
+  it("are a topic, a recipe, overrides and options, all optional", function()
+    local request = commands.parse { "bench" }
+    assert.is_nil(request.topic)
+    request = commands.parse { "bench", "step", "my.lua", "batch.micro=2", "-o", "json" }
+    assert.equal("step", request.topic)
+    assert.equal("my.lua", request.recipe)
+    assert.same({ "batch.micro=2" }, request.overrides)
+    assert.equal("json", request.options.output)
+    assert.same({ "batch.micro=2" }, commands.parse({ "bench", "batch.micro=2" }).overrides)
+  end)
+end)
+
+describe("what bench makes of turns", function()
+  it("is ratios inside a round, and their middle", function()
+    local a = { turns = { { seconds = 1 }, { seconds = 2 }, { seconds = 4 } } }
+    local b = { turns = { { seconds = 2 }, { seconds = 2 }, { seconds = 12 } } }
+    assert.equal("2.00 (1.00 to 3.00)", (rounds.ratio(a, b, "seconds")))
+    local best, middle = rounds.rate(a, 8)
+    assert.same({ 8, 4 }, { best, middle })
+  end)
+
+  it("leaves an entrant out once it cannot go on", function()
+    local left, count = { turn = function() return nil, "no compiler" end }, 0
+    local stays = { turn = function()
+      count = count + 1
+      return { seconds = 1, cpu = 1 }
+    end }
+    rounds.run({ left, stays }, 3)
+    assert.equal("no compiler", left.skip)
+    assert.equal(3, count)
+  end)
+
+  it("is Markdown with columns of one width", function()
+    local text = bench.markdown {
+      title = "t", columns = { "name", "n" }, rows = { { "a", 1 }, { "long name", 12345 } },
+      notes = { "note" },
+    }
+    assert.equal(table.concat({ "### t", "", "| name      |     n |", "| --------- | ----: |",
+      "| a         |     1 |", "| long name | 12345 |", "", "- note", "" }, "\n"), text)
+  end)
+end)

@@ -1,0 +1,73 @@
+local cluster = require "tidelock.cluster"
+local core = require "tidelock.core"
+local planner = require "tidelock.plan"
+local tl = require "tidelock"
+
+local function file_with(text)
+  local path = os.tmpname()
+  local file = assert(io.open(path, "w"))
+  file:write(text)
+  file:close()
+  return path
+end
+
+local function message(text)
+  local path = file_with(text)
+  local good, problem = pcall(cluster.read, path)
+  os.remove(path)
+  assert.is_false(good)
+  return (problem.message:gsub(path:gsub("%p", "%%%0"), "FILE"))
+end
+
+describe("YAML", function()
+  it("gives maps, lists and typed scalars", function()
+    assert.are.same({ a = 1, b = { 2.5, "x", true }, c = { d = "7" } },
+      core.yaml.decode 'a: 1\nb: [2.5, x, true]\nc:\n  d: "7"\n')
+  end)
+
+  it("names the line of what it cannot read", function()
+    for text, wanted in pairs {
+      ["a: [1"] = "line 2", ["a: 1\na: 2"] = "line 2: this key stands twice",
+      ["a: &x 1\nb: *x"] = "line 2: anchors are not read",
+    } do
+      local good, problem = pcall(core.yaml.decode, text)
+      assert.is_false(good)
+      assert.is_truthy(problem:find(wanted, 1, true), problem)
+    end
+  end)
+
+  it("is nothing for an empty text", function() assert.is_nil(core.yaml.decode "") end)
+end)
+
+describe("a cluster file", function()
+  it("is read whole", function()
+    assert.are.equal(740, cluster.read("recipes/clusters/h200x8.yaml").matrix.bf16)
+    assert.are.equal(2, cluster.read("recipes/clusters/laptop.yaml").ranks)
+  end)
+
+  it("with mistakes is an error that names all of them", function()
+    local text = message "name: x\nlinks: 3\nranks: 0\n"
+    assert.is_truthy(text:find("FILE: links: no such fact; did you mean link?", 1, true), text)
+    assert.is_truthy(text:find("FILE: ranks: expected a positive number", 1, true), text)
+    assert.is_truthy(text:find("FILE: matrix: expected { bf16: TFLOP/s, f32: TFLOP/s }", 1, true))
+  end)
+
+  it("that is absent is an error", function()
+    local good, problem = pcall(cluster.read, "no/such.yaml")
+    assert.is_false(good)
+    assert.are.equal("no/such.yaml: there is no such file", problem.message)
+  end)
+
+  it("predicts more time for a slower machine, and says whether memory is enough", function()
+    local plan = planner(tl.load "recipes/quickstart.lua")
+    local fast = cluster.predict(plan, cluster.read "recipes/clusters/h200x8.yaml", 0)
+    local slow = cluster.predict(plan, cluster.read "recipes/clusters/laptop.yaml", 0)
+    assert.is_true(fast.step_s < slow.step_s)
+    assert.is_true(fast.fits and slow.fits)
+    local facts = cluster.read "recipes/clusters/laptop.yaml"
+    facts.memory = 0.001
+    assert.is_false(cluster.predict(plan, facts, 0).fits)
+    assert.are.equal(2 * slow.step_s, cluster.predict(plan, cluster.read
+      "recipes/clusters/laptop.yaml", 0.5).step_s)
+  end)
+end)
