@@ -1,4 +1,4 @@
-// attention.cu - the forward pass of bf16 heads: attention.h says what, attention_args.h which rows.
+// attention.cu - the forward pass of bf16 heads. attention.h says what, attention_args.h for whom.
 //
 // Keys and values of a chunk lie in shared memory; scores, weights and O in registers. Copies of
 // the values run under the scores, copies of the next keys under the values' product:

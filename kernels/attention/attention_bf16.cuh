@@ -1,12 +1,13 @@
-// attention_bf16.cuh - tiles of bf16 for attention: rows to shared memory, products, fragments.
-//
-// A tile is rows of `width` numbers, TL_ATTENTION_PITCH bytes apart. A warp owns 16 rows; products
-// are what kernels/gemm/tile.cuh calls a step, lane = 4 g + t:
-//
-//   along    acc (16 own rows, stream rows)   k = channels      B is read as it lies
-//   across   acc (16 own rows, channels)      k = stream rows   B is read transposed
-//
-//   accumulator i of 8 columns: [0], [1] row g, columns 2t, 2t + 1      [2], [3] row g + 8
+/* attention_bf16.cuh - tiles of bf16 for attention: rows to shared memory, products, fragments.
+**
+** A tile is rows of `width` numbers, TL_ATTENTION_PITCH bytes apart. A warp owns 16 rows; products
+** are what kernels/gemm/tile.cuh calls a step, lane = 4 g + t:
+**
+**   along    acc (16 own rows, stream rows)   k = channels      B is read as it lies
+**   across   acc (16 own rows, channels)      k = stream rows   B is read transposed
+**
+**   accumulator i of 8 columns: [0], [1] row g, columns 2t, 2t + 1      [2], [3] row g + 8
+*/
 #ifndef TL_ATTENTION_BF16_CUH
 #define TL_ATTENTION_BF16_CUH
 

@@ -1,4 +1,4 @@
-// attention_device.cuh - what kernels of both arithmetics share: pieces, blocks of keys, outputs.
+/* attention_device.cuh - what the kernels of both arithmetics share: pieces, keys, outputs. */
 #ifndef TL_ATTENTION_DEVICE_CUH
 #define TL_ATTENTION_DEVICE_CUH
 

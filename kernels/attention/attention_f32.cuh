@@ -1,13 +1,14 @@
-// attention_f32.cuh - products of f32 rows for attention: chains of fmaf, ascending.
-//
-// 256 threads own 64 rows; thread 16 y + x works on rows 4 y .. 4 y + 3:
-//
-//   along    acc[row][i]   stream rows 4 x + 64 (i / 4) + i % 4      chain over channels
-//   across   acc[row][i]   channels of channel_of(i)                 chain over stream rows
-//
-// Scores become weights [stream row][own row] in shared memory, TL_ATTENTION_F32_PITCH floats
-// apart; the 16 threads of a y share no row with others. Slices of the operands pass through the
-// `stage`: 32 channels of own and stream rows, [channel][row], or 32 stream rows as they lie.
+/* attention_f32.cuh - products of f32 rows for attention: chains of fmaf, ascending.
+**
+** 256 threads own 64 rows; thread 16 y + x works on rows 4 y .. 4 y + 3:
+**
+**   along    acc[row][i]   stream rows 4 x + 64 (i / 4) + i % 4      chain over channels
+**   across   acc[row][i]   channels of channel_of(i)                 chain over stream rows
+**
+** Scores become weights [stream row][own row] in shared memory, TL_ATTENTION_F32_PITCH floats
+** apart; the 16 threads of a y share no row with others. Slices of the operands pass through the
+** `stage`: 32 channels of own and stream rows, [channel][row], or 32 stream rows as they lie.
+*/
 #ifndef TL_ATTENTION_F32_CUH
 #define TL_ATTENTION_F32_CUH
 
