@@ -36,8 +36,8 @@ typedef struct tl_call {
   int32_t int_count;
   const float *floats;
   int32_t float_count;
-  const tl_step *step; /* on a GPU: its copy in device memory, a tl_device_step */
-  tl_team *team;       /* NULL on a GPU */
+  const tl_step *step;  /* on a GPU: its copy in device memory, a tl_device_step */
+  tl_team *team;        /* NULL on a GPU */
   struct tl_cuda *cuda; /* the GPU of the rank; NULL on the host */
 } tl_call;
 

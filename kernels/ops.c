@@ -1,7 +1,7 @@
 /* ops.c - the table of operators, from ops.def. */
 #include "op.h"
 
-#define OP(name, inputs, outputs, ints, floats, gradient, traits) \
+#define OP(name, inputs, outputs, ints, floats, gradient, traits)             \
   extern tl_status tl_host_##name(const tl_call *call) __attribute__((weak)); \
   extern tl_status tl_cuda_##name(const tl_call *call) __attribute__((weak));
 #include "ops.def"

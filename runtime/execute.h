@@ -38,7 +38,7 @@ typedef struct tl_fault {
 
 typedef struct tl_executor {
   const tl_program *program; /* verified */
-  struct tl_gpu *gpu; /* where the arena is; NULL: host memory */
+  struct tl_gpu *gpu;        /* where the arena is; NULL: host memory */
   char *arena;
   tl_view *views;  /* by operand of the program */
   tl_comm **comms; /* by group of the program */

@@ -28,10 +28,10 @@ typedef struct tl_ranks_options {
   int32_t feed_count;
   const int64_t *sample_bases; /* (count) */
   uint64_t seed;
-  int32_t cores;    /* helpers of the pool = cores - ranks, if that is positive */
-  double timeout_s; /* a rank that is silent for longer, or for 20 median runs, is given up */
-  double start_s;   /* the same for the first run of each section */
-  int32_t poison;   /* 0 .. 255: arenas start filled with it, and all that a section may not expect
+  int32_t cores;     /* helpers of the pool = cores - ranks, if that is positive */
+  double timeout_s;  /* a rank that is silent for longer, or for 20 median runs, is given up */
+  double start_s;    /* the same for the first run of each section */
+  int32_t poison;    /* 0 .. 255: arenas start filled with it, and all that a section may not expect
                        to find is filled again before each run; -1: off */
   int32_t gpu_first; /* rank i runs on GPU gpu_first + i; -1: on the host */
   int32_t delay_us;  /* see tl_executor */
