@@ -57,29 +57,31 @@ typedef struct tl_attention_args {
 } tl_attention_args;
 
 /* width, chunk, warps; a warp owns 16 rows. Blocks of up to `chunk` keys need one pass. */
-#define TL_ATTENTION_BF16(ROW)                                                                 \
-  ROW(16, 64, 4)                                                                               \
-  ROW(16, 128, 4)                                                                              \
-  ROW(32, 64, 4) ROW(32, 128, 4) ROW(64, 64, 4) ROW(64, 128, 4) ROW(96, 64, 4) ROW(96, 128, 4) \
-      ROW(128, 64, 4) ROW(128, 128, 4) ROW(192, 64, 4) ROW(256, 64, 4)
-#define TL_ATTENTION_GRAD_QUERY_BF16(ROW) \
-  ROW(16, 64, 4)                          \
-  ROW(32, 64, 4) ROW(64, 64, 4) ROW(96, 64, 4) ROW(128, 64, 4) ROW(192, 32, 4) ROW(256, 32, 4)
-#define TL_ATTENTION_GRAD_KEY_BF16(ROW) \
-  ROW(16, 64, 4)                        \
-  ROW(32, 64, 4) ROW(64, 64, 4) ROW(96, 32, 4) ROW(128, 32, 4) ROW(192, 32, 4) ROW(256, 32, 4)
+/* clang-format off */
+#define TL_ATTENTION_BF16(ROW)                                     \
+  ROW(16, 64, 4) ROW(16, 128, 4) ROW(32, 64, 4) ROW(32, 128, 4)    \
+  ROW(64, 64, 4) ROW(64, 128, 4) ROW(96, 64, 4) ROW(96, 128, 4)    \
+  ROW(128, 64, 4) ROW(128, 128, 4) ROW(192, 64, 4) ROW(256, 64, 4)
+#define TL_ATTENTION_GRAD_QUERY_BF16(ROW)                     \
+  ROW(16, 64, 4) ROW(32, 64, 4) ROW(64, 64, 4) ROW(96, 64, 4) \
+  ROW(128, 64, 4) ROW(192, 32, 4) ROW(256, 32, 4)
+#define TL_ATTENTION_GRAD_KEY_BF16(ROW)                       \
+  ROW(16, 64, 4) ROW(32, 64, 4) ROW(64, 64, 4) ROW(96, 32, 4) \
+  ROW(128, 32, 4) ROW(192, 32, 4) ROW(256, 32, 4)
+/* clang-format on */
 /* Wider heads than this have blocks for dk and others for dv: their sums fill the registers. */
 enum { TL_ATTENTION_BOTH_MAX = 128 };
 /* Bytes of a row of bf16 in shared memory: 8 rows, one below the other, lie in different banks. */
 #define TL_ATTENTION_PITCH(width) (2 * (width) + 16)
 
 /* width, chunk; 256 threads own 64 rows. */
-#define TL_ATTENTION_F32(ROW)                                                               \
-  ROW(16, 64)                                                                               \
-  ROW(16, 128)                                                                              \
-  ROW(32, 64) ROW(32, 128) ROW(64, 64) ROW(64, 128) ROW(128, 64) ROW(128, 128) ROW(256, 64) \
-      ROW(256, 128)
-#define TL_ATTENTION_GRAD_F32(ROW) ROW(16, 64) ROW(32, 64) ROW(64, 64) ROW(128, 64) ROW(256, 64)
+/* clang-format off */
+#define TL_ATTENTION_F32(ROW)                                        \
+  ROW(16, 64) ROW(16, 128) ROW(32, 64) ROW(32, 128) ROW(64, 64)      \
+  ROW(64, 128) ROW(128, 64) ROW(128, 128) ROW(256, 64) ROW(256, 128)
+#define TL_ATTENTION_GRAD_F32(ROW)                              \
+  ROW(16, 64) ROW(32, 64) ROW(64, 64) ROW(128, 64) ROW(256, 64)
+/* clang-format on */
 enum {
   TL_ATTENTION_F32_ROWS = 64,
   TL_ATTENTION_F32_THREADS = 256,

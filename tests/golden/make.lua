@@ -1,6 +1,6 @@
 --- Writes tests/golden/quickstart.json: the bits of the first steps of recipes/quickstart.lua.
 ---
----     ./tl lua tests/golden/make.lua        # then read the diff, and say in the commit why bits changed
+---     ./tl lua tests/golden/make.lua    # then read the diff; the commit says why bits changed
 ---
 --- `record` is also what golden_spec compares with: the same run, in another layout or not.
 local driver = require "tidelock.driver"
@@ -37,7 +37,8 @@ local function text_of(records)
       lines[#lines + 1] = ('      { "loss": "%s", "grad_norm": "%s" }%s'):format(bits.loss,
         bits.grad_norm, step < #record.steps and "," or "")
     end
-    lines[#lines + 1] = ('    ],\n    "weights": "%s"\n  }%s'):format(record.weights, i == 1 and "," or "")
+    lines[#lines + 1] = ('    ],\n    "weights": "%s"\n  }%s'):format(record.weights,
+      i == 1 and "," or "")
   end
   lines[#lines + 1] = "}\n"
   return table.concat(lines, "\n")
