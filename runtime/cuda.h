@@ -36,7 +36,7 @@ void *tl_cuda_stream(const tl_cuda *cuda);
 /* Makes the device's context the calling thread's; every thread that uses it calls it once. */
 tl_status tl_cuda_enter(const tl_cuda *cuda);
 
-/* Plain allocations; counted as memory of kind `arena`. */
+/* Plain allocations; who makes them for a run counts them (tl_memory_note). */
 tl_status tl_cuda_alloc(tl_cuda *cuda, int64_t bytes, void **out);
 void tl_cuda_free(tl_cuda *cuda, void *address);
 /* TL_CUDA_SCRATCH_BYTES of device memory for the kernels of this lane; contents are arbitrary. */

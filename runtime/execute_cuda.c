@@ -64,6 +64,7 @@ static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison) {
   TL_TRY(plan_staging(gpu));
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
   TL_TRY(tl_cuda_alloc(gpu->cuda, gpu->program->arena_bytes, &gpu->arena));
+  tl_memory_note(TL_MEMORY_ARENA, gpu->program->arena_bytes);
   TL_TRY(tl_cuda_alloc(gpu->cuda, sizeof(tl_device_step), &gpu->step));
   TRY_CUDA(gpu, "pinned memory",
            host_alloc(&pinned, sizeof(tl_device_step), TL_CUDA_HOST_PORTABLE));
@@ -97,6 +98,7 @@ void tl_gpu_close(tl_gpu *gpu) {
     if (gpu->host_step != NULL) api->host_free(gpu->host_step);
     if (gpu->staging != NULL) api->host_free(gpu->staging);
     tl_cuda_free(gpu->cuda, gpu->step);
+    if (gpu->arena != NULL) tl_memory_note(TL_MEMORY_ARENA, -gpu->program->arena_bytes);
     tl_cuda_free(gpu->cuda, gpu->arena);
   }
   tl_cuda_close(gpu->cuda);

@@ -26,6 +26,12 @@ const char *tl_memory_name(tl_memory kind) {
   return names[kind];
 }
 
+void tl_memory_note(tl_memory kind, int64_t bytes) {
+  const int64_t now = atomic_fetch_add(&current[kind], bytes) + bytes;
+  int64_t seen = atomic_load(&peak[kind]);
+  while (now > seen && !atomic_compare_exchange_weak(&peak[kind], &seen, now)) continue;
+}
+
 tl_status tl_memory_alloc(tl_memory kind, int64_t bytes, void **out) {
   if (bytes < 0 || bytes > INT64_MAX - 2 * TL_ALIGNMENT)
     return tl_fail(TL_MEMORY, "%s memory: %lld bytes cannot be allocated", tl_memory_name(kind),
@@ -36,9 +42,7 @@ tl_status tl_memory_alloc(tl_memory kind, int64_t bytes, void **out) {
     return tl_fail(TL_MEMORY, "%s memory: no room for %lld bytes more; %lld are in use",
                    tl_memory_name(kind), (long long)bytes, (long long)tl_memory_current(kind));
   *(header *)base = (header){.bytes = bytes, .kind = kind};
-  const int64_t now = atomic_fetch_add(&current[kind], bytes) + bytes;
-  int64_t seen = atomic_load(&peak[kind]);
-  while (now > seen && !atomic_compare_exchange_weak(&peak[kind], &seen, now)) continue;
+  tl_memory_note(kind, bytes);
   *out = base + TL_ALIGNMENT;
   return TL_OK;
 }
@@ -47,7 +51,7 @@ void tl_memory_free(void *block) {
   if (block == NULL) return;
   char *base = (char *)block - TL_ALIGNMENT;
   const header *h = (const header *)base;
-  atomic_fetch_sub(&current[h->kind], h->bytes);
+  tl_memory_note(h->kind, -h->bytes);
   free(base);
 }
 

@@ -32,6 +32,8 @@ typedef enum tl_memory {
 tl_status tl_memory_alloc(tl_memory kind, int64_t bytes, void **out);
 /* NULL is allowed. */
 void tl_memory_free(void *block);
+/* Counts memory of another allocator, a GPU's: `bytes` more, or fewer when negative. */
+void tl_memory_note(tl_memory kind, int64_t bytes);
 
 /* Bytes asked for and not yet freed, and their largest value since the start or the last reset. */
 int64_t tl_memory_current(tl_memory kind);
