@@ -96,7 +96,9 @@ end
 ---@return string[]
 function header.next_commands(plan, request)
   local words, runs = { quoted(request.recipe) }, ""
-  for _, word in ipairs(request.overrides) do words[#words + 1] = quoted(word) end
+  for _, word in ipairs(request.overrides) do
+    if word ~= "device=cuda" then words[#words + 1] = quoted(word) end -- what follows: on the host
+  end
   if request.options.point then words[#words + 1] = "--point " .. request.options.point end
   if request.options.runs then runs = " --runs " .. quoted(request.options.runs) end
   local recipe, layout = table.concat(words, " "), eight_ranks(plan)
