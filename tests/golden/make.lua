@@ -13,6 +13,15 @@ golden.file = "tests/golden/quickstart.json"
 --- Steps that are written down: f32 is what the quickstart trains in; bf16 is emulated, and slower.
 golden.steps = { f32 = 20, bf16 = 5 }
 
+--- The same model on a text that lies here, so that bits are compared on every machine.
+golden.own = { name = "own text, ", steps = 3, text = "tests/golden/text.txt" }
+
+--- The fields that replace the quickstart's data by the own text.
+function golden.with_own_text(fields)
+  fields.data = tl.data.text { golden.own.text }
+  return fields
+end
+
 --- Bits of `steps` steps: { key, steps = { { loss, grad_norm }, .. }, weights }.
 function golden.record(dtype, steps, overrides)
   local fields = { dtype = dtype }
@@ -30,15 +39,15 @@ end
 --- The text of the file: one step a line, so that a diff shows the first that changed.
 local function text_of(records)
   local lines = { "{" }
-  for i, dtype in ipairs { "f32", "bf16" } do
-    local record = records[dtype]
-    lines[#lines + 1] = ('  "%s": {\n    "key": "%s",\n    "steps": ['):format(dtype, record.key)
+  for i, entry in ipairs(records) do
+    local record = entry.record
+    lines[#lines + 1] = ('  "%s": {\n    "key": "%s",\n    "steps": ['):format(entry.name, record.key)
     for step, bits in ipairs(record.steps) do
       lines[#lines + 1] = ('      { "loss": "%s", "grad_norm": "%s" }%s'):format(bits.loss,
         bits.grad_norm, step < #record.steps and "," or "")
     end
     lines[#lines + 1] = ('    ],\n    "weights": "%s"\n  }%s'):format(record.weights,
-      i == 1 and "," or "")
+      i < #records and "," or "")
   end
   lines[#lines + 1] = "}\n"
   return table.concat(lines, "\n")
@@ -46,7 +55,14 @@ end
 
 function golden.make()
   local records = {}
-  for dtype, steps in pairs(golden.steps) do records[dtype] = golden.record(dtype, steps) end
+  for _, dtype in ipairs { "f32", "bf16" } do
+    local record = golden.record(dtype, golden.steps[dtype])
+    records[#records + 1] = { name = dtype, record = record }
+  end
+  for _, dtype in ipairs { "f32", "bf16" } do
+    local record = golden.record(dtype, golden.own.steps, golden.with_own_text {})
+    records[#records + 1] = { name = golden.own.name .. dtype, record = record }
+  end
   local file = assert(io.open(golden.file, "wb"))
   file:write(text_of(records))
   file:close()
