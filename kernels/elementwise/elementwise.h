@@ -71,5 +71,7 @@ tl_status tl_host_cast(const tl_call *call);
 tl_status tl_host_fill(const tl_call *call);
 tl_status tl_host_rope(const tl_call *call);
 tl_status tl_host_rope_table(const tl_call *call);
+/* What the host twin and the launcher refuse: shapes and numbers of rope_table. */
+tl_status tl_rope_table_check(const tl_call *call);
 
 #endif

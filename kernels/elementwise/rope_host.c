@@ -146,7 +146,7 @@ static void table_row(const void *context, int64_t position) {
   }
 }
 
-tl_status tl_host_rope_table(const tl_call *call) {
+tl_status tl_rope_table_check(const tl_call *call) {
   const tl_view *out = &call->out[0];
   const float base = call->floats[0];
   if (out->dims != 3 || out->shape[2] != 2) {
@@ -164,6 +164,13 @@ tl_status tl_host_rope_table(const tl_call *call) {
     return tl_fail(TL_ARGUMENT,
                    "rope_table: llama3 needs original > 0, factor >= 1, 0 < low < high");
   }
+  return TL_OK;
+}
+
+tl_status tl_host_rope_table(const tl_call *call) {
+  const tl_view *out = &call->out[0];
+  const float base = call->floats[0];
+  TL_TRY(tl_rope_table_check(call));
   const int64_t pairs = out->shape[1];
   const tl_rope_rule rule = {.kind = call->ints[0],
                              .original = call->ints[1],

@@ -51,6 +51,8 @@
 tl_status tl_host_row_max(const tl_call *call);
 tl_status tl_host_row_sum_exp(const tl_call *call);
 tl_status tl_host_cross_entropy(const tl_call *call);
+/* What the host twin and the launcher of cross_entropy refuse. */
+tl_status tl_cross_entropy_check(const tl_call *call);
 tl_status tl_host_cross_entropy_grad(const tl_call *call);
 tl_status tl_host_logsumexp(const tl_call *call);
 tl_status tl_host_logsumexp_grad(const tl_call *call);

@@ -96,13 +96,8 @@ tl_status tl_cuda_logsumexp_grad(const tl_call *call) {
 /* --- One number for each token ---------------------------------------------------------------- */
 
 tl_status tl_cuda_cross_entropy(const tl_call *call) {
-  const char *op = "cross_entropy";
   const int64_t rows = tl_view_count(&call->out[0]);
-  static const char *const names[] = {"m", "s", "zt", "zsum"};
-  for (int32_t i = 0; i < 4; i++) TL_TRY(tl_expect(op, names[i], &call->in[i], TL_KIND_F32, rows));
-  TL_TRY(tl_expect(op, "targets", &call->in[4], TL_KIND_I32, rows));
-  TL_TRY(tl_expect(op, "loss", &call->out[0], TL_KIND_F32, rows));
-  TL_TRY(tl_expect_range(op, "vocab", call->ints[0], 1, INT32_MAX));
+  TL_TRY(tl_cross_entropy_check(call));
   const tl_tokens_args k = {.m = call->in[0].data,
                             .s = call->in[1].data,
                             .zt = call->in[2].data,

@@ -44,7 +44,7 @@ static void mask(const void *context, int64_t first, int64_t n) {
   for (int64_t i = first; i < first + n; i++) k->out[i] = k->targets[i] >= 0 ? k->loss[i] : 0.0f;
 }
 
-tl_status tl_host_cross_entropy(const tl_call *call) {
+tl_status tl_cross_entropy_check(const tl_call *call) {
   const char *op = "cross_entropy";
   const int64_t rows = tl_view_count(&call->out[0]);
   static const char *const names[] = {"m", "s", "zt", "zsum"};
@@ -52,6 +52,12 @@ tl_status tl_host_cross_entropy(const tl_call *call) {
   TL_TRY(tl_expect(op, "targets", &call->in[4], TL_KIND_I32, rows));
   TL_TRY(tl_expect(op, "loss", &call->out[0], TL_KIND_F32, rows));
   TL_TRY(tl_expect_range(op, "vocab", call->ints[0], 1, INT32_MAX));
+  return TL_OK;
+}
+
+tl_status tl_host_cross_entropy(const tl_call *call) {
+  const int64_t rows = tl_view_count(&call->out[0]);
+  TL_TRY(tl_cross_entropy_check(call));
   const tokens k = {.m = call->in[0].data,
                     .s = call->in[1].data,
                     .zt = call->in[2].data,
