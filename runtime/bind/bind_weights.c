@@ -4,6 +4,8 @@
 **   file:names()        in the order of their data
 **   file:look(name)     -> dtype as in the file, shape; nil when there is no such tensor
 **   file:read(name)     -> tensor; a single number becomes a tensor of shape (1)
+**   file:slice(name, row, rows [, col, cols]) -> tensor (rows, cols) of a tensor of 1 or 2 dims, from
+**                       0; +0 past its last row, so that padded shards are one call
 **   file:metadata()     -> { key = text }
 **   core.weights.write(path, { { name =, tensor = } or { name =, parts = { t, .. }, dim = } ... },
 **                      { key = text })
@@ -13,8 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../weights_file.h"
-#include "bind.h"
+#include "bind_weights.h"
 
 static const char *const class_name = "tidelock.Weights";
 
@@ -89,6 +90,40 @@ static int weights_read(lua_State *L) {
   return 1;
 }
 
+/* Copies the box of a (rows, cols) tensor that begins at (row, col) to a tensor of its own size;
+** what reaches past the last row is +0. */
+static void copy_box(const tl_weights_entry *entry, int64_t whole_cols, int64_t row, int64_t col,
+                     const tl_view *to) {
+  const int64_t element = tl_dtype_bytes(to->dtype), cols = to->shape[1];
+  const int64_t whole_rows = whole_cols > 0 ? entry->bytes / (whole_cols * element) : 0;
+  for (int64_t r = 0; r < to->shape[0]; r++) {
+    char *target = (char *)to->data + r * cols * element;
+    if (row + r < whole_rows)
+      memcpy(target, (const char *)entry->data + ((row + r) * whole_cols + col) * element,
+             (size_t)(cols * element));
+    else
+      memset(target, 0, (size_t)(cols * element));
+  }
+}
+
+static int weights_slice(lua_State *L) {
+  const char *name = luaL_checkstring(L, 2);
+  const tl_weights_entry *entry = tl_weights_find(check_weights(L, 1), name);
+  if (entry == NULL) return luaL_error(L, "there is no tensor %s in this file", name);
+  const int64_t row = luaL_checkinteger(L, 3), rows = luaL_checkinteger(L, 4);
+  const int64_t whole = entry->dims > 1 ? entry->shape[entry->dims - 1] : 1;
+  const int64_t col = luaL_optinteger(L, 5, 0), cols = luaL_optinteger(L, 6, whole);
+  luaL_argcheck(L, entry->dtype >= 0, 2, "a dtype that this program cannot compute with");
+  luaL_argcheck(L, entry->dims <= 2, 2, "a tensor of more than 2 dims");
+  luaL_argcheck(L, row >= 0 && rows > 0, 3, "rows that the tensor does not have");
+  luaL_argcheck(L, col >= 0 && cols > 0 && col <= whole - cols, 5,
+                "columns that the tensor does not have");
+  tl_tensor **out = bind_push_tensor(L);
+  bind_check(L, tl_tensor_new((tl_dtype)entry->dtype, 2, (int64_t[]){rows, cols}, out));
+  copy_box(entry, whole, row, col, tl_tensor_view(*out));
+  return 1;
+}
+
 static int weights_metadata(lua_State *L) {
   const tl_weights *weights = check_weights(L, 1);
   const char *key, *value;
@@ -138,9 +173,12 @@ static int compare_texts(const void *a, const void *b) {
 }
 
 /* The table at `arg` as pairs in bytewise order of keys; the block stays on the stack. */
-static tl_weights_text *read_metadata(lua_State *L, int arg, int64_t *count) {
+const tl_weights_text *bind_read_metadata(lua_State *L, int arg, int64_t *count) {
   *count = 0;
-  if (lua_isnoneornil(L, arg)) return NULL;
+  if (lua_isnoneornil(L, arg)) {
+    lua_pushnil(L);
+    return NULL;
+  }
   luaL_checktype(L, arg, LUA_TTABLE);
   size_t pairs = 0;
   for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) pairs++;
@@ -154,21 +192,26 @@ static tl_weights_text *read_metadata(lua_State *L, int arg, int64_t *count) {
   return texts;
 }
 
-static int weights_write(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
-  luaL_checktype(L, 2, LUA_TTABLE);
-  lua_settop(L, 3);
-  int64_t text_count;
-  const tl_weights_text *texts = read_metadata(L, 3, &text_count);
-  const int64_t count = (int64_t)lua_rawlen(L, 2);
-  tl_weights_source *sources = push_block(L, (size_t)count, sizeof *sources);
+const tl_weights_source *bind_read_sources(lua_State *L, int arg, int64_t *count) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  *count = (int64_t)lua_rawlen(L, arg);
+  tl_weights_source *sources = push_block(L, (size_t)*count, sizeof *sources);
   lua_newtable(L);
   const int anchor = lua_gettop(L);
-  for (int64_t i = 0; i < count; i++) {
-    lua_rawgeti(L, 2, i + 1);
+  for (int64_t i = 0; i < *count; i++) {
+    lua_rawgeti(L, arg, i + 1);
     read_source(L, anchor, &sources[i]);
     lua_settop(L, anchor);
   }
+  return sources;
+}
+
+static int weights_write(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  lua_settop(L, 3);
+  int64_t count, text_count;
+  const tl_weights_text *texts = bind_read_metadata(L, 3, &text_count);
+  const tl_weights_source *sources = bind_read_sources(L, 2, &count);
   bind_check(L, tl_weights_write(path, sources, count, texts, text_count));
   return 0;
 }
@@ -178,6 +221,7 @@ void bind_weights_open(lua_State *L) {
       {"names",    weights_names   },
       {"look",     weights_look    },
       {"read",     weights_read    },
+      {"slice",    weights_slice   },
       {"metadata", weights_metadata},
       {NULL,       NULL            },
   };
