@@ -44,13 +44,13 @@ static void clear(const tl_saver *saver) {
   rmdir(saver->temporary);
 }
 
-static tl_status write_text(const tl_saver *saver) {
+static tl_status write_text(const tl_saver *saver, const tl_saver_text *text) {
   tl_writer writer = {0};
   tl_status status = TL_OK;
-  char *path = join(saver->temporary, saver->job.text_name);
+  char *path = join(saver->temporary, text->name);
   if (path == NULL) return tl_fail(TL_MEMORY, "out of memory for a path");
   TL_TRY_GOTO(status, tl_writer_open(path, &writer), done);
-  TL_TRY_GOTO(status, tl_writer_write(&writer, saver->job.text, saver->job.text_bytes), done);
+  TL_TRY_GOTO(status, tl_writer_write(&writer, text->text, text->bytes), done);
   status = tl_writer_commit(&writer);
 done:
   tl_writer_abandon(&writer);
@@ -72,7 +72,8 @@ static tl_status write_all(const tl_saver *saver) {
   TL_TRY(tl_file_mkdirs(saver->temporary));
   for (int64_t i = 0; i < saver->job.file_count; i++)
     TL_TRY(write_file(saver, &saver->job.files[i]));
-  TL_TRY(write_text(saver));
+  for (int64_t i = 0; i < saver->job.text_count; i++)
+    TL_TRY(write_text(saver, &saver->job.texts[i]));
   return tl_file_rename(saver->temporary, saver->job.folder);
 }
 

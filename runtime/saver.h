@@ -27,13 +27,18 @@ typedef struct tl_saver_file {
   int64_t metadata_count;
 } tl_saver_file;
 
+typedef struct tl_saver_text {
+  const char *name; /* without a slash */
+  const char *text;
+  int64_t bytes;
+} tl_saver_text;
+
 typedef struct tl_saver_job {
   const char *folder; /* must not exist yet; the folder above it does */
   const tl_saver_file *files;
   int64_t file_count;
-  const char *text_name; /* a text file, written last */
-  const char *text;
-  int64_t text_bytes;
+  const tl_saver_text *texts; /* written after the files, in this order */
+  int64_t text_count;
 } tl_saver_job;
 
 /* Starts the thread. Fails with TL_MEMORY when there is none to be had. */

@@ -99,14 +99,17 @@ end
 ---@field run_folder? string # of the run that wrote it
 ---@field notes string[]
 
---- The checkpoint that `--resume path` means: path itself, or the newest in it or its checkpoints/.
+--- The checkpoint that a path means: itself, or the newest in it or in its checkpoints/.
+---@param path string
+---@param who? string # whose mistake it is, "--resume" unless given
 ---@return tidelock.Checkpoint
-function checkpoint.find(path)
+function checkpoint.find(path, who)
+  who = who or "--resume"
   path = path:match "^(.-)/*$"
-  if not core.files.is_directory(path) then usage("tidelock: --resume: no folder %s", path) end
+  if not core.files.is_directory(path) then usage("tidelock: %s: no folder %s", who, path) end
   local function opened(folder, run_folder, notes)
     local state, message = checkpoint.read(folder)
-    if not state then usage("tidelock: --resume: %s", message) end
+    if not state then usage("tidelock: %s: %s", who, message) end
     return { folder = folder, state = state, run_folder = run_folder, notes = notes }
   end
   if core.files.exists(path .. "/state.json") then
@@ -124,7 +127,7 @@ function checkpoint.find(path)
   end
   local why = #notes > 0 and "; " .. table.concat(notes, "; ")
     or "; a run writes them where its recipe has train.save"
-  usage("tidelock: --resume: %s holds no finished checkpoint%s", path, why)
+  usage("tidelock: %s: %s holds no finished checkpoint%s", who, path, why)
 end
 
 -- may this recipe go on from it? ----------------------------------------------------------------
@@ -388,7 +391,9 @@ function checkpoint.start(run, dir, options)
     optimizer_hash = run:optimizer_hash(), tensors = tensors, parent = options.parent,
   }
   local folder = dir .. "/" .. step_name(step)
-  local saver = core.saver(folder, files, "state.json", core.json.encode(state) .. "\n")
+  local saver = core.saver(folder, files, {
+    { name = "state.json", text = core.json.encode(state) .. "\n" },
+  })
   return { saver = saver, folder = folder, step = step, bytes = bytes, state = state }
 end
 

@@ -1,11 +1,13 @@
 /* bind_saver.c - core.saver: a folder of safetensors files, written in the background.
 **
 **   core.saver(folder, { { name =, tensors = { as core.weights.write takes them }, metadata = }, .. },
-**              text_name, text) -> saver
+**              { { name =, text = }, .. }) -> saver
 **   saver:busy() -> true until it ends        saver:wait()  raises what failed
 **
 ** Tensors stay as they are until then: the handle keeps them from the collector; do not change them.
 */
+#include <string.h>
+
 #include "../saver.h"
 #include "bind_weights.h"
 
@@ -60,31 +62,51 @@ static void read_file(lua_State *L, int arg, int64_t i, int anchor, tl_saver_fil
   while (lua_gettop(L) >= entry) keep(L, anchor);
 }
 
+static void read_text(lua_State *L, int arg, int64_t i, int anchor, tl_saver_text *out) {
+  lua_rawgeti(L, arg, i + 1);
+  const int entry = lua_gettop(L);
+  luaL_argcheck(L, lua_istable(L, entry), arg, "texts are tables with name and text");
+  const int named = lua_getfield(L, entry, "name") == LUA_TSTRING;
+  const int filled = lua_getfield(L, entry, "text") == LUA_TSTRING;
+  luaL_argcheck(L, named && filled, arg, "a text has no name or no text");
+  size_t bytes;
+  out->name = lua_tostring(L, -2);
+  out->text = lua_tolstring(L, -1, &bytes);
+  out->bytes = (int64_t)bytes;
+  while (lua_gettop(L) >= entry) keep(L, anchor);
+}
+
+/* Memory that lives as long as the table at `anchor`. */
+static void *block(lua_State *L, int anchor, int64_t count, size_t bytes) {
+  void *memory = lua_newuserdatauv(L, ((size_t)count + 1) * bytes, 0);
+  memset(memory, 0, ((size_t)count + 1) * bytes);
+  keep(L, anchor);
+  return memory;
+}
+
 static int saver_open(lua_State *L) {
-  tl_saver_job job = {.folder = luaL_checkstring(L, 1), .text_name = luaL_checkstring(L, 3)};
+  tl_saver_job job = {.folder = luaL_checkstring(L, 1)};
   luaL_checktype(L, 2, LUA_TTABLE);
-  size_t text_bytes;
-  job.text = luaL_checklstring(L, 4, &text_bytes);
-  job.text_bytes = (int64_t)text_bytes;
-  lua_settop(L, 4);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  lua_settop(L, 3);
   handle *h = lua_newuserdatauv(L, sizeof *h, 1);
   h->saver = NULL;
   luaL_setmetatable(L, class_name);
   lua_newtable(L);
   const int anchor = lua_gettop(L);
-  for (int arg = 1; arg <= 4; arg++) {
+  for (int arg = 1; arg <= 3; arg++) {
     lua_pushvalue(L, arg);
     keep(L, anchor);
   }
   job.file_count = (int64_t)lua_rawlen(L, 2);
-  tl_saver_file *files = lua_newuserdatauv(L, ((size_t)job.file_count + 1) * sizeof *files, 0);
-  keep(L, anchor);
-  for (int64_t i = 0; i < job.file_count; i++) {
-    files[i] = (tl_saver_file){0};
-    read_file(L, 2, i, anchor, &files[i]);
-  }
+  job.text_count = (int64_t)lua_rawlen(L, 3);
+  tl_saver_file *files = block(L, anchor, job.file_count, sizeof *files);
+  tl_saver_text *texts = block(L, anchor, job.text_count, sizeof *texts);
+  for (int64_t i = 0; i < job.file_count; i++) read_file(L, 2, i, anchor, &files[i]);
+  for (int64_t i = 0; i < job.text_count; i++) read_text(L, 3, i, anchor, &texts[i]);
   job.files = files;
-  lua_setiuservalue(L, 5, 1);
+  job.texts = texts;
+  lua_setiuservalue(L, 4, 1);
   bind_check(L, tl_saver_open(&job, &h->saver));
   return 1;
 }
