@@ -55,6 +55,8 @@ function saves.open(spec, folder, key, show)
     dir = dir, lock = lock, every = wanted.every, keep = wanted.keep, show = show,
   }, Saves)
   check_keys(dir, key, spec.site "train.save.dir" or spec.file)
+  local _, unfinished = checkpoint.list(dir)
+  for _, name in ipairs(unfinished) do checkpoint.remove(dir .. "/" .. name) end -- of killed runs
   return self
 end
 
