@@ -17,8 +17,8 @@ static uint32_t to_bits(float value) {
   return bits;
 }
 
-/* A number with sign, `exponent_bits` and `fraction_bits` whose greatest exponent means infinity and
-** NaN where `special` is set. Exact: f32 holds each of them. */
+/* A number with sign, `exponent_bits` and `fraction_bits` whose greatest exponent means infinity
+** and NaN where `special` is set. Exact: f32 holds each of them. */
 static float small_float(uint32_t bits, int exponent_bits, int fraction_bits, int special) {
   const uint32_t greatest = (1u << exponent_bits) - 1;
   const uint32_t fraction = bits & ((1u << fraction_bits) - 1);

@@ -1,6 +1,6 @@
 /* weights_convert.h - between the element types of safetensors files and f32.
 **
-**   F32 BF16 F16 F8_E4M3 F8_E5M2 F8_E8M0  --widen, exact-->  f32  --round to nearest even-->  BF16 F16
+**   F32 BF16 F16 F8_E4M3 F8_E5M2 F8_E8M0  --widen, exact-->  f32  --nearest even-->  BF16 F16
 **
 ** F16 is IEEE binary16. F8_E4M3 (bias 7) has no infinity: S.1111.111 is its only NaN; F8_E5M2 (bias
 ** 15) is the upper half of a binary16; both as in Micikevicius et al., "FP8 Formats for Deep
@@ -20,7 +20,7 @@ int tl_weights_narrows(const char *dtype_name); /* F32, BF16, F16 */
 
 /* `count` elements of a dtype that widens. */
 void tl_weights_widen(const char *dtype_name, const void *from, int64_t count, float *to);
-/* `count` elements to a dtype that narrows; a NaN stays one, too large a number becomes infinite. */
+/* `count` elements to a dtype that narrows; a NaN stays one, too large a number is infinite. */
 void tl_weights_narrow(const char *dtype_name, const float *from, int64_t count, void *to);
 
 #endif

@@ -58,9 +58,9 @@ const tl_weights_entry *tl_weights_find(const tl_weights *weights, const char *n
 int tl_weights_metadata(const tl_weights *weights, int64_t index, const char **key,
                         const char **value);
 
-/* A tensor to be written. Either parts of one dtype, joined along `dim`, equal in all other dims; or
-** a tensor of an open file, whose data is read while it is written, a piece at a time, so that it
-** needs no memory: a model may be larger than the machine. */
+/* A tensor to be written. Either parts of one dtype, joined along `dim`, equal in all other dims;
+** or a tensor of an open file, whose data is read while it is written, a piece at a time, so that
+** it needs no memory: a model may be larger than the machine. */
 typedef struct tl_weights_source {
   const char *name; /* UTF-8 */
   const tl_view *parts;

@@ -4,7 +4,7 @@
 --       weights.safetensors             logical tensors by their names, in their dtypes
 --       optimizer.safetensors           m.NAME, v.NAME, and master.NAME beside 16-bit weights
 --       state.json                      step, key, hashes, the fields of the recipe; written last
---     DIR/step-00000080.tmp/            being written, or left behind by a killed writer: never read
+--     DIR/step-00000080.tmp/            being written, or left by a killed writer: never read
 --     DIR/lock                          one run writes into a folder at a time
 --
 -- Tensors are whole: any layout reads what any layout wrote. A file holds 4 GiB at most, or one
@@ -175,8 +175,8 @@ end
 
 local function allowed(path, forks)
   for _, fork in ipairs(forks) do
-    if path == fork or path:sub(1, #fork + 1) == fork .. "." or path:sub(1, #fork + 1) == fork .. "["
-    then return true end
+    local rest = path:sub(1, #fork) == fork and path:sub(#fork + 1, #fork + 1)
+    if rest == "" or rest == "." or rest == "[" then return true end
   end
   return false
 end

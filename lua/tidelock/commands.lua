@@ -103,10 +103,11 @@ commands.list = {
     },
   },
   {
-    name = "export", recipe = false, words = { "CHECKPOINT", "OUT" }, module = "tidelock.export", about = "the weights of a checkpoint, for inference elsewhere",
+    name = "export", recipe = false, words = { "CHECKPOINT", "OUT" }, module = "tidelock.export",
+    about = "the weights of a checkpoint, for inference elsewhere",
     example = "export runs/quickstart-5e1c quickstart-bf16 --dtype bf16",
     options = {
-      { name = "dtype", kind = "text", about = "f32, bf16 or f16; as they were trained if left out" },
+      { name = "dtype", kind = "text", about = "f32, bf16 or f16; as trained if left out" },
     },
   },
   {

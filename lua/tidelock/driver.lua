@@ -112,7 +112,8 @@ local function call(fn, ...)
 end
 
 ---@param recipe table
----@param options? table # keep: string[], resume: a checkpoint, forks: string[], threads, poison: a byte, check: boolean, timeout: s
+---@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s,
+---  resume: a checkpoint (checkpoint.find), forks: fields that may differ from its run's
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}

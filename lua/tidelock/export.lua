@@ -5,8 +5,8 @@
 --     OUT/         model.safetensors, or model-00001-of-00003.safetensors .. with
 --                  model.safetensors.index.json
 --
--- Tensors keep their names. A weight that is trained in 16 bits is exported from its f32 master when
--- f32 is asked for; rounding is to the nearest, ties to even. OUT appears whole or not at all.
+-- Tensors keep their names. A weight that is trained in 16 bits is exported from its f32 master
+-- when f32 is asked for; rounding is to the nearest, ties to even. OUT appears whole or not at all.
 
 local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"

@@ -11,6 +11,7 @@
 local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
+local explain = require "tidelock.explain"
 local flops = require "tidelock.flops"
 local header = require "tidelock.header"
 local log = require "tidelock.log"
@@ -212,7 +213,7 @@ local function find_checkpoint(options)
     if options.fork then
       error({ status = 2, message = "tidelock: --fork goes with --resume DIR" }, 0)
     end
-    return nil, {}
+    return nil
   end
   local forks = {}
   for path in (options.fork or ""):gmatch "[^,%s]+" do forks[#forks + 1] = path end
@@ -221,8 +222,9 @@ end
 
 --- A checkpoint that leaves nothing to do is told before anything starts.
 local function check_steps(found, trained, options)
+  if not found then return end
   local last = math.min(trained.spec.train.steps, options.stop_at or math.huge)
-  if found and found.state.step >= last then
+  if found.state.step >= last then
     error({
       status = 2, message = ("tidelock: --resume: %s is the state after step %d; the run ends "
         .. "after step %d: nothing is left to do"):format(found.folder, found.state.step, last),
@@ -237,7 +239,7 @@ local function new_session(trained, request, begin, found)
   local folder = runs.open(options.runs or "runs", plan.spec.name, plan.key)
   local show, earlier = new_screen(options), found and records_before(found, trained.forks) or {}
   local saves = checkpoints.open(plan.spec, folder.folder, plan.key, show)
-  folder:describe(plan.recipe.files, plan.fields_text)
+  folder:describe(plan.recipe.files, explain.text(plan, "check"))
   records:add(folder:path "log.jsonl")
   for _, record in ipairs(earlier) do
     records:write(record, #records.files)
@@ -245,7 +247,8 @@ local function new_session(trained, request, begin, found)
   end
   local parent = trained.forks and { key = found.state.key, step = found.state.step }
   return {
-    run = trained, plan = plan, screen = show, folder = folder, first = trained.done + 1,
+    run = trained, plan = plan, screen = show, folder = folder,
+    first = found and found.state.step + 1 or 1,
     last = math.min(plan.spec.train.steps, options.stop_at or math.huge), saves = saves,
     parent = parent or found and found.state.parent, log = records,
     work = flops.of_step(plan.graph, plan.spec.batch),

@@ -22,8 +22,8 @@ local function check_keys(dir, key, site)
   local newest = steps[#steps]
   local state = newest and checkpoint.read(("%s/step-%08d"):format(dir, newest))
   if state and state.key ~= key then
-    usage("%s: train.save.dir: %s holds checkpoints of key %s, this run has %s; give another folder",
-      site, dir, state.key, key)
+    usage("%s: train.save.dir: %s holds checkpoints of key %s, this run has %s; give another "
+      .. "folder", site, dir, state.key, key)
   end
 end
 

@@ -3,8 +3,8 @@
 **   exists(path)  is_directory(path)  size(path)  mtime(path)  realpath(path)  sha256(path)
 **   list(folder)  glob(pattern) -> sorted names        mkdirs(path)
 **   read_all(path) -> text        write_atomic(path, text, ...): all texts, one after the other
-**   lock(path) -> a lock that one process has at a time, until close() or its end; nil while another
-**                 has it
+**   lock(path) -> a lock that one process has at a time, until close() or its end; nil while
+**                 another has it
 **   cpu_count()  isatty(descriptor)  getpid()  hostname()
 **   columns() -> width of the terminal, nil when there is none
 **   seconds() -> of a clock that never goes back        sleep(seconds)

@@ -1,10 +1,10 @@
 /* bind_saver.c - core.saver: a folder of safetensors files, written in the background.
 **
-**   core.saver(folder, { { name =, tensors = { as core.weights.write takes them }, metadata = }, .. },
-**              { { name =, text = }, .. }) -> saver
+**   core.saver(folder, { { name =, tensors = { as core.weights.write takes them },
+**              metadata = }, .. }, { { name =, text = }, .. }) -> saver
 **   saver:busy() -> true until it ends        saver:wait()  raises what failed
 **
-** Tensors stay as they are until then: the handle keeps them from the collector; do not change them.
+** Tensors are read until then: the handle keeps them from the collector; do not change them.
 */
 #include <string.h>
 

@@ -3,10 +3,10 @@
 **   core.weights.open(path) -> file | nil, message
 **   file:names()        in the order of their data
 **   file:look(name)     -> dtype as in the file, shape; nil when there is no such tensor
-**   file:read(name [, "f32"])  -> tensor, in its dtype or widened exactly; a single number becomes a
-**                       tensor of shape (1)
-**   file:slice(name, row, rows [, col, cols [, "f32"]]) -> tensor (rows, cols) of a tensor of 1 or 2
-**                       dims, from 0; +0 past its last row, so that padded shards are one call
+**   file:read(name [, "f32"])  -> tensor, in its dtype or widened exactly; a single number
+**                       becomes a tensor of shape (1)
+**   file:slice(name, row, rows [, col, cols [, "f32"]]) -> tensor (rows, cols) of a tensor of 1 or
+**                       2 dims, from 0; +0 past its last row: padded shards are one call
 **   file:metadata()     -> { key = text }
 **   core.weights.write(path, { { name =, tensor = } or { name =, parts = { t, .. }, dim = }
 **                      or { name =, file = file, entry = its name there, dtype = "BF16" } ... },

@@ -120,7 +120,8 @@ describe("a checkpoint", function()
   it("with a state that is none is refused", function()
     local path = saved({}, folder.root, 1)
     for text, part in pairs {
-      [""] = "it is damaged", ["[]"] = "it is damaged", ['{"version":9}'] = "version 9 of the format",
+      [""] = "it is damaged", ["[]"] = "it is damaged",
+      ['{"version":9}'] = "version 9 of the format",
     } do
       core.files.write_atomic(path .. "/state.json", text)
       contains(part, refused(checkpoint.find, path))
@@ -322,7 +323,8 @@ describe("element types of files", function()
       if not nan then bytes[#bytes + 1] = string.pack("<I2", i) end
     end
     local text = table.concat(bytes)
-    local header = ('{"x":{"dtype":"F16","shape":[%d],"data_offsets":[0,%d]}}'):format(#bytes, #text)
+    local header = ('{"x":{"dtype":"F16","shape":[%d],"data_offsets":[0,%d]}}'):format(#bytes,
+      #text)
     local half = core.weights.open(folder:write("h", string.pack("<I8", #header), header, text))
     core.weights.write(folder:path "w", { { name = "x", tensor = half:read("x", "f32") } })
     local wide = core.weights.open(folder:path "w")

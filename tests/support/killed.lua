@@ -45,7 +45,7 @@ for round = 1, rounds do
     local state, message = checkpoint.read(("%s/k/step-%08d"):format(folder, step))
     assert(state and state.step == step, message)
   end
-  print(("killed after %.2f s: newest step %s"):format(0.15 + 0.11 * round, steps[#steps] or "none"))
+  print(("round %d: newest step %s"):format(round, steps[#steps] or "none"))
 end
 local resumed, straight = train(folder .. "/k"), train(folder .. "/straight")
 assert(resumed == straight, resumed .. " against " .. straight)
