@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -302,6 +303,30 @@ tl_status tl_writer_commit(tl_writer *writer) {
   }
   tl_writer_abandon(writer);
   return status;
+}
+
+tl_status tl_file_rename(const char *from, const char *to) {
+  TL_TRY(sync_folder_of(from));
+  if (rename(from, to) != 0) return io_failure(to, "replace it");
+  return sync_folder_of(to);
+}
+
+tl_status tl_file_lock(const char *path, int *out) {
+  const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) return io_failure(path, "open it");
+  if (flock(file, LOCK_EX | LOCK_NB) != 0) {
+    const int taken = errno == EWOULDBLOCK;
+    const tl_status status = taken ? TL_OK : io_failure(path, "lock it");
+    close(file);
+    *out = -1;
+    return status;
+  }
+  *out = file;
+  return TL_OK;
+}
+
+void tl_file_unlock(int lock) {
+  if (lock >= 0) close(lock); /* ends the lock */
 }
 
 /* ---- machine ---- */

@@ -44,6 +44,15 @@ tl_status tl_file_list(const char *path, tl_names *out);
 /* Paths that match a shell pattern; none is not a failure. Release *out. */
 tl_status tl_file_glob(const char *pattern, tl_names *out);
 
+/* Renames a file or a folder within one file system and makes the rename last. */
+tl_status tl_file_rename(const char *from, const char *to);
+
+/* A lock that one process has at a time: on the file `path`, which is made and stays. It ends with
+** the process, however that ends. *out is a descriptor for tl_file_unlock, or -1 when another
+** process (or another lock of this one) has it. */
+tl_status tl_file_lock(const char *path, int *out);
+void tl_file_unlock(int lock); /* -1 is allowed */
+
 /* A read-only view of a whole file that needs no memory of its own: pages come and go. An empty
 ** file has data == NULL. Where it shrinks while it is mapped, the first touch of a page that is
 ** gone ends the process with 1 and the name of the file. */

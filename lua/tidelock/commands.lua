@@ -47,6 +47,8 @@ local threads = {
 ---@field name string
 ---@field recipe boolean|"maybe" # takes a recipe and overrides; "maybe": a recipe may be left out
 ---@field topics string[]? # a first word that is one of these chooses a part of the command
+---@field words string[]? # what its words are, where it takes no recipe: { "CHECKPOINT", "OUT" }
+---@field words_needed integer? # how many of them, when not all
 ---@field about string
 ---@field example string
 ---@field options table[]
@@ -59,6 +61,8 @@ commands.list = {
     example = "run recipes/quickstart.lua layout.tp=2 layout.pp=2",
     options = {
       { name = "jsonl", kind = "file", about = "write one record a step, and a summary, to FILE" },
+      { name = "resume", kind = "folder", about = "go on from a checkpoint, a run, or its newest" },
+      { name = "fork", kind = "text", about = "fields that may differ from the checkpoint's run" },
       { name = "stop-at", kind = "count", about = "end after step N; lr keeps its horizon" },
       { name = "runs", kind = "folder", about = "where run folders are kept; runs/ unless given" },
       { name = "quiet", about = "no header, no table: the summary only" },
@@ -97,6 +101,24 @@ commands.list = {
     options = {
       { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
       threads, point,
+    },
+  },
+  {
+    name = "export", recipe = false, words = { "CHECKPOINT", "OUT" }, module = "tidelock.export",
+    about = "the weights of a checkpoint, for inference elsewhere",
+    example = "export runs/quickstart-5e1c quickstart-bf16 --dtype bf16",
+    options = {
+      { name = "dtype", kind = "text", about = "f32, bf16 or f16; as trained if left out" },
+    },
+  },
+  {
+    name = "tokenize", recipe = false, words = { "TOKENIZER", "TEXT" }, words_needed = 1,
+    module = "tidelock.tokenize", about = "a text as token ids, or ids as text",
+    example = "tokenize bytes \"Tide\"",
+    options = {
+      { name = "ids", kind = "text", about = "the text of these ids: 1,15043" },
+      { name = "bare", about = "without what the tokenizer puts around a text, such as <s>" },
+      { name = "count", about = "how many tokens, and nothing else" },
     },
   },
   {
@@ -214,6 +236,7 @@ end
 ---@field overrides string[] # "layout.tp=2", as written, in order
 ---@field options table # by name, "-" as "_"
 ---@field topic string? # of help and bench
+---@field words string[] # of commands that take them
 
 local function is_one_of(word, list)
   for _, item in ipairs(list) do
@@ -229,7 +252,7 @@ function commands.parse(words)
   local name = words[1]
   if not name or name == "--help" or name == "-h" then name = "help" end
   local command = commands.find(name)
-  local request = { command = command, overrides = {}, options = {} }
+  local request = { command = command, overrides = {}, options = {}, words = {} }
   local at = 2
   while at <= #words do
     local word = words[at]
@@ -242,6 +265,8 @@ function commands.parse(words)
       request.topic = find(commands.outside, word) and word or commands.find(word).name
     elseif command.topics and not request.topic and is_one_of(word, command.topics) then
       request.topic = word
+    elseif command.words and #request.words < #command.words then
+      table.insert(request.words, word)
     elseif not command.recipe then
       fail("%s: %s is one word too many", command.name, word)
     elseif not request.recipe and not (command.recipe == "maybe" and word:find "=") then
@@ -259,6 +284,10 @@ function commands.parse(words)
   end
   if command.recipe == true and not request.recipe then
     fail("%s: a recipe is missing; e.g. ./tl %s", command.name, command.example)
+  end
+  local needed = command.words and (command.words_needed or #command.words) or 0
+  for i = #request.words + 1, needed do
+    fail("%s: %s is missing; e.g. ./tl %s", command.name, command.words[i], command.example)
   end
   return request
 end
@@ -286,6 +315,7 @@ function commands.help(topic)
     local command = commands.find(topic)
     lines[1] = ("./tl %s%s   %s"):format(command.name,
       (command.topics and " [" .. table.concat(command.topics, "|") .. "]" or "")
+        .. (command.words and " " .. table.concat(command.words, " ") or "")
         .. (command.recipe == "maybe" and " [RECIPE] [key=value ..] [options]"
           or command.recipe and " RECIPE [key=value ..] [options]" or ""), command.about)
     option_lines(command, lines)

@@ -5,6 +5,7 @@
 ---
 --- A rank is a thread that executes its flat program; Lua is entered once a step. Logical tensors
 --- are put together from the shards of the ranks, so their bits do not depend on the layout.
+local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
@@ -111,7 +112,8 @@ local function call(fn, ...)
 end
 
 ---@param recipe table
----@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s
+---@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s,
+---  resume: a checkpoint (checkpoint.find), forks: fields that may differ from its run's
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -126,7 +128,10 @@ function driver.start(recipe, options)
   self.sources, self.notes, self.check = sources, notes, options.check
   local texts = {}
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
-  plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
+  plan.key, plan.recipe_hash, plan.key_parts = summary.keys(plan, texts[1])
+  plan.fields_text = require("tidelock.explain").text(plan, "check")
+  local found = options.resume
+  self.forks = found and checkpoint.check(found, plan, options.forks or {})
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
   self.ranks = call(core.ranks, {
@@ -135,7 +140,7 @@ function driver.start(recipe, options)
     gpu_first = spec.device == "cuda" and 0 or -1, threads = options.threads,
     poison = options.poison, timeout_s = options.timeout,
   })
-  self:begin()
+  self:begin(found)
   return self
 end
 
@@ -144,18 +149,32 @@ local function execute(self, section, options)
   return call(self.ranks.run, self.ranks, section, options)
 end
 
---- Initial weights, moments and tables; then what rules take from functions and earlier runs.
-function Run:begin()
+--- beta1 and beta2 to the power of one more update, by repeated multiplication.
+local function advance_powers(self)
+  self.power1, self.power2 = self.power1 * self.beta1, self.power2 * self.beta2
+  self.updates = self.updates + 1
+end
+
+--- Initial weights, moments and tables; then what rules take from functions and earlier runs, or
+--- everything from a checkpoint.
+function Run:begin(found)
   execute(self, "init", { step = 0, scalars = {} })
-  require("tidelock.warm").start(self)
+  if found then
+    self.loaded_bytes, self.loaded_seconds = checkpoint.load(self, found)
+    self.done = found.state.step
+  else
+    require("tidelock.warm").start(self)
+  end
   local optimizer = self.spec.train.optimizer
   self.power1, self.power2 = 1, 1
   self.beta1, self.beta2 = core.f32(optimizer.beta1), core.f32(optimizer.beta2)
+  self.updates = 0
+  for _ = 1, found and found.state.updates or 0 do advance_powers(self) end
 end
 
 local function scalars_of(self, step)
   local lr = rates.at(self.spec.train.lr, step)
-  self.power1, self.power2 = self.power1 * self.beta1, self.power2 * self.beta2
+  advance_powers(self)
   return { lr, core.f32(1 / (1 - self.power1)), core.f32(1 / (1 - self.power2)) }
 end
 
@@ -251,6 +270,15 @@ function Run:master(name)
   local param = param_of(self, name)
   local exact = param.fields.dtype ~= "f32" and not param.fields.frozen
   return gather(self, param, exact and "master " or "weight ")
+end
+
+--- A weight ("weight "), its f32 master ("master ") or a moment ("m ", "v "), whole; nil where no
+--- rank keeps one.
+function Run:stored(param, arena)
+  for _, rank in ipairs(self.plan.ranks) do
+    local v = rank.persistent[arena .. param.name]
+    if v and v.tensor then return gather(self, param, arena) end
+  end
 end
 
 --- All weights by name: { name, param }, in bytewise order.

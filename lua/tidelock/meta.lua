@@ -274,8 +274,17 @@ function Weights:names() end
 ---@return integer[]? shape
 function Weights:look(name) end
 ---@param name string
+---@param widen? "f32" # F16 and F8 can be read in no other way
 ---@return tidelock.Tensor
-function Weights:read(name) end
+function Weights:read(name, widen) end
+---@param name string # of a tensor of 1 or 2 dims
+---@param row integer # from 0
+---@param rows integer # +0 past the last row of the tensor
+---@param col? integer # from 0
+---@param cols? integer
+---@param widen? "f32"
+---@return tidelock.Tensor # (rows, cols)
+function Weights:slice(name, row, rows, col, cols, widen) end
 ---@return table<string, string>
 function Weights:metadata() end
 function Weights:close() end
@@ -286,9 +295,51 @@ core.weights = {}
 ---@return string? message
 function core.weights.open(path) end
 ---@param path string
----@param tensors table[] # { name =, tensor = } or { name =, parts =, dim = }
+---@param tensors table[] # { name =, tensor = }, { name =, parts =, dim = } or
+---  { name =, file = tidelock.Weights, entry = its name there, dtype = "BF16" }
 ---@param metadata table<string, string>
 function core.weights.write(path, tensors, metadata) end
+
+---@class tidelock.Tokenizer
+local Tokenizer = {}
+---@param text string # any bytes
+---@param template? boolean # with what the file puts around a text, such as <s>
+---@param plain? boolean # "<s>" inside the text is three characters
+---@return integer[]
+function Tokenizer:encode(text, template, plain) end
+---@param ids integer[]
+---@param keep_special? boolean
+---@return string # of all ids; special tokens are left out
+function Tokenizer:decode(ids, keep_special) end
+---@param id integer
+---@return string bytes
+---@return boolean special
+function Tokenizer:token(id) end
+---@param content string
+---@return integer? id # of an added token
+function Tokenizer:added(content) end
+---@return integer # one more than the largest id
+function Tokenizer:vocab() end
+function Tokenizer:close() end
+
+---@param path string # "bytes", a tokenizer.json, or a folder
+---@return tidelock.Tokenizer?
+---@return string? message
+function core.tokenizer(path) end
+
+---@class tidelock.Saver # a folder that is being written in the background
+local Saver = {}
+---@return boolean
+function Saver:busy() end
+--- Waits; raises what failed.
+function Saver:wait() end
+function Saver:close() end
+
+---@param folder string # must not exist yet
+---@param files table[] # { name =, tensors = as core.weights.write takes them, metadata = }
+---@param texts table[] # { name =, text = }
+---@return tidelock.Saver
+function core.saver(folder, files, texts) end
 
 -- JSON, YAML, files, the machine ------------------------------------------------------------------
 
@@ -333,6 +384,10 @@ function core.files.realpath(path) end
 ---@return string? # 64 hex digits
 ---@return string? message
 function core.files.sha256(path) end
+--- A lock that one process has at a time, until close() or its end; nil while another has it.
+---@param path string
+---@return { close: fun(self) }?
+function core.files.lock(path) end
 ---@return string[]? names # sorted
 function core.files.list(folder) end
 ---@return string[] # sorted

@@ -8,6 +8,7 @@
 -- A value that is not finite ends it as an error: the driver runs that step again with checks and
 -- names the step, the first instruction and its tensor.
 
+local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local explain = require "tidelock.explain"
@@ -16,6 +17,7 @@ local header = require "tidelock.header"
 local log = require "tidelock.log"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
+local checkpoints = require "tidelock.saves"
 local screen = require "tidelock.screen"
 
 local run = {}
@@ -64,6 +66,21 @@ local function evaluate(session, record)
   session.screen:print(("  eval %s (%s)"):format(screen.loss(result.loss), record.eval_loss_bits))
 end
 
+--- The checkpoint that is due after this step, if any; then what the one before has come to.
+local function save(session, record, stop)
+  local saves = session.saves
+  if not saves then return end
+  if saves:due(record.step, stop) then
+    local before = saves.current
+    saves:save(session.run, session.parent)
+    if saves.current and saves.current ~= before then
+      session.screen:print(("  checkpoint %s: %s MiB, copied in %.0f ms"):format(
+        saves.current.folder, screen.mib(saves.current.bytes), saves.copy_ms))
+    end
+  end
+  saves:settle(stop)
+end
+
 --- Run steps until the end. Returns the first and last record, or raises the fault.
 local function train(session)
   local show, every = session.screen, session.plan.spec.log and session.plan.spec.log.every or 10
@@ -81,6 +98,7 @@ local function train(session)
     end
     evaluate(session, record)
     session.log:write(record)
+    save(session, record, stop)
     local difference = session.folder:compare(record)
     if difference then
       show:note(("differs from %s at %s"):format(session.folder.reference, difference))
@@ -99,7 +117,8 @@ local function summary_of(session, request, last)
     weights_hash = session.run:weights_hash(), peak_bytes = memory.peak_bytes,
     planned_bytes = memory.planned_bytes, steps = last.step, loss = last.loss,
     loss_bits = last.loss_bits, recipe = request.recipe,
-    overrides = table.concat(request.overrides, " "),
+    overrides = table.concat(request.overrides, " "), parent = session.parent,
+    checkpoint = session.saves and session.saves.newest and session.saves.newest.folder,
   }
 end
 
@@ -133,6 +152,7 @@ local function conclude(session, summary, request)
   local show = session.screen
   session.log:write(summary)
   session.log:close()
+  if session.saves then session.saves:close() end
   local known = session.folder.reference_summary
   if not known or summary.steps > known.steps then
     core.weights.write(session.folder:path "weights.safetensors", tensors_of(session.run), {
@@ -149,7 +169,8 @@ local function conclude(session, summary, request)
       show:print(screen.summary_line(i == 1 and "next" or "", text))
     end
   end
-  return verdict.equal == false and 1 or 0
+  local kept = not session.saves or not session.saves.failed
+  return (verdict.equal == false or not kept) and 1 or 0
 end
 
 --- Everything between the start of the driver and its end.
@@ -161,6 +182,12 @@ local function drive(session, request)
     for _, warning in ipairs(notes.warnings) do show:note(warning) end
   end
   for _, note in ipairs(session.plan.spec.notes or {}) do show:note(note) end
+  if session.found then
+    for _, note in ipairs(session.found.notes) do show:note(note) end
+    show:print(screen.summary_line("resumed", ("%s: step %d; %s MiB read in %.2f s"):format(
+      session.found.folder, session.found.state.step, screen.mib(session.run.loaded_bytes),
+      session.run.loaded_seconds)))
+  end
   show:print("\n" .. screen.titles())
   local first, last, seconds = train(session)
   show:print ""
@@ -169,17 +196,61 @@ local function drive(session, request)
   return conclude(session, summary, request)
 end
 
+--- The steps that the run of a checkpoint had logged before it; none after a fork, whose steps are
+--- another run's.
+local function records_before(found, forks)
+  local path = found.run_folder and not forks and found.run_folder .. "/log.jsonl"
+  local list = {}
+  for _, record in ipairs(path and log.read(path) or {}) do
+    if record.step and record.step <= found.state.step then list[#list + 1] = record end
+  end
+  return list
+end
+
+--- `--resume DIR`, with the steps that it leaves to do.
+local function find_checkpoint(options)
+  if not options.resume then
+    if options.fork then
+      error({ status = 2, message = "tidelock: --fork goes with --resume DIR" }, 0)
+    end
+    return nil
+  end
+  local forks = {}
+  for path in (options.fork or ""):gmatch "[^,%s]+" do forks[#forks + 1] = path end
+  return checkpoint.find(options.resume), forks
+end
+
+--- A checkpoint that leaves nothing to do is told before anything starts.
+local function check_steps(found, trained, options)
+  if not found then return end
+  local last = math.min(trained.spec.train.steps, options.stop_at or math.huge)
+  if found.state.step >= last then
+    error({
+      status = 2, message = ("tidelock: --resume: %s is the state after step %d; the run ends "
+        .. "after step %d: nothing is left to do"):format(found.folder, found.state.step, last),
+    }, 0)
+  end
+end
+
 --- The session of a started run: folder, log, screen, and what the machine can do.
-local function new_session(trained, request, begin)
+local function new_session(trained, request, begin, found)
   local options, plan = request.options, trained.plan
-  local records = log.open { options.jsonl } -- first: a wrong name leaves no folder behind
+  local records = log.open({ options.jsonl }, found ~= nil) -- first: a wrong name leaves no folder
   local folder = runs.open(options.runs or "runs", plan.spec.name, plan.key)
+  local show, earlier = new_screen(options), found and records_before(found, trained.forks) or {}
+  local saves = checkpoints.open(plan.spec, folder.folder, plan.key, show)
   folder:describe(plan.recipe.files, explain.text(plan, "check"))
   records:add(folder:path "log.jsonl")
+  for _, record in ipairs(earlier) do
+    records:write(record, #records.files)
+    folder:compare(record)
+  end
+  local parent = trained.forks and { key = found.state.key, step = found.state.step }
   return {
-    run = trained, plan = plan, screen = new_screen(options), folder = folder, first = 1,
-    last = math.min(plan.spec.train.steps, options.stop_at or math.huge),
-    log = records,
+    run = trained, plan = plan, screen = show, folder = folder,
+    first = found and found.state.step + 1 or 1,
+    last = math.min(plan.spec.train.steps, options.stop_at or math.huge), saves = saves,
+    parent = parent or found and found.state.parent, log = records,
     work = flops.of_step(plan.graph, plan.spec.batch),
     peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads),
     ready_seconds = core.files.seconds() - begin,
@@ -191,15 +262,19 @@ end
 ---@return integer # exit status
 function run.command(request)
   local options, begin = request.options, core.files.seconds()
+  local found, forks = find_checkpoint(options)
   local trained <close> = requests.guarded(driver.start, requests.of(request), {
-    threads = options.threads, check = options.check,
+    threads = options.threads, check = options.check, resume = found, forks = forks,
     poison = options.poison and poison_byte or nil,
   })
-  local session = new_session(trained, request, begin)
+  check_steps(found, trained, options)
+  local session = new_session(trained, request, begin, found)
+  session.found = found
   local ok, result = pcall(drive, session, request)
   if ok then return result end
   session.screen:close()
   session.log:close()
+  if session.saves then session.saves:close() end
   session.folder:abandon()
   error(result, 0)
 end

@@ -6,6 +6,7 @@
 --     log.jsonl                    a record a step, the summary last
 --     summary.json                 written last: a folder without it is not a finished run
 --     weights.safetensors          the weights after the last step
+--     checkpoints/                 where the recipe has train.save (checkpoint.lua)
 --
 -- The key is a hash of everything that can change bits, so two runs with one key must agree. The
 -- first finished run of a key is the reference. A later one, in whatever layout, writes into a
@@ -17,6 +18,7 @@
 --
 -- Folders of other keys that happen to share name and four digits are passed over.
 
+local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local log = require "tidelock.log"
 local screen = require "tidelock.screen"
@@ -37,8 +39,28 @@ function runs.summary(folder)
   return whole and summary or nil
 end
 
+--- The folder of a run's checkpoints, where it has one.
+local function checkpoints_of(folder)
+  local dir = join(folder, "checkpoints")
+  return core.files.is_directory(dir) and dir or nil
+end
+
+--- Remove a folder of checkpoints with all that is in it.
+local function remove_checkpoints(dir)
+  for _, name in ipairs(core.files.list(dir) or {}) do
+    if core.files.is_directory(join(dir, name)) then
+      checkpoint.remove(join(dir, name))
+    else
+      os.remove(join(dir, name))
+    end
+  end
+  os.remove(dir)
+end
+
 --- Remove the files of a run, then the folder, as far as nothing else lies in it.
 local function remove(folder)
+  local dir = checkpoints_of(folder)
+  if dir then remove_checkpoints(dir) end
   for _, name in ipairs(files) do os.remove(join(folder, name)) end
   os.remove(folder)
 end
@@ -141,6 +163,17 @@ local function replace_reference(self)
   for _, name in ipairs(files) do
     os.remove(join(self.reference, name))
     os.rename(self:path(name), join(self.reference, name))
+  end
+  local from = checkpoints_of(self.folder)
+  if from then
+    local to = join(self.reference, "checkpoints")
+    core.files.mkdirs(to)
+    for _, name in ipairs(core.files.list(from) or {}) do
+      if name:find "^step%-%d+$" and not core.files.exists(join(to, name)) then
+        os.rename(join(from, name), join(to, name))
+      end
+    end
+    remove_checkpoints(from)
   end
   os.remove(self.folder)
   self.folder = self.reference

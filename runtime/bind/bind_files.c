@@ -3,6 +3,8 @@
 **   exists(path)  is_directory(path)  size(path)  mtime(path)  realpath(path)  sha256(path)
 **   list(folder)  glob(pattern) -> sorted names        mkdirs(path)
 **   read_all(path) -> text        write_atomic(path, text, ...): all texts, one after the other
+**   lock(path) -> a lock that one process has at a time, until close() or its end; nil while
+**                 another has it
 **   cpu_count()  isatty(descriptor)  getpid()  hostname()
 **   columns() -> width of the terminal, nil when there is none
 **   seconds() -> of a clock that never goes back        sleep(seconds)
@@ -18,6 +20,7 @@
 
 static const char *const names_class = "tidelock.Names";
 static const char *const mapping_class = "tidelock.Mapping";
+static const char *const lock_class = "tidelock.Lock";
 
 static int absent(lua_State *L) {
   lua_pushnil(L);
@@ -51,6 +54,23 @@ static int return_names(lua_State *L, tl_names *names) {
 static int mapping_close(lua_State *L) {
   tl_file_unmap(luaL_checkudata(L, 1, mapping_class));
   return 0;
+}
+
+static int lock_close(lua_State *L) {
+  int *lock = luaL_checkudata(L, 1, lock_class);
+  tl_file_unlock(*lock);
+  *lock = -1;
+  return 0;
+}
+
+static int files_lock(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  int *lock = lua_newuserdatauv(L, sizeof *lock, 0);
+  *lock = -1;
+  luaL_setmetatable(L, lock_class);
+  bind_check(L, tl_file_lock(path, lock));
+  if (*lock < 0) lua_pushnil(L);
+  return 1;
 }
 
 static int files_exists(lua_State *L) {
@@ -197,6 +217,7 @@ void bind_files_open(lua_State *L) {
       {"glob",         files_glob        },
       {"read_all",     files_read_all    },
       {"write_atomic", files_write_atomic},
+      {"lock",         files_lock        },
       {"size",         files_size        },
       {"mtime",        files_mtime       },
       {"realpath",     files_realpath    },
@@ -212,6 +233,7 @@ void bind_files_open(lua_State *L) {
   };
   bind_class(L, names_class, none, names_close);
   bind_class(L, mapping_class, none, mapping_close);
+  bind_class(L, lock_class, none, lock_close);
   luaL_newlib(L, functions);
   lua_setfield(L, -2, "files");
 }

@@ -127,9 +127,6 @@ function check.run(plan)
   spec.name, spec.file, spec.site = recipe.name, recipe.file, site
   spec.model, spec.notes = model, notes
   spec.batch.micro = spec.batch.micro or spec.batch.samples // spec.layout.dp
-  if spec.train.save then
-    note "train.save: this version keeps the weights after the last step only, in the run folder"
-  end
   if spec.policy.name == "fast" then
     note "policy fast promises no bits; the host runs the same kernels as for batch"
   end
