@@ -1,6 +1,6 @@
 /* tokenizer.h - text to token ids and back.
 **
-**   text --added tokens cut out--> parts --normalize--> --split--> pieces --merge--> ids --template-->
+**   text --cut out added tokens--> parts --normalize, split--> pieces --merge--> ids --template-->
 **
 ** Three kinds, read from what models come with:
 **

@@ -425,7 +425,8 @@ static tl_status read_template(tl_tokenizer *t, const json_t *post) {
 static tl_status read_model(tl_tokenizer *t, const json_t *root, const json_t *model) {
   if (!is(model, "BPE")) return refused(t, "model", type_of(model));
   const json_t *dropout = json_object_get(model, "dropout");
-  if (json_is_number(dropout) && json_number_value(dropout) > 0) return refused(t, "model", "dropout");
+  if (json_is_number(dropout) && json_number_value(dropout) > 0)
+    return refused(t, "model", "dropout");
   t->byte_level =
       step_of(json_object_get(root, "pre_tokenizer"), "pretokenizers", "ByteLevel") != NULL;
   t->byte_fallback = json_is_true(json_object_get(model, "byte_fallback"));

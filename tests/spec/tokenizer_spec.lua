@@ -11,7 +11,9 @@ end
 
 --- A tokenizer.json of these parts.
 local function written(folder, fields)
-  fields.model = fields.model or { type = "BPE", vocab = {}, merges = {} }
+  fields.model = fields.model or {
+    type = "BPE", vocab = { a = 0, b = 1, ab = 2 }, merges = { "a b" },
+  }
   return folder:write("tokenizer.json", core.json.encode(fields))
 end
 
@@ -84,10 +86,11 @@ describe("a byte-level tokenizer", function()
 
   it("joins the pair of lowest rank first, the leftmost on a tie", function()
     local tokenizer = core.tokenizer(path)
-    assert.same({ 258 }, tokenizer:encode "abc")       -- b c before a b
+    assert.same({ 258 }, tokenizer:encode "abc") -- b c before a b
     assert.same({ 256, 98 }, tokenizer:encode "abb")
-    assert.same({ 261, 97 }, tokenizer:encode "aaa")   -- the left pair
-    assert.same({ 97, 260 }, tokenizer:encode "a ab")  -- pieces do not join
+    assert.same({ 261, 97 }, tokenizer:encode "aaa") -- the left pair
+    assert.same({ 97, 32, 256 }, tokenizer:encode "a ab") -- a b before Ġ a; pieces do not join
+    assert.same({ 97, 259 }, tokenizer:encode "a a")
   end)
 
   it("finds added tokens, the longest first, unless they are to be plain text", function()
@@ -138,7 +141,7 @@ describe("normalizers and splitting", function()
   after_each(function() folder:remove() end)
 
   local function tokenizer(fields)
-    fields.model = { type = "BPE", vocab = byte_level {}, merges = {} }
+    fields.model = { type = "BPE", vocab = byte_level { "ab" }, merges = { "a b" } }
     return core.tokenizer(written(folder, fields))
   end
 
@@ -197,7 +200,7 @@ describe("a SentencePiece tokenizer", function()
 
   it("puts a space before a text, and its bytes for what has no token", function()
     local tokenizer = core.tokenizer(path)
-    assert.same({ 262, 258, 98 + 2 }, { tokenizer:encode "ab c" [1], table.unpack(
+    assert.same({ 262, 258, 99 + 2 }, { tokenizer:encode "ab c" [1], table.unpack(
       tokenizer:encode "ab c", 2) })
     assert.same({ 1, 262 }, tokenizer:encode("ab", true))
     for _, text in ipairs { "ab c", "é\nx", "", "  a" } do
@@ -228,7 +231,7 @@ describe("a damaged or foreign file", function()
       model = { type = "BPE", vocab = { a = 0 }, merges = { "ab" } },
     }))
     contains("an id is not in 0", failure(folder, {
-      model = { type = "BPE", vocab = { a = 1 << 40 }, merges = {} },
+      model = { type = "BPE", vocab = { a = 1 << 40 }, merges = { "a a" } },
     }))
     contains("the pattern (", failure(folder, {
       pre_tokenizer = { type = "Split", pattern = { Regex = "(" }, behavior = "Isolated" },
