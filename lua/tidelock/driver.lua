@@ -60,17 +60,21 @@ local function rank_table(plan)
 end
 
 local function open_data(spec)
-  local sources, counts, notes = {}, {}, {}
+  local sources, counts, notes, found = {}, {}, {}, problems.new()
   local function add(source, samples)
-    local i = #sources + 1
-    sources[i], notes[i] = data.open(source, {
-      length = spec.batch.length, samples = samples, vocab = spec.model.vocab,
-      seed = spec.policy.seed,
+    local good, opened, note = pcall(data.open, source, {
+      length = spec.batch.length, vocab = spec.model.vocab, seed = spec.policy.seed,
+      vocab_site = spec.site "model.vocab",
     })
-    counts[i] = samples
+    if not good then
+      for line in opened:gmatch "[^\n]+" do found:add(nil, nil, line) end
+      return
+    end
+    sources[#sources + 1], notes[#notes + 1], counts[#counts + 1] = opened, note, samples
   end
   add(spec.data, spec.batch.samples)
   if spec.eval then add(spec.eval.data, spec.eval.samples) end
+  found:raise()
   return sources, counts, notes
 end
 

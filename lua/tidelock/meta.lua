@@ -241,7 +241,8 @@ function Data:targets(step, samples_global, first, samples) end
 ---@return string # 16 hex digits: equal sources give equal samples
 function Data:fingerprint() end
 ---@return { files: integer, documents: integer, tokens: integer, bytes: integer,
----  samples_per_epoch: integer }
+---  samples_per_epoch: integer, token_max: integer, beyond_file: integer?,
+---  beyond_position: integer?, beyond_token: integer? } # beyond_*: the first token that is no id
 function Data:about() end
 function Data:close() end
 
