@@ -19,8 +19,8 @@ local blocks = require "tidelock.blocks"
 local data = require "tidelock.data"
 local policy = require "tidelock.policy"
 local problems = require "tidelock.problems"
+local rates = require "tidelock.rates"
 local rules = require "tidelock.rules"
-local schedule = require "tidelock.schedule"
 local schema = require "tidelock.schema"
 local walk = require "tidelock.walk"
 
@@ -55,7 +55,7 @@ local function check_train(spec, context, report)
       spec.dtype)
   end
   train.recompute, train.loss_scale = nil, nil
-  train.lr = schedule.resolve(train, context, report)
+  train.lr = rates.resolve(train, context, report)
   train.warmup = nil
 end
 
