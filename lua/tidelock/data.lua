@@ -306,7 +306,8 @@ local openers = {}
 --- A vocabulary that is smaller than the ids of the files: said where the vocabulary was written.
 local function check_ids(source, about, paths, options, state)
   if not about.beyond_file then return end
-  local text = "%snn.decoder.vocab: vocab %d is too small for %s (%sdata.%s): %s %d at position %d; "
+  local text = "%snn.decoder.vocab: vocab %d is too small for %s (%sdata.%s): %s %d at position "
+    .. "%d; "
   text = text:format(lead_of(options.vocab_site or source.site), options.vocab,
     paths[about.beyond_file], lead_of(source.site), source.kind,
     source.kind == "text" and "byte" or "token", about.beyond_token, about.beyond_position)

@@ -237,7 +237,7 @@ describe("data", function()
       contains("; leave one of the two names out", message)
     end)
 
-    it("reads what a pattern matches by several names once, under the first, and says so", function()
+    it("reads a file that a pattern matches by several names once, and says so", function()
       os.execute(("ln -s text_2.txt %s"):format(folder:path "text_20.txt"))
       os.execute(("ln %s %s"):format(folder:path "text_9.txt", folder:path "text_99.txt"))
       local source <close>, notes = open(all_texts())
@@ -252,11 +252,13 @@ describe("data", function()
       contains("a folder, not a file; " .. folder.root .. "/* is the files in it",
         failure(open, data.text { folder.root }))
       local message = failure(open, data.text { folder:path "text_1.txt" }, { length = 1000 })
-      contains(#texts[1] .. " tokens in 1 document are less than one sample of 1000 tokens", message)
+      contains(#texts[1] .. " tokens in 1 document are less than one sample of 1000 tokens;",
+        message)
     end)
 
     it("names file, position, byte and what fits when the vocabulary is too small", function()
-      local path = folder:write("bytes.bin", ("\1"):rep(20) .. "\200" .. ("\1"):rep(10) .. "\201")
+      local one = "\1"
+      local path = folder:write("bytes.bin", one:rep(20) .. "\200" .. one:rep(10) .. "\201")
       contains("nn.decoder.vocab: vocab 100 is too small for " .. path, failure(open,
         data.text { path }, { length = 32, vocab = 100 }))
       contains("byte 200 at position 20; try vocab = 202, above the largest here, or 256, which "
