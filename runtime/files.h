@@ -66,6 +66,11 @@ tl_status tl_writer_write(tl_writer *writer, const void *data, int64_t bytes);
 tl_status tl_writer_commit(tl_writer *writer); /* closes the writer, also on failure */
 void tl_writer_abandon(tl_writer *writer);     /* removes what was written; twice is fine */
 
+/* Claims a folder for this process, until tl_file_unlock or its end, however it ends. *out is -1
+** when somebody else has it. Where the file system knows no locks, everybody gets it. */
+tl_status tl_file_lock(const char *folder, int32_t *out);
+void tl_file_unlock(int32_t *lock); /* twice is fine */
+
 int32_t tl_machine_cpus(void);         /* that this process may run on, at least 1 */
 int32_t tl_machine_columns(void);      /* of the terminal at stderr; 0 when there is none */
 double tl_machine_seconds(void);       /* monotonic, from an arbitrary start */

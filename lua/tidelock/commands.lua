@@ -300,7 +300,8 @@ function commands.help(topic)
     end
     lines[#lines + 1] = "key=value sets a field of the recipe: layout.tp=2 train.steps=10"
     lines[#lines + 1] = "options of a command: ./tl help run; how to begin: README.md"
-    lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad command or recipe"
+    lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad command or recipe, "
+      .. "75 stopped by a signal"
   end
   return table.concat(lines, "\n")
 end

@@ -60,7 +60,8 @@ end
 ---@param file string # the recipe's path
 ---@param data string # what the data is
 ---@param seconds number # from the command to the first step
-function header.text(plan, file, data, seconds)
+---@param width integer? # of the terminal
+function header.text(plan, file, data, seconds, width)
   local title = ("%s   key %s   recipe %s"):format(file:match "[^/]+$", screen.spaced(plan.key),
     screen.spaced(plan.recipe_hash))
   local summary = plan.summary
@@ -71,7 +72,7 @@ function header.text(plan, file, data, seconds)
     { "memory", memory_text(summary) },
     { "build", build_text() },
     { "ready", ready_text(plan, seconds) },
-  })
+  }, width)
 end
 
 --- A layout of eight ranks that this recipe surely takes, or nil.

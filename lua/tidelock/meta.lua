@@ -361,6 +361,9 @@ function core.files.sleep(seconds) end
 function core.files.getpid() end
 ---@return string
 function core.files.hostname() end
+---@param folder string
+---@return userdata? # claims the folder until it is closed; nil: another process has it
+function core.files.lock(folder) end
 
 --- Bytes of each kind of memory; with `reset`, peaks start again afterwards.
 ---@param reset? boolean
@@ -369,8 +372,9 @@ function core.memory(reset) end
 --- What this program is; simd: the level that kernels run at.
 ---@return { version: string, compiler: string, simd: "portable"|"avx2"|"avx512" }
 function core.build() end
---- Whether Ctrl-C was pressed.
----@return boolean
+--- From here on the first SIGINT, SIGTERM or SIGHUP only sets a flag; the second ends the process.
+function core.catch_interrupts() end
+---@return false|"SIGINT"|"SIGTERM"|"SIGHUP" # what came since
 function core.interrupted() end
 
 return core

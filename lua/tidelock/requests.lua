@@ -8,6 +8,10 @@ local recipes = require "tidelock.recipe"
 
 local requests = {}
 
+--- The exit status of a command that Ctrl-C, SIGTERM or SIGHUP ended before its end, though nothing
+--- is wrong: "resume me".
+requests.stopped = 75
+
 --- Call fn(...); what it raises about the recipe is raised again as { status = 2, message }.
 function requests.guarded(fn, ...)
   local results = table.pack(pcall(fn, ...))

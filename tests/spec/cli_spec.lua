@@ -91,7 +91,7 @@ local function pretend_driver(world)
   function Run:step()
     self.done = self.done + 1
     local step = self.done
-    if world.stop_after == step then world.interrupted = true end
+    if world.stop_after == step then world.interrupted = world.signal or "SIGINT" end
     if world.raise_at == step then error("step " .. step .. ": the loss is nan", 0) end
     local bits = 0x40000000 - step + (world.fault == step and 1 or 0)
     return {
@@ -121,7 +121,7 @@ local modules = { "tidelock.driver", "tidelock.run", "tidelock.verify" }
 local folder_number = 0
 
 describe("with a driver that pretends", function()
-  local world, saved, folder, stdout, stderr, interrupted
+  local world, saved, folder, stdout, stderr, interrupted, catch_interrupts
 
   local function redirect(out, err)
     rawset(io, "stdout", out)
@@ -141,15 +141,16 @@ describe("with a driver that pretends", function()
       saved[name], package.loaded[name] = package.loaded[name], nil
     end
     package.loaded["tidelock.driver"] = pretend_driver(world)
-    interrupted = core.interrupted
+    interrupted, catch_interrupts = core.interrupted, core.catch_interrupts
     core.interrupted = function() return world.interrupted or false end
+    core.catch_interrupts = function() end
     folder_number = folder_number + 1
     folder = ("/tmp/tidelock-cli-%d-%d"):format(core.files.getpid(), folder_number)
   end)
 
   after_each(function()
     for _, name in ipairs(modules) do package.loaded[name] = saved[name] end
-    core.interrupted = interrupted
+    core.interrupted, core.catch_interrupts = interrupted, catch_interrupts
     redirect(saved.stdout, saved.stderr)
     os.execute("rm -r -f " .. folder)
   end)
@@ -211,10 +212,16 @@ describe("with a driver that pretends", function()
     has(text, "     7  0.8571")
     has(text, "trained    7 steps")
     world.stop_after = 9
-    _, text = run()
+    local status
+    status, text = run()
+    assert.equal(75, status)
     has(text, "stopped    by Ctrl-C after step 9 of ")
     has(text, "trained    9 steps")
     has(text, ": 7 losses, 7 gradient norms, weights not compared: it has 7 steps")
+    world.stop_after, world.signal = 200, "SIGTERM"
+    status, text = run()
+    assert.equal(0, status) -- it was the last step anyway
+    assert.is_nil(text:find "stopped")
   end)
 
   it("a second run compares itself and leaves the reference alone", function()
