@@ -305,7 +305,9 @@ tl_status tl_data_open_files(const tl_data_files *files, const tl_data_options *
   void *block;
   TL_TRY(tl_memory_alloc(TL_MEMORY_DATA, (int64_t)sizeof(source), &block));
   source *s = block;
-  *s = (source){.width = files->width, .beyond = {.file = -1, .token_max = -1}};
+  *s = (source){
+      .width = files->width, .beyond = {.file = -1, .token_max = -1}
+  };
   documents list = {0};
   tl_status status;
   TL_TRY_GOTO(status, tl_data_begin(&s->data, &files_kind, options), done);

@@ -38,11 +38,13 @@ static int64_t given_targets(const tl_data *data, int64_t g) {
 
 static tl_data_about given_look(const tl_data *data) {
   const given *s = (const given *)data;
-  return (tl_data_about){.documents = s->first[s->samples],
-                         .tokens = s->samples * data->length,
-                         .bytes = s->samples * data->length * (int64_t)sizeof(int32_t),
-                         .samples_per_epoch = s->samples,
-                         .beyond = {.file = -1, .token_max = -1}};
+  return (tl_data_about){
+      .documents = s->first[s->samples],
+      .tokens = s->samples * data->length,
+      .bytes = s->samples * data->length * (int64_t)sizeof(int32_t),
+      .samples_per_epoch = s->samples,
+      .beyond = {.file = -1, .token_max = -1}
+  };
 }
 
 static void given_close(tl_data *data) {
