@@ -180,11 +180,8 @@ local function read_option(command, words, at, options)
   local option = name and find(command.options, name)
   if not option then
     local known = names_of(command.options, "--")
-    local foreign = name and command.recipe and hints.of(name)
-    if foreign then
-      fail("%s: no option %s; in the recipe, %s; or as an override, key=value", command.name, word,
-        foreign)
-    end
+    local foreign = name and command.recipe and hints.on_command_line(name)
+    if foreign then fail("%s: no option %s; %s", command.name, word, foreign) end
     local near = suggest.nearest("--" .. (name or word:gsub("^%-+", "")), known)
     fail("%s: no option %s%s; %s has %s", command.name, word,
       near and "; did you mean " .. near .. "?" or "", command.name,

@@ -34,7 +34,7 @@ describe("the command line", function()
     has(raised(commands.parse, { "run", recipe, "--stopat", "3" }).message,
       "no option --stopat; did you mean --stop-at?; run has --check, --jsonl")
     has(raised(commands.parse, { "run", recipe, "--tensor-model-parallel-size", "2" }).message,
-      "no option --tensor-model-parallel-size; in the recipe, write layout = { tp = .. }; or as")
+      "no option --tensor-model-parallel-size; write layout.tp=.. (in a recipe: layout = {")
   end)
 
   it("says what a value has to be", function()
