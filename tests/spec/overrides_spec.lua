@@ -86,7 +86,8 @@ command line: model.dim: model is made in the recipe; name the number there with
     assert.equal("command line: tensor-parallel=2: " .. tp
       .. "command line: tensor_parallel: no such field or knob; " .. tp
       .. "command line: zero_optimization.stage: no such field or knob; "
-      .. require("tidelock.hints").of "zero_optimization" .. "\n3 errors; nothing was started", text)
+      .. require("tidelock.hints").of "zero_optimization"
+      .. "\n3 errors; nothing was started", text)
   end)
 
   it("says what to write in the place of another program's key", function()
