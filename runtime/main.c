@@ -166,9 +166,9 @@ int main(int argc, char **argv) {
   find_lua(root);
   set_path(L, root);
   int status;
-  if (argc > 1 && strcmp(argv[1], "repl") == 0) {
+  if (argc == 2 && strcmp(argv[1], "repl") == 0) {
     status = run_repl(L);
-  } else if (argc > 2 && strcmp(argv[1], "lua") == 0) {
+  } else if (argc > 2 && strcmp(argv[1], "lua") == 0 && argv[2][0] != '-') {
     set_arguments(L, argc, argv, 2);
     status = run_file(L, argv[2], argc, argv, 3);
   } else {

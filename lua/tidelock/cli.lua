@@ -13,6 +13,9 @@ local function main(words)
   if request.command.name == "help" then
     print(commands.help(request.topic))
     return 0
+  elseif request.command.name == "version" then
+    print(require("tidelock.header").build_text())
+    return 0
   end
   return require(request.command.module).command(request)
 end

@@ -72,7 +72,7 @@ local function read_options(path, options, known)
     end
     named[key] = options[key]
   end
-  if #options == 0 then fail(site, path, "the list is empty") end
+  if #options == 0 then fail(site, path, "the list is empty; it starts with what is read") end
   return { table.unpack(options) }, named, site
 end
 

@@ -63,7 +63,7 @@ end
 --- Plain tables are copied, so that a table changed later changes no recipe; modules and data are
 --- kept.
 local function copy(value, depth)
-  if type(value) ~= "table" or getmetatable(value) or types.data.check(value) then return value end
+  if type(value) ~= "table" or getmetatable(value) or types.is_made(value) then return value end
   local other = {}
   depth = (depth or 0) + 1
   if depth > 50 then

@@ -415,7 +415,8 @@ function graph.face(g)
     __index = function(_, key)
       local method = Graph[key]
       if type(method) ~= "function" then
-        fail(g, string.format("graphs have no operator %s", tostring(key)))
+        fail(g, string.format("graphs have no operator %s; docs/recipes.md has all, in Graphs "
+          .. "written by hand", tostring(key)))
       end
       return function(...)
         check_operands(g, key, ...)

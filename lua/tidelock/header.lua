@@ -44,7 +44,8 @@ local function ranks_text(plan)
     spec.device or "host", spec.dtype, spec.policy.arithmetic, screen.policy_text(spec.policy))
 end
 
-local function build_text()
+--- "tidelock 0.1.0, gcc 12.2.0, avx512"
+function header.build_text()
   local build = core.build()
   return ("tidelock %s, %s, %s"):format(build.version, build.compiler, build.simd)
 end
@@ -70,7 +71,7 @@ function header.text(plan, file, data, seconds, width)
     { "data", data_text(plan, data) },
     { "ranks", ranks_text(plan) },
     { "memory", memory_text(summary) },
-    { "build", build_text() },
+    { "build", header.build_text() },
     { "ready", ready_text(plan, seconds) },
   }, width)
 end

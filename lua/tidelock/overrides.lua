@@ -64,7 +64,7 @@ end
 --- starts with it, nothing and false become an empty one. Nil and a reason when that cannot be.
 local function open_table(value, field, path)
   if value == nil or value == false or value == true then return {} end
-  if types.module.check(value) or types.data.check(value) then
+  if type(value) == "function" or types.is_made(value) then
     return nil, ("%s is made in the recipe; name the number there with tl.params"):format(path)
   end
   if type(value) == "table" then return copy_level(value) end

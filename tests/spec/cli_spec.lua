@@ -55,6 +55,19 @@ describe("the command line", function()
     has(raised(commands.parse, { "run", recipe, "other.lua" }).message, "neither an option nor an")
     has(raised(commands.parse, { "test" }).message, "test is a command of ./tl")
     has(raised(commands.parse, { "lua" }).message, "lua: a file is missing; e.g. ./tl lua recipes/")
+    has(raised(commands.parse, { "repl", "1" }).message, "repl: it takes nothing")
+    has(raised(commands.parse, { "bench", "foo" }).message,
+      "bench: foo is neither a recipe file nor one of plan, matmul, step, ranks")
+    has(raised(commands.parse, { recipe }).message, "no such command; did you mean run " .. recipe)
+    has(raised(commands.parse, { "run", recipe, "layout.tp" }).message,
+      "layout.tp is neither an option nor an override, as layout.tp=2; the recipe is ")
+  end)
+
+  it("reads what --cluster names before it prints a plan", function()
+    local forecast = require "tidelock.forecast"
+    local request = commands.parse { "plan", recipe, "--cluster", "no.yaml" }
+    local problem = raised(forecast.command, request)
+    has(type(problem) == "table" and problem.message or problem, "no.yaml")
   end)
 
   it("helps", function()
@@ -64,6 +77,12 @@ describe("the command line", function()
     assert.equal("repl", commands.parse({ "help", "repl" }).topic)
     assert.equal("explain", commands.parse({ "explain", "--help" }).topic)
     assert.equal("help", commands.parse({}).command.name)
+    assert.equal("repl", commands.parse({ "repl", "-h" }).topic)
+    assert.is_nil(commands.parse({ "help", "--help" }).topic)
+    assert.equal("version", commands.parse({ "--version" }).command.name)
+    for _, list in ipairs { commands.list, commands.outside } do
+      for _, command in ipairs(list) do has(commands.help(command.name), "e.g. ./tl ") end
+    end
   end)
 
   it("ends with the status of the outcome", function()

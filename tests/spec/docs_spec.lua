@@ -209,10 +209,11 @@ describe("docs/operations.md", function()
 
   it("has every field of the log, every file of a run and every variable", function()
     local folder = new_folder()
+    for i = 1, 9 do folder:write(i .. ".txt", ("text %d, "):format(i):rep(9)) end
     local recipe = folder:write("tiny.lua", [[
       local tl = require "tidelock"
       local nn = tl.nn
-      local train, held = tl.data.text { "LICENSE", "README.md", "docs/*.md" }:split(0.7)
+      local train, held = tl.data.text { "]] .. folder.root .. [[/*.txt" }:split(0.7)
       return tl.recipe {
         model = nn.decoder { vocab = 256, dim = 32, layers = 2, layer = function()
           return { nn.residual { nn.rms_norm {}, nn.attention { heads = 4 } } }
