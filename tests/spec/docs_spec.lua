@@ -209,7 +209,7 @@ describe("docs/operations.md", function()
 
   it("has every field of the log, every file of a run and every variable", function()
     local folder = new_folder()
-    for i = 1, 9 do folder:write(i .. ".txt", ("text %d, "):format(i):rep(9)) end
+    for i = 1, 30 do folder:write(i .. ".txt", ("text %d, "):format(i):rep(9)) end
     local recipe = folder:write("tiny.lua", [[
       local tl = require "tidelock"
       local nn = tl.nn
