@@ -320,10 +320,17 @@ function Run:watched()
   return values
 end
 
---- Bytes of the arenas as counted by their allocator, beside the bytes that were planned.
+--- Bytes of the arenas as counted by their allocator, beside the bytes that were planned; and the
+--- peaks of what is no arena: slots of messages, tables of the data, scratch of the workers, copies
+--- on their way to a GPU.
 function Run:memory()
   local counted = self.ranks:memory()
-  counted.peak_bytes, counted.planned_bytes = counted.peak.arena, self.plan.summary.planned_bytes
+  local peak = counted.peak
+  counted.peak_bytes, counted.planned_bytes = peak.arena, self.plan.summary.planned_bytes
+  counted.beside = {
+    messages = peak.comm, data = peak.data, scratch = peak.scratch, staging = peak.staging,
+  }
+  counted.beside_bytes = peak.comm + peak.data + peak.scratch + peak.staging
   return counted
 end
 

@@ -99,7 +99,8 @@ local function summary_of(session, request, last)
   return {
     summary = true, key = session.plan.key, recipe_hash = session.plan.recipe_hash,
     weights_hash = session.run:weights_hash(), peak_bytes = memory.peak_bytes,
-    planned_bytes = memory.planned_bytes, steps = last.step, loss = last.loss,
+    planned_bytes = memory.planned_bytes, beside_bytes = memory.beside_bytes,
+    beside = memory.beside, steps = last.step, loss = last.loss,
     loss_bits = last.loss_bits, recipe = request.recipe,
     overrides = table.concat(request.overrides, " "),
   }
@@ -113,10 +114,12 @@ local function print_summary(session, first, last, seconds, summary)
     line("stopped", ("by %s after step %d of %d"):format(session.stopped == "SIGINT" and "Ctrl-C"
       or session.stopped, last.step, session.last))
   end
-  line("trained", ("%s, %s tokens in %.1f s; %s MiB used, %s"):format(screen.plural(steps, "step"),
-    screen.grouped(steps * last.tokens), seconds, used,
+  line("trained", ("%s, %s tokens in %.1f s"):format(screen.plural(steps, "step"),
+    screen.grouped(steps * last.tokens), seconds))
+  line("memory", ("%s MiB of arenas used, %s; beside them %s"):format(used,
     summary.peak_bytes == summary.planned_bytes and "as planned"
-      or screen.mib(summary.planned_bytes) .. " planned"))
+      or screen.mib(summary.planned_bytes) .. " planned",
+    screen.memory_text(summary.beside_bytes, screen.kinds(summary.beside))))
   line("loss", ("%s -> %s (%s)"):format(screen.loss(first.loss), screen.loss(last.loss),
     last.loss_bits))
   line("weights", session.screen:strong(summary.weights_hash))

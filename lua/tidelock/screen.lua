@@ -182,6 +182,13 @@ function screen.policy_text(policy)
     .. (#leaves > 0 and (" (leaves %s)"):format(table.concat(leaves, ", ")) or "")
 end
 
+--- A table of bytes as the list of kinds that memory_text takes.
+function screen.kinds(bytes)
+  local list = {}
+  for name, count in pairs(bytes) do list[#list + 1] = { name, count } end
+  return list
+end
+
 --- "39.7 MiB: weights 3.3, gradients 13.0 (4 leaf buffers), optimizer 6.5, activations 16.9"
 -- `kinds` is a list of { name, bytes, remark? }; what rounds to 0.0 MiB is left out.
 function screen.memory_text(bytes, kinds)

@@ -120,7 +120,12 @@ local function pretend_driver(world)
   end
   function Run.eval() return { loss = 2.4310, loss_bits = 0x401b9581 } end
   function Run:weights_hash() return ("%016x"):format(world.weights or self.done) end
-  function Run.memory() return { peak_bytes = 41628467, planned_bytes = 41628467 } end
+  function Run.memory()
+    return {
+      peak_bytes = 41628467, planned_bytes = 41628467, beside_bytes = 9 << 20,
+      beside = { scratch = 8 << 20, messages = 1 << 20, data = 64, staging = 0 },
+    }
+  end
   function Run.weights() return { { name = "w" } } end
   function Run.weight() return core.tensor("f32", { 2 }, { 1, 2 }) end
   return {
@@ -202,7 +207,8 @@ describe("with a driver that pretends", function()
     has(text, "  ranks    1 thread rank on ")
     has(text, "    10  0.6000  3ffffff6      0.100  1.0e-03  409.6k ")
     has(text, "trained    20 steps, 81,920 tokens in ")
-    has(text, "39.7 MiB used, as planned\nloss       6.0000 -> 0.3000 (3fffffec)\n")
+    has(text, "memory     39.7 MiB of arenas used, as planned; beside them 9.0 MiB: messages 1.0, "
+      .. "scratch 8.0\nloss       6.0000 -> 0.3000 (3fffffec)\n")
     has(text, "weights    0000000000000014\n")
     has(text, "saved      " .. folder .. "/quickstart-5e1c: recipe, log.jsonl, weights\n")
     assert.is_nil(text:find "\27")
