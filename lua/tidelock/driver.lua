@@ -298,8 +298,7 @@ function Run:optimizer_hash()
 end
 
 --- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the
---- global
---- batch, or the shape of a weight for gradients.
+--- global batch, or the shape of a weight for gradients.
 function Run:kept(name)
   local found = kept.read(self, name)
   if not found then

@@ -352,7 +352,7 @@ function Graph:cast(x, dtype)
   return self:node("cast", { x }, { { x.dims, dtype } })
 end
 
---- Loss of each target token: log(sum(exp(z))) - z[target], f32 (tokens); 0 where there is no
+--- Loss of each target token: log(sum(exp(z))) - z[target], f32 (tokens); 0 for those without a
 --- target.
 function Graph:cross_entropy(logits, targets, options)
   options = options or {}
