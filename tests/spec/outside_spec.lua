@@ -145,6 +145,27 @@ describe("outside", function()
       assert.equal(records(first)[3].loss_bits, records(second)[3].loss_bits)
     end)
 
+    it("with bytes that are no ids are refused before the first step", function()
+      folder:write("tiny.lua", (recipe:gsub("vocab = 256", "vocab = 100")))
+      local text = shell(run .. "; echo $?")
+      has(text, "tiny.lua:4: nn.decoder.vocab: vocab 100 is too small for LICENSE (")
+      has(text, ":7: data.text): byte ")
+      has(text, "\n1 error; nothing was started\n2\n")
+      assert.is_nil(core.files.list(folder:path "runs"))
+    end)
+
+    it("that change while a run reads them are told with the recipe's line, once", function()
+      local path = folder:write("text", ("a"):rep(64))
+      local text = recipe:gsub("vocab = 256", "vocab = 100"):gsub("LICENSE", path)
+      local recipes = require "tidelock.recipe"
+      local trained <close> = recipes.load(folder:write("tiny.lua", text)):start {}
+      folder:write("text", ("z"):rep(64))
+      local good, message = pcall(trained.step, trained)
+      assert.is_false(good)
+      has(message, ("load_micro (%s:7): data.text: %s: token 122 at position "):format(
+        folder:path "tiny.lua", path))
+    end)
+
     it("are found without a home and with an empty environment", function()
       has(shell("env -i " .. run), "\nsaved      ")
     end)
