@@ -1,7 +1,7 @@
 -- Knobs are a table.
 local tl = require "tidelock"
 local nn = tl.nn
-local p = tl.params(12) -- depth
+tl.params(12)
 -- error: params: expected a table as { depth = 12 }, got 12
 
 local function layer()

@@ -1,7 +1,7 @@
 -- What a recipe requires stands beside it.
 local tl = require "tidelock"
 local nn = tl.nn
-local sizes = require "sizes"
+require "sizes"
 -- error: module 'sizes' not found: no file tests/errors/sizes.lua and no
 --   tests/errors/sizes/init.lua beside the recipe
 
