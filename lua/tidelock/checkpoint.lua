@@ -5,7 +5,6 @@
 --       optimizer.safetensors           m.NAME, v.NAME, and master.NAME beside 16-bit weights
 --       state.json                      step, key, hashes, the fields of the recipe; written last
 --     DIR/step-00000080.tmp/            being written, or left by a killed writer: never read
---     DIR/lock                          one run writes into a folder at a time
 --
 -- Tensors are whole: any layout reads what any layout wrote. A file holds 4 GiB at most, or one
 -- tensor; more become weights-00001-of-00003.safetensors and so on. Random numbers and the order of

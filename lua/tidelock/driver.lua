@@ -13,7 +13,7 @@ local grid = require "tidelock.layout"
 local kept = require "tidelock.kept"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
-local rates = require "tidelock.schedule"
+local rates = require "tidelock.rates"
 local room = require "tidelock.room"
 local suggest = require "tidelock.suggest"
 local summary = require "tidelock.summary"
@@ -61,17 +61,21 @@ local function rank_table(plan)
 end
 
 local function open_data(spec)
-  local sources, counts, notes = {}, {}, {}
+  local sources, counts, notes, found = {}, {}, {}, problems.new()
   local function add(source, samples)
-    local i = #sources + 1
-    sources[i], notes[i] = data.open(source, {
-      length = spec.batch.length, samples = samples, vocab = spec.model.vocab,
-      seed = spec.policy.seed,
+    local good, opened, note = pcall(data.open, source, {
+      length = spec.batch.length, vocab = spec.model.vocab, seed = spec.policy.seed,
+      vocab_site = spec.site "model.vocab",
     })
-    counts[i] = samples
+    if not good then
+      for line in opened:gmatch "[^\n]+" do found:add(nil, nil, line) end
+      return
+    end
+    sources[#sources + 1], notes[#notes + 1], counts[#counts + 1] = opened, note, samples
   end
   add(spec.data, spec.batch.samples)
   if spec.eval then add(spec.eval.data, spec.eval.samples) end
+  found:raise()
   return sources, counts, notes
 end
 
@@ -322,8 +326,7 @@ function Run:optimizer_hash()
 end
 
 --- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the
---- global
---- batch, or the shape of a weight for gradients.
+--- global batch, or the shape of a weight for gradients.
 function Run:kept(name)
   local found = kept.read(self, name)
   if not found then
@@ -344,10 +347,17 @@ function Run:watched()
   return values
 end
 
---- Bytes of the arenas as counted by their allocator, beside the bytes that were planned.
+--- Bytes of the arenas as counted by their allocator, beside the bytes that were planned; and the
+--- peaks of what is no arena: slots of messages, tables of the data, scratch of the workers, copies
+--- on their way to a GPU.
 function Run:memory()
   local counted = self.ranks:memory()
-  counted.peak_bytes, counted.planned_bytes = counted.peak.arena, self.plan.summary.planned_bytes
+  local peak = counted.peak
+  counted.peak_bytes, counted.planned_bytes = peak.arena, self.plan.summary.planned_bytes
+  counted.beside = {
+    messages = peak.comm, data = peak.data, scratch = peak.scratch, staging = peak.staging,
+  }
+  counted.beside_bytes = peak.comm + peak.data + peak.scratch + peak.staging
   return counted
 end
 

@@ -11,7 +11,7 @@
 -- are exact), functions as the numbers that they gave. `recipe_hash` covers the whole recipe: two
 -- runs that differ in anything that a recipe says have different ones.
 local numbers = require "tidelock.numbers"
-local schedule = require "tidelock.schedule"
+local rates = require "tidelock.rates"
 
 local key = {}
 
@@ -51,11 +51,11 @@ function key.canonical(value, skip)
 end
 
 --- The rates of all steps, in f32, as runs of equal values: a run that ends later with the same
---- rate has the same key, and two schedules that give one rate another bit never have.
+--- rate has the same key, and two ways to write it that give one rate another bit never have.
 local function rate_text(train)
   local words, last = {}, nil
   for step = 1, train.steps do
-    local value = schedule.at(train.lr, step)
+    local value = rates.at(train.lr, step)
     if value ~= last then words[#words + 1] = step .. ":" .. scalar(value) end
     last = value
   end

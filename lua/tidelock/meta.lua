@@ -241,7 +241,8 @@ function Data:targets(step, samples_global, first, samples) end
 ---@return string # 16 hex digits: equal sources give equal samples
 function Data:fingerprint() end
 ---@return { files: integer, documents: integer, tokens: integer, bytes: integer,
----  samples_per_epoch: integer }
+---  samples_per_epoch: integer, token_max: integer, beyond_file: integer?,
+---  beyond_position: integer?, beyond_token: integer? } # beyond_*: the first token that is no id
 function Data:about() end
 function Data:close() end
 
@@ -384,10 +385,6 @@ function core.files.realpath(path) end
 ---@return string? # 64 hex digits
 ---@return string? message
 function core.files.sha256(path) end
---- A lock that one process has at a time, until close() or its end; nil while another has it.
----@param path string
----@return { close: fun(self) }?
-function core.files.lock(path) end
 ---@return string[]? names # sorted
 function core.files.list(folder) end
 ---@return string[] # sorted
@@ -415,6 +412,9 @@ function core.files.sleep(seconds) end
 function core.files.getpid() end
 ---@return string
 function core.files.hostname() end
+---@param folder string
+---@return userdata? # claims the folder until it is closed; nil: another process has it
+function core.files.lock(folder) end
 
 --- Bytes of each kind of memory; with `reset`, peaks start again afterwards.
 ---@param reset? boolean
@@ -423,8 +423,9 @@ function core.memory(reset) end
 --- What this program is; simd: the level that kernels run at.
 ---@return { version: string, compiler: string, simd: "portable"|"avx2"|"avx512" }
 function core.build() end
---- Whether Ctrl-C was pressed.
----@return boolean
+--- From here on the first SIGINT, SIGTERM or SIGHUP only sets a flag; the second ends the process.
+function core.catch_interrupts() end
+---@return false|"SIGINT"|"SIGTERM"|"SIGHUP" # what came since
 function core.interrupted() end
 
 return core

@@ -46,7 +46,7 @@ function saves.open(spec, folder, key, show)
     usage("%s: train.save.dir: %s", spec.site "train.save.dir" or spec.file,
       (message:gsub("^[^\n]-%.lua:%d+: ", "")))
   end
-  local lock = core.files.lock(dir .. "/lock")
+  local lock = core.files.lock(dir)
   if not lock then
     usage("%s: another run writes its checkpoints there; wait for its end, or give another "
       .. "train.save.dir", dir)

@@ -3,14 +3,13 @@
 **   exists(path)  is_directory(path)  size(path)  mtime(path)  realpath(path)  sha256(path)
 **   list(folder)  glob(pattern) -> sorted names        mkdirs(path)
 **   read_all(path) -> text        write_atomic(path, text, ...): all texts, one after the other
-**   lock(path) -> a lock that one process has at a time, until close() or its end; nil while
-**                 another has it
+**   lock(folder) -> what holds it until it is closed; nil when another process has it
 **   cpu_count()  isatty(descriptor)  getpid()  hostname()
 **   columns() -> width of the terminal, nil when there is none
 **   seconds() -> of a clock that never goes back        sleep(seconds)
 **
-** nil, message where failing is a normal answer (an absent file); write_atomic, mkdirs and glob
-** raise.
+** nil, message where failing is a normal answer (an absent file); write_atomic, mkdirs, glob and
+** lock raise.
 */
 #include <stdlib.h>
 #include <unistd.h>
@@ -54,23 +53,6 @@ static int return_names(lua_State *L, tl_names *names) {
 static int mapping_close(lua_State *L) {
   tl_file_unmap(luaL_checkudata(L, 1, mapping_class));
   return 0;
-}
-
-static int lock_close(lua_State *L) {
-  int *lock = luaL_checkudata(L, 1, lock_class);
-  tl_file_unlock(*lock);
-  *lock = -1;
-  return 0;
-}
-
-static int files_lock(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
-  int *lock = lua_newuserdatauv(L, sizeof *lock, 0);
-  *lock = -1;
-  luaL_setmetatable(L, lock_class);
-  bind_check(L, tl_file_lock(path, lock));
-  if (*lock < 0) lua_pushnil(L);
-  return 1;
 }
 
 static int files_exists(lua_State *L) {
@@ -131,6 +113,21 @@ static int files_write_atomic(lua_State *L) {
     tl_writer_abandon(&writer);
   bind_check(L, status);
   return 0;
+}
+
+static int lock_close(lua_State *L) {
+  tl_file_unlock(luaL_checkudata(L, 1, lock_class));
+  return 0;
+}
+
+static int files_lock(lua_State *L) {
+  const char *folder = luaL_checkstring(L, 1);
+  int32_t *lock = lua_newuserdatauv(L, sizeof *lock, 0);
+  *lock = -1;
+  luaL_setmetatable(L, lock_class);
+  bind_check(L, tl_file_lock(folder, lock));
+  if (*lock < 0) lua_pushnil(L);
+  return 1;
 }
 
 static int files_size(lua_State *L) {
