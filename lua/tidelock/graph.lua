@@ -168,16 +168,16 @@ function Graph:parameter(name, dims, out, kind, given)
   local known = self.by_name[full]
   if known then
     if not scope(self).shared and name:sub(1, 1) ~= "/" then
-      fail(self, string.format("the weight %s is already made at %s; give one of the modules a name"
-        .. ' (name = "..."; a name that starts with / shares)', full, known.site))
+      fail(self, string.format("the %s %s is already made at %s; give one of the modules a name"
+        .. ' (name = "..."; a name that starts with / shares)', states.word(known), full,
+        known.site))
     end
     if (known.kind == "state") ~= (kind == "state") then
-      fail(self, string.format("%s is a %s at %s and a %s here", full,
-        known.kind == "state" and "state" or "weight", known.site,
-        kind == "state" and "state" or "weight"))
+      fail(self, string.format("%s is a %s at %s and a %s here", full, states.word(known),
+        known.site, states.word { kind = kind }))
     end
     if known.rows ~= rows or known.cols ~= cols then
-      fail(self, string.format("the shared weight %s is (%d, %d) at %s and (%d, %d) here", full,
+      fail(self, string.format("the shared %s %s is (%d, %d) at %s and (%d, %d) here", states.word(known), full,
         known.rows, known.cols, known.site, rows, cols))
     end
     return self:value(list, known.value.dtype, nil,

@@ -27,6 +27,9 @@ local elementwise = { unary = true, binary = true, scale = true, scale_step = tr
 states.first_scalar = 3
 states.schedules_max = 256 - states.first_scalar
 
+--- What messages call a weight of a graph.
+function states.word(weight) return weight.kind == "state" and "state" or "weight" end
+
 --- A graph is written while the model is expanded; its functions may not be called later.
 function states.check_open(g, fail)
   if g.complete then

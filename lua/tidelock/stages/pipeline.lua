@@ -74,7 +74,7 @@ local function borders(nodes, chunk_of, backward)
   for _, node in ipairs(nodes) do
     if not node.step then
       for _, y in ipairs(node.outputs) do
-        if not y.alias then made[y.id] = chunk_of[node.layer] end
+        if not y.alias and not y.after then made[y.id] = chunk_of[node.layer] end
       end
     end
   end
