@@ -147,6 +147,12 @@ local function execute(self, section, options)
   return call(self.ranks.run, self.ranks, section, options)
 end
 
+--- beta1 and beta2 to the power of one more update, by repeated multiplication.
+local function advance_powers(self)
+  self.power1, self.power2 = self.power1 * self.beta1, self.power2 * self.beta2
+  self.updates = self.updates + 1
+end
+
 --- Initial weights, moments and tables; then what rules take from functions and earlier runs.
 function Run:begin()
   execute(self, "init", { step = 0, scalars = {} })
@@ -154,15 +160,15 @@ function Run:begin()
   local optimizer = self.spec.train.optimizer
   self.power1, self.power2 = 1, 1
   self.beta1, self.beta2 = core.f32(optimizer.beta1), core.f32(optimizer.beta2)
+  self.updates = 0 -- steps that were applied
 end
 
---- Learning rate, bias corrections and functions of the step. `powers` are those of beta after the
---- step, if it is applied: a step that is skipped does not count as one of the optimizer's.
+--- Learning rate, bias corrections of the next update, and functions of the step.
 local function scalars_of(self, step)
-  local powers = { self.power1 * self.beta1, self.power2 * self.beta2 }
-  local list = { rates.at(self.spec.train.lr, step), core.f32(1 / (1 - powers[1])),
-    core.f32(1 / (1 - powers[2])) }
-  return states.scalars(self.plan.graph, step, list), powers
+  local power1, power2 = self.power1 * self.beta1, self.power2 * self.beta2
+  local list = { rates.at(self.spec.train.lr, step), core.f32(1 / (1 - power1)),
+    core.f32(1 / (1 - power2)) }
+  return states.scalars(self.plan.graph, step, list)
 end
 
 --- Means of extra losses by name, and their bits; nil where the model has none.
@@ -184,14 +190,15 @@ end
 --- Runs the next step. Raises when a value is not finite, naming its first instruction.
 function Run:step()
   local step = self.done + 1
-  local scalars, powers = scalars_of(self, step)
+  local scalars = scalars_of(self, step)
   local clock = core.files.seconds()
   local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check })
   result.ms = (core.files.seconds() - clock) * 1000
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length
+  -- a step that is skipped is none of the optimizer's: its bias corrections count updates
   if result.control[2] ~= 0 then self:explain_skip(step, scalars, result)
-  else self.power1, self.power2 = powers[1], powers[2] end
+  else advance_powers(self) end
   self.done = step
   result.losses, result.losses_bits = terms_of(self)
   if #self.watches > 0 then result.watch = self:watched() end

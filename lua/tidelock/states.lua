@@ -170,6 +170,7 @@ function states.extend(Graph, tools)
 
   --- Sets a state after the step, unless the step is skipped. Once for each state.
   function Graph:update(state, value)
+    states.check_open(self, fail)
     local weight = state.weight
     if not weight or weight.kind ~= "state" then
       fail(self, ("update wants a state, made by g.state, as its operand 1; got %s"):format(
