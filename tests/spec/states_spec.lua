@@ -160,25 +160,44 @@ describe("a state", function()
 end)
 
 describe("a sum over tokens", function()
-  it("has the order of a bias' gradient", function()
-    local function build(g, x)
-      local s = g.state("s", "dim")
-      g.update(s, g.sum(x))
-      return g.named("x", x * 1)
-    end
-    local options = with_graph(build, { leaves = { tp = 1, dp = 2 }, samples = 6, micro = 3 })
-    local run <close> = models.start(options, { keep = { "*.x" } })
-    run:step()
-    local x, halves = run:kept "layers.0.g.x", {}
+  --- The tree over runs of the tree over two dp leaves of three samples of 16 tokens.
+  local function tree(x, runs)
+    local halves, sum = {}, core.tensor("f32", { 32 })
     for half = 0, 1 do
-      halves[half + 1] = core.tensor("f32", { 1, 32 })
+      halves[half + 1] = core.tensor("f32", { runs, 32 })
       core.call("sum_tokens", { x, false, false, false }, { halves[half + 1] }, { kind = 0,
-        first = half * 48, samples = 3, length = 16, runs = 1, mode = 0 })
+        first = half * 48, samples = 3, length = 16, runs = runs, mode = 0 })
     end
-    local sum = core.tensor("f32", { 1, 32 })
-    core.call("binary", { halves[1], halves[2] }, { sum }, { kind = 0, broadcast = 0 })
-    assert.same(sum:bits(), run:weight("layers.0.g.s"):bits())
-  end)
+    core.call("binary", { halves[1], halves[2] }, { halves[1] }, { kind = 0, broadcast = 0 })
+    core.call("fold", { halves[1] }, { sum }, {})
+    return sum:bits()
+  end
+
+  for _, dtype in ipairs { "f32", "bf16" } do
+    it("has the order of a bias' gradient, in runs where x lies in the trunk, " .. dtype, function()
+      local function build(g, x)
+        local s, t = g.state("s", "dim"), g.state("t", "dim")
+        g.dim("wide", 32, "tp")
+        local y = g.named("y", g.matmul(x, g.weight("up", "wide dim")))
+        local seen = g.matmul(y, g.weight("down", "dim wide"))
+        g.update(s, g.sum(g.named("x", x * 1)))
+        g.update(t, g.mean(g.named("seen", g.square(seen))))
+        local u = g.state("u", "wide")
+        g.update(u, g.sum(y))
+        return x + seen
+      end
+      local options = with_graph(build, { leaves = { tp = 4, dp = 2 }, samples = 6, micro = 1,
+        dtype = dtype, ["layout.tp"] = 2 })
+      local run <close> = models.start(options, { keep = { "*.x", "*.y", "*.seen" } })
+      run:step()
+      local function bits(name) return run:weight("layers.1.g." .. name):bits() end
+      assert.same(tree(run:kept "layers.1.g.x", 4), bits "s")
+      assert.same(tree(run:kept "layers.1.g.y", 1), bits "u")
+      local mean = core.tensor_from_bits("f32", { 32 }, tree(run:kept "layers.1.g.seen", 4))
+      core.call("scale", { mean }, { mean }, { factor = 1 / 96 })
+      assert.same(mean:bits(), bits "t")
+    end)
+  end
 
   it("counts exactly, over every sample of the step", function()
     local function build(g, x)
