@@ -6,8 +6,8 @@ local nn = tl.nn
 --- The step of the bias: 0.01, and nothing near the end.
 local function speed(step) return step <= 80 and 0.01 or 0 end
 
---- A feed-forward net. `load` (hidden) is the share of the step's tokens that a unit lets pass: a sum
---- over the global batch, in any layout.
+--- A feed-forward net. `load` (hidden) is the share of the step's tokens that a unit lets pass: a
+--- sum over the global batch, in any layout.
 local ffn = nn.graph("ffn", function(g, x) -- x (tokens, dim)
   g.dim("hidden", 384, "tp")
   local bias = g.state("bias", "hidden") -- the value before the step; 0 at first, no gradient

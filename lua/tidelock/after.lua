@@ -1,8 +1,9 @@
 --- after.lua - what a step does once all its tokens are summed: sums, what is made of them, states.
 ---
 ---     forward of each micro-batch     accumulators of g.sum(x), like those of a bias' gradient
----     after.values                    tree over leaves and ranks; then nodes of finished sums, each
----                                     on the pipeline rank of its layer, sent on to ranks that use it
+---     after.values                    tree over leaves and ranks; then nodes of finished sums,
+---                                     each on the pipeline rank of its layer, sent on to ranks
+---                                     that use it
 ---     gradient norm, weights          as without states
 ---     after.set                       every state = its value, unless the step is skipped
 ---

@@ -140,7 +140,7 @@ end
 
 local function local_nodes(nodes, lines, at)
   for i, node in ipairs(nodes) do
-    local outputs = node.use and "gradient of " .. name_of(node.use.value)
+    local outputs = node.use and node.use.value and "gradient of " .. name_of(node.use.value)
       or each(node.outputs, local_text)
     lines[#lines + 1] = ("%4d  %-6s %-18s %s -> %s  %s  %s"):format(i, tostring(node.layer),
       node.op, each(node.inputs, name_of), outputs, attributes(node.attrs or {}, at.tp),

@@ -177,8 +177,8 @@ function Graph:parameter(name, dims, out, kind, given)
         known.site, states.word { kind = kind }))
     end
     if known.rows ~= rows or known.cols ~= cols then
-      fail(self, string.format("the shared %s %s is (%d, %d) at %s and (%d, %d) here", states.word(known), full,
-        known.rows, known.cols, known.site, rows, cols))
+      fail(self, string.format("the shared %s %s is (%d, %d) at %s and (%d, %d) here",
+        states.word(known), full, known.rows, known.cols, known.site, rows, cols))
     end
     return self:value(list, known.value.dtype, nil,
       { weight = known, name = full, fixed = known.value.fixed })

@@ -96,7 +96,7 @@ function screen.row(record)
   return line_of(function(column) return column[3](record) end)
 end
 
---- The means of extra losses, below a row: "  losses   probe 0.0123 (3c49ba5e), .."; nil without any.
+--- The means of extra losses, below a row: "  losses   probe 0.0123 (3c49ba5e), .."; nil without.
 ---@param names string[] # in the order of the model
 function screen.losses(names, record)
   local parts, shown = {}, math.min(#names, 4)

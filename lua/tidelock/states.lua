@@ -33,7 +33,8 @@ function states.word(weight) return weight.kind == "state" and "state" or "weigh
 --- A graph is written while the model is expanded; its functions may not be called later.
 function states.check_open(g, fail)
   if g.complete then
-    fail(g, "the graph is complete: g is called inside the functions of the model and the loss only")
+    fail(g, "the graph is complete: g is called inside the functions of the model and the loss "
+      .. "only")
   end
 end
 
@@ -59,8 +60,8 @@ function states.facts(g, op, inputs, outputs, fail)
   end
   for _, output in ipairs(outputs) do
     if after and has_tokens(output[1]) then
-      fail(g, op .. ": a sum over the tokens of the step is known after them, so none of them meets "
-        .. "it: keep it by g.update(state, ..) and read the state")
+      fail(g, op .. ": a sum over the tokens of the step is known after them, so none of them "
+        .. "meets it: keep it by g.update(state, ..) and read the state")
     end
   end
   return { fixed = fixed or op == "sum" or nil, after = after or nil }
@@ -78,15 +79,27 @@ function states.dims(g, name, text, find_dim, fail)
   return list
 end
 
+--- What `fn` gives for each step of the run, under the limits of a recipe, one step at a time. What
+--- runs inside leaves no trace in where.here.
+local function tabulate(g, fn)
+  local context, values = where.context(), {}
+  local good, message = where.run(context, function()
+    for step = 1, g.steps do
+      context.lines, values[step] = 0, fn(step)
+    end
+  end)
+  if not good then error(message, 0) end
+  return values
+end
+
 --- x * fn: a number for each step, tabulated now. Equal tables share a scalar.
 function states.scheduled(g, x, fn, fail)
   if not x.after then
     fail(g, "a function of the step multiplies what is made of g.sum alone, on its way to g.update")
   end
-  local context, words, values = where.context(), {}, {}
+  local words, values = {}, tabulate(g, fn)
   for step = 1, g.steps do
-    if context then context.lines = 0 end -- the limit is for one step
-    local value = fn(step)
+    local value = values[step]
     if type(value) ~= "number" or value ~= value or math.abs(value) == math.huge then
       fail(g, ("the function gave %s for step %d; a number is wanted"):format(types.show(value),
         step))

@@ -89,7 +89,8 @@ local function defaults(weight, spec)
   local decays, state = weight.kind == "matrix", weight.kind == "state"
   return {
     init = default_init[weight.kind], decay = decays and spec.train.optimizer.decay or 0,
-    lr_scale = 1, frozen = state, dtype = state and "f32" or spec.dtype, optimizer = spec.train.optimizer,
+    lr_scale = 1, frozen = state, dtype = state and "f32" or spec.dtype,
+    optimizer = spec.train.optimizer,
     by = { init = "default", decay = "default", lr_scale = "default", frozen = "default", dtype =
       "default",
       optimizer = "default" },
@@ -130,8 +131,8 @@ local function apply_rule(resolved, list, i, spec, problems, by_name)
       end
     end
     if not any then
-      problems:add(site, path, string.format("%q matches states alone; of a state init and from are "
-        .. "set, nothing else", pattern))
+      problems:add(site, path, string.format("%q matches states alone; of a state init and from "
+        .. "are set, nothing else", pattern))
     end
   end
 end

@@ -1,4 +1,4 @@
---- rowwise_elementwise.lua - swiglu, unary, binary, scale, scale_step, cast, fill and dropout on the GPU.
+--- rowwise_elementwise.lua - swiglu, unary, binary, scales, cast, fill and dropout on the GPU.
 local core = require "tidelock.core"
 local data = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/rowwise_data.lua")
 local spread, poison = data.spread, data.poison

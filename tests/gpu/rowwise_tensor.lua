@@ -56,7 +56,7 @@ local many = {}
 for i = 1, 7000 do many[i] = i % 3 == 0 and 4 or 1 end
 grad_norm("7,000 tensors", many, 1, 5, 2)
 
---- --- adamw, set_state, init ------------------------------------------------------------------------------
+--- --- adamw, set_state, init --------------------------------------------------------------------
 
 local function adamw(weight, master, count, skip)
   local name = ("%s weight, %s, %d elements, skip %g"):format(weight,

@@ -78,7 +78,8 @@ local refused = {
     "graphs have no operator softplus" },
   { "a text that is added", function(_, x) return x + "1" end,
     "add of a value and 1: a number is added, subtracted, multiplied or divides" },
-  { "a number over a value", function(_, x) return 1 / x end, "div of a value and 1: a number is " },
+  { "a number over a value", function(_, x) return 1 / x end,
+    "div of a value and 1: a number is added, subtracted, multiplied or divides" },
   { "a quotient of values", function(_, x) return x / x end, "values are not divided by values" },
   { "no value", function() return 3 end, "the function of nn.graph returns number, not a value" },
   { "a loss of every channel", function(g, x)

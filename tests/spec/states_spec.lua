@@ -1,8 +1,9 @@
--- States: numbers that a step keeps for the next one. What they read, what they are set to and when.
+-- States: numbers that a step keeps for the next one. What they read, what they are set to, when.
 local core = require "tidelock.core"
 local models = require "support.models"
 local summary = require "tidelock.summary"
 local tl = require "tidelock"
+local written = require "support.written"
 
 local nn = tl.nn
 
@@ -174,7 +175,7 @@ describe("a sum over tokens", function()
   end
 
   for _, dtype in ipairs { "f32", "bf16" } do
-    it("has the order of a bias' gradient, in runs where x lies in the trunk, " .. dtype, function()
+    it("has the order of a bias' gradient, in runs in the trunk, " .. dtype, function()
       local function build(g, x)
         local s, t = g.state("s", "dim"), g.state("t", "dim")
         g.dim("wide", 32, "tp")
@@ -286,6 +287,36 @@ describe("an extra loss", function()
         assert.is_string(s.losses_bits["layers.1.probe.probe"])
       end
     end
+  end)
+end)
+
+describe("a mistake with states", function()
+  after_each(written.clean)
+
+  --- What planning a recipe says whose layer ends with `lines` in the function of a graph.
+  local function message_of(lines)
+    local path = written.file(written.recipe { head = [[
+      local function speed(step)
+        return 1 / step
+      end
+      local kept = nn.graph("kept", function(g, x)
+        local level = g.state("level", "dim")
+        g.update(level, level + g.mean(x) * speed)
+]] .. lines .. "\nreturn x end)", tail = "" }:gsub("hidden = 96 } },\n", "%0kept,\n"))
+    local good, message = pcall(require "tidelock.plan", tl.load(path), "expand")
+    assert.is_false(good)
+    return (tostring(message):gsub(path:gsub("%p", "%%%0"), "R"))
+  end
+
+  it("is told at its line", function()
+    assert.equal("R:9: the state layers.0.kept.level is already updated at R:8; a state is set "
+      .. "once a step", message_of "g.update(level, g.mean(x))")
+    assert.matches("^R:10: binary: a sum over the tokens of the step is known after them",
+      message_of "local mean = g.mean(x)\nx = x * mean")
+    assert.equal("R:9: layers.0.kept.a: nothing updates this state; g.update(state, value) does, "
+      .. "or g.weight with frozen = true", (message_of 'g.state("a")':match "^[^\n]+"))
+    assert.matches("^R:4: attempt to perform arithmetic on a nil value",
+      (message_of "g.update(g.state('b', 'dim'), g.mean(x) * function() return speed() end)"))
   end)
 end)
 

@@ -75,7 +75,7 @@ local function extra_loss_layer()
   return { attention(), probe, nn.residual { nn.rms_norm {}, nn.gelu { hidden = 48 } } }
 end
 
---- What a unit sees, balanced by a bias that is a state: half of the tokens shall pass each channel.
+--- What a unit sees, balanced by a bias that is a state: half of the tokens shall pass a channel.
 --- The dim may be cut over tp; `speed` is a function of the step.
 local function balanced(axis, size)
   local function speed(step) return step < 3 and 0.05 or 0.01 end
