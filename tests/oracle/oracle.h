@@ -65,7 +65,7 @@ typedef struct weight {
   int64_t rows, cols, rows_true;
   int leaf_axis; /* 0 rows, 1 columns, -1 none: section 13 */
   int decays;
-  int state; /* f32 in every dtype, no gradient; m is its value after the step */
+  int state;                    /* f32 in every dtype, no gradient; m is its value after the step */
   float *value, *exact, *m, *v; /* value: what operators see; exact: what AdamW steps */
   float *grad;                  /* f32, NULL before the first use of a step */
 } weight;

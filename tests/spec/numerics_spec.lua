@@ -84,12 +84,14 @@ local cases = {
   },
   {
     name = "the quickstart's layers with states, bf16",
-    level = 1, steps = 3, bf16 = 1, vocab = 200, dim = 64, heads = 8, kv_heads = 2, hidden = 150, samples = 6,
+    level = 1, steps = 3,
+    bf16 = 1, vocab = 200, dim = 64, heads = 8, kv_heads = 2, hidden = 150, samples = 6,
     length = 70, leaves_tp = 4, leaves_dp = 8, kv_block = 16, split = 32, seed = 5, micro = 3,
   },
   {
     name = "biases, dropout, learned positions, a tied head and states, f32",
-    level = 1, steps = 3, gpt = 1, bf16 = 0, vocab = 200, dim = 48, heads = 4, kv_heads = 4, hidden = 100, samples = 6,
+    level = 1, steps = 3,
+    gpt = 1, bf16 = 0, vocab = 200, dim = 48, heads = 4, kv_heads = 4, hidden = 100, samples = 6,
     length = 71, leaves_tp = 4, leaves_dp = 4, seed = 9, micro = 3, clip = 0.1, dropout = 0.1,
     smoothing = 0.1, z = 1e-3,
   },
@@ -132,8 +134,8 @@ end
 local function lines_of_oracle(path, options)
   local words = { ("'%s'"):format(path) }
   for _, name in ipairs {
-    "bf16", "gpt", "linear", "level", "vocab", "dim", "layers", "heads", "kv_heads", "hidden", "samples",
-    "length", "leaves_tp", "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
+    "bf16", "gpt", "linear", "level", "vocab", "dim", "layers", "heads", "kv_heads", "hidden",
+    "samples", "length", "leaves_tp", "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
     "peak", "floor", "clip", "dropout", "smoothing", "z",
   } do
     words[#words + 1] = name .. "=" .. options[name]
