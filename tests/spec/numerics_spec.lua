@@ -135,7 +135,8 @@ local function lines_of_oracle(path, options)
   local words = { ("'%s'"):format(path) }
   for _, name in ipairs {
     "bf16", "gpt", "linear", "level", "vocab", "dim", "layers", "heads", "kv_heads", "hidden",
-    "samples", "length", "leaves_tp", "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
+    "samples", "length", "leaves_tp",
+    "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
     "peak", "floor", "clip", "dropout", "smoothing", "z",
   } do
     words[#words + 1] = name .. "=" .. options[name]
