@@ -66,7 +66,6 @@ tl_status tl_writer_write(tl_writer *writer, const void *data, int64_t bytes);
 tl_status tl_writer_commit(tl_writer *writer); /* closes the writer, also on failure */
 void tl_writer_abandon(tl_writer *writer);     /* removes what was written; twice is fine */
 
-int32_t tl_machine_cpus(void);         /* that this process may run on, at least 1 */
 int32_t tl_machine_columns(void);      /* of the terminal at stderr; 0 when there is none */
 double tl_machine_seconds(void);       /* monotonic, from an arbitrary start */
 void tl_machine_sleep(double seconds); /* at least this long, also when signals arrive */

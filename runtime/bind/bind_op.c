@@ -10,9 +10,9 @@
 ** with a byte beforehand: results may not depend on it.
 */
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "../call_cuda.h"
+#include "../cores.h"
 #include "bind.h"
 #include "bind_cuda.h"
 #include "bind_numbers.h"
@@ -37,7 +37,7 @@ tl_team *bind_team(lua_State *L, lua_Integer threads) {
   static const luaL_Reg none[] = {
       {NULL, NULL}
   };
-  const lua_Integer cores = sysconf(_SC_NPROCESSORS_ONLN);
+  const lua_Integer cores = tl_cores_allowed();
   if (threads == 0) threads = cores;
   if (threads < 1 || threads > 1024) luaL_error(L, "threads is %I, must be 1 to 1024", threads);
   bind_class(L, team_class, none, team_close);
@@ -46,7 +46,9 @@ tl_team *bind_team(lua_State *L, lua_Integer threads) {
     team_handle *h = lua_newuserdatauv(L, sizeof *h, 0);
     *h = (team_handle){0};
     luaL_setmetatable(L, team_class);
-    bind_check(L, tl_pool_open((int32_t)threads - 1, 0, &h->pool));
+    tl_placement placement = {.look_on = 0};
+    bind_check(L, tl_cores_place((int32_t)threads, &placement));
+    bind_check(L, tl_pool_open((int32_t)threads - 1, -1, placement.look_on, &h->pool));
     bind_check(L, tl_team_open(h->pool, &h->team));
     lua_rawseti(L, -3, threads);
     lua_pop(L, 1);
