@@ -32,7 +32,8 @@ def step_ms(layout, pin, spin):
         command += fields + ["--stop-at", "25", "--jsonl", log, "--runs", folder]
         environment = dict(os.environ, TL_PIN=pin, TL_SPIN=spin)
         environment.setdefault("TIDELOCK_LUA", "lua")
-        subprocess.run(command, env=environment, check=True, stderr=subprocess.DEVNULL)
+        subprocess.run(command, env=environment, check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with open(log, encoding="utf-8") as lines:
             records = [json.loads(line) for line in lines]
     return statistics.median(r["ms"] for r in records[3:] if "ms" in r)
