@@ -3,6 +3,7 @@
 #include "cores.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,4 +51,10 @@ tl_status tl_cores_pin(pthread_t thread, int32_t place) {
     return tl_fail(TL_ARGUMENT, "a thread cannot be pinned to core %d; TL_PIN=off runs without",
                    core);
   return TL_OK;
+}
+
+void tl_cores_name(pthread_t thread, const char *kind, int32_t number) {
+  char name[16]; /* what the system has room for */
+  snprintf(name, sizeof name, "%s %d", kind, number);
+  pthread_setname_np(thread, name);
 }

@@ -37,4 +37,7 @@ tl_status tl_cores_place(int32_t threads, tl_placement *out);
 /* Lets `thread` run at this place of the calling thread only. Fails when the system refuses. */
 tl_status tl_cores_pin(pthread_t thread, int32_t place);
 
+/* What tools such as top and gdb call the thread: "rank 3", "helper 1". */
+void tl_cores_name(pthread_t thread, const char *kind, int32_t number);
+
 #endif

@@ -184,6 +184,7 @@ static tl_status start_threads(tl_ranks *ranks) {
     if (pthread_create(&ranks->list[i].thread, NULL, rank_main, &ranks->list[i]) != 0)
       TL_TRY_GOTO(status, tl_fail(TL_MEMORY, "the thread of rank %d cannot be started", i), done);
     ranks->list[i].started = 1;
+    tl_cores_name(ranks->list[i].thread, "rank", i);
     if (ranks->placement.pinned) TL_TRY_GOTO(status, tl_cores_pin(ranks->list[i].thread, i), done);
   }
   pthread_mutex_lock(&ranks->mutex);

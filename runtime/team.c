@@ -163,6 +163,7 @@ static tl_status start_helper(tl_pool *pool, int32_t place) {
     return tl_fail(TL_MEMORY, "helper thread %d cannot be started", h->worker);
   }
   pool->helper_count++;
+  tl_cores_name(h->thread, "helper", h->worker);
   return place < 0 ? TL_OK : tl_cores_pin(h->thread, place + h->worker - 1);
 }
 

@@ -10,16 +10,19 @@ local models = require "support.models"
 local ranks, threads = tonumber(arg[1]), tonumber(arg[2])
 local process = math.tointeger(core.files.getpid())
 
-local function mask(thread)
-  local path = ("/proc/%d/task/%d/status"):format(process, thread)
-  return assert(io.open(path)):read("a"):match "Cpus_allowed_list:%s*(%S+)"
+local function read(thread, file)
+  return assert(io.open(("/proc/%d/task/%d/%s"):format(process, thread, file))):read "a"
 end
 
+local function mask(thread) return read(thread, "status"):match "Cpus_allowed_list:%s*(%S+)" end
+
+--- The runtime's own threads, which have names; a sanitizer may have one too.
 local function others()
   local list = {}
   local pipe = assert(io.popen(("ls /proc/%d/task"):format(process)))
   for thread in pipe:lines "n" do
-    if thread ~= process then list[#list + 1] = "thread " .. mask(thread) end
+    local name = read(thread, "comm")
+    if name:find "^rank" or name:find "^helper" then list[#list + 1] = "thread " .. mask(thread) end
   end
   pipe:close()
   table.sort(list)
