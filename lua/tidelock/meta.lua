@@ -424,7 +424,8 @@ function core.files.hostname() end
 ---@return table<string, { current: integer, peak: integer }>
 function core.memory(reset) end
 --- What this program is; simd: the level that kernels run at.
----@return { version: string, compiler: string, simd: "portable"|"avx2"|"avx512" }
+---@return { version: string, compiler: string, simd: "portable"|"avx2"|"avx512",
+---  sanitizer: "none"|"address"|"thread" }
 function core.build() end
 --- Whether Ctrl-C was pressed.
 ---@return boolean
