@@ -193,8 +193,8 @@ tl_status tl_lane_wait(tl_lane *lane, int64_t event) {
   if (lane->failed != 0 && lane->failed <= event) {
     while (lane->done < lane->submitted || lane->watchers > 0)
       pthread_cond_wait(&lane->ended, &lane->mutex);
-    status = tl_fail(lane->status, "call %lld of the lane: %s", (long long)lane->failed,
-                     lane->error);
+    status =
+        tl_fail(lane->status, "call %lld of the lane: %s", (long long)lane->failed, lane->error);
     lane->failed = 0;
   }
   pthread_mutex_unlock(&lane->mutex);
