@@ -4,8 +4,8 @@
 ---     build/tidelock lua tests/gpu/refusals.lua
 ---
 --- The first case of every operator of rowwise_cases.lua, with one operand after the other of
---- another dtype, and of another size. Borders of segments keep their size: they are numbers in
---- memory, which the host alone looks at.
+--- another dtype, and of another size. Borders of segments that do not fit are left out: they are
+--- numbers in memory, which the host alone looks at.
 local core = require "tidelock.core"
 
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."
@@ -36,21 +36,14 @@ end
 
 local seen, passed, failed = {}, 0, 0
 
-local operands = {} -- names of the inputs, by operator
-for _, row in ipairs(core.ops()) do
-  operands[row.name] = {}
-  for name in row.inputs:gmatch "[%w_]+" do table.insert(operands[row.name], name) end
-end
-
 --- Sizes that the host accepts are not tried: there the call would run.
 local function try(case, side, i, wrong)
   local inputs, outputs, attrs, options = case.make()
   local list = side == 1 and inputs or outputs
-  local borders = side == 1 and operands[case.op][i] == "cu"
-  if not list[i] or borders and wrong == other_size then return end
+  if not list[i] then return end
   list[i] = wrong(list[i])
   local host = call(case.op, inputs, outputs, attrs, options, "host")
-  if host == "accepted" then return end
+  if host == "accepted" or host:find("cu_seqlens: ", 1, true) then return end
   local gpu = call(case.op, inputs, outputs, attrs, options, "cuda")
   if host == gpu then
     passed = passed + 1
