@@ -132,17 +132,19 @@ function build.graph(g, m, x, ...)
   return y
 end
 
+--- All dims but the last: a norm has one number for each of these.
+local function outer(x) return { table.unpack(x.dims, 1, #x.dims - 1) } end
+
 function build.rms_norm(g, m, x)
   local y = g:node("rms_norm", { x, gain(g, "gain", width(x), "gain") },
-    { { x.dims, x.dtype }, { { x.dims[1] }, "f32" } }, { eps = m.options.eps })
+    { { x.dims, x.dtype }, { outer(x), "f32" } }, { eps = m.options.eps })
   return y
 end
 
 function build.layer_norm(g, m, x)
   local y = g:node("layer_norm", { x, gain(g, "gain", width(x), "gain"), gain(g, "bias", width(x),
     "bias") },
-    { { x.dims, x.dtype }, { { x.dims[1] }, "f32" }, { { x.dims[1] }, "f32" } },
-      { eps = m.options.eps })
+    { { x.dims, x.dtype }, { outer(x), "f32" }, { outer(x), "f32" } }, { eps = m.options.eps })
   return y
 end
 
@@ -157,6 +159,12 @@ local function parts(g, x, inner, list, with_bias)
     out[i] = part[2]
   end
   return g:linear(x, weights, biases, out, inner)
+end
+
+--- Every head of q or k normalized apart, before it turns; one gain for all heads.
+local function head_norm(m, name, x)
+  local options = { eps = m.options.qk_norm.eps, name = name }
+  return apply(setmetatable({ kind = "rms_norm", options = options, site = m.site }, Module), x)
 end
 
 function build.attention(g, m, x)
@@ -174,6 +182,7 @@ function build.attention(g, m, x)
   local q, k, v = parts(g, x, { dim },
     { { "q", { heads, channels } }, { "k", { kv_heads, channels } },
       { "v", { kv_heads, channels } } }, o.bias)
+  if o.qk_norm then q, k = head_norm(m, "q_norm", q), head_norm(m, "k_norm", k) end
   local rope = o.rope
   if rope ~= false then
     if type(rope) ~= "table" then rope = { base = 10000 } end
