@@ -16,6 +16,11 @@ return function(section, field, required, forms)
     field("dropout", "fraction", "dropout of the embedding", { default = 0 }),
   })
 
+  section("nn.from_hf", "A model from a folder of Hugging Face: config.json and safetensors.", {
+    field("folder", "string", "the folder, from the current one", required { position = 1 }),
+    field("ignore", "list", "fields of config.json that need not be known", { of = "string" }),
+  })
+
   section("nn.attention", "Causal attention inside each segment, with grouped kv heads.", {
     field("heads", "count", "query heads", required()),
     field("kv_heads", "count", "key and value heads; unset: heads"),

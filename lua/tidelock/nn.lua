@@ -5,6 +5,7 @@
 --- A module is named after its kind, a residual branch after its last module; `name` renames, and a
 --- name that starts with "/" is looked up from the root, so that two modules share weights.
 local graph = require "tidelock.graph"
+local hf = require "tidelock.hf"
 local schema = require "tidelock.schema"
 local where = require "tidelock.where"
 
@@ -71,6 +72,18 @@ end
 --- The whole model: embedding, layers, final norm, head.
 function nn.decoder(options)
   return module("decoder", schema.check("nn.decoder", options, where.here()))
+end
+
+--- A model from a Hugging Face folder: nn.from_hf "DIR", or nn.from_hf { "DIR", ignore = { .. } }.
+function nn.from_hf(options)
+  local site = where.here()
+  if type(options) == "string" then options = { options } end
+  local checked = schema.check("nn.from_hf", options, site)
+  local made = checked.folder and hf.open(nn, checked, site, function(text)
+    schema.problem(site, "nn.from_hf", text)
+  end)
+  if not where.context() then schema.raise_if_any() end
+  return module("decoder", made or {})
 end
 
 --- The name that a module takes in its scope; nil for an anonymous graph or a residual.
