@@ -120,7 +120,7 @@ end
 
 ---@param recipe table
 ---@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s,
----  resume: a checkpoint (checkpoint.find), forks: fields that may differ from its run's
+---  resume: a folder or a checkpoint, forks: fields that may differ from its run's
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -138,6 +138,7 @@ function driver.start(recipe, options)
   plan.key, plan.recipe_hash, plan.key_parts = summary.keys(plan, texts[1])
   plan.fields_text = require("tidelock.explain").text(plan, "check")
   local found = options.resume
+  if type(found) == "string" then found = checkpoint.find(found, "start.resume") end
   self.forks = found and checkpoint.check(found, plan, options.forks or {})
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
@@ -383,6 +384,18 @@ function Run:memory()
   }
   counted.beside_bytes = peak.comm + peak.data + peak.scratch + peak.staging
   return counted
+end
+
+--- Writes a checkpoint of the state after the last step to a new folder in `dir`, and waits for it.
+--- `./tl run` does this by itself where the recipe has train.save; a script says when.
+---@param dir string
+---@return string folder # for start { resume = folder } and --resume
+function Run:save(dir)
+  core.files.mkdirs(dir)
+  local written = checkpoint.start(self, dir)
+  written.saver:wait()
+  written.saver:close()
+  return written.folder
 end
 
 function Run:close()
