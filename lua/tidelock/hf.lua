@@ -92,8 +92,7 @@ function hf.open(nn, options, site, report)
   for _, key in ipairs(options.ignore or {}) do ignore[key] = true end
   local values = files.json(path, report)
   local facts = values and config.read(values, {
-    null = core.json.null, ignore = ignore,
-    report = function(text) report(path .. ": " .. text) end,
+    ignore = ignore, report = function(text) report(path .. ": " .. text) end,
   })
   if not facts then return nil end
   local list = names.of(facts)

@@ -5,6 +5,7 @@
 -- Facts say what the modules of nn can say, under one name for all families. What a file says and
 -- no module can do is reported with the field and its value, all of it at once; so are fields that
 -- nobody here knows. Null and absent are the same: what transformers takes then.
+local core = require "tidelock.core"
 local types = require "tidelock.types"
 
 local config = {}
@@ -65,7 +66,7 @@ Reader.__index = Reader
 function Reader:get(key)
   self.read[key] = true
   local value = self.values[key]
-  if value == self.null then return nil end
+  if value == core.json.null then return nil end
   return value
 end
 
@@ -104,7 +105,7 @@ local function read_rope(r, family)
     given = nil
   end
   given = given or {}
-  local inner = setmetatable({ values = given, read = {}, null = r.null, report = function(text)
+  local inner = setmetatable({ values = given, read = {}, report = function(text)
     r.report(name .. "." .. text)
   end }, Reader)
   local theta = r:take("rope_theta", "positive", family.base)
@@ -178,7 +179,7 @@ end
 function Reader:finish(ignored)
   local names = {}
   for key, value in pairs(self.values) do
-    if not self.read[key] and not ignored[key] and value ~= self.null then
+    if not self.read[key] and not ignored[key] and value ~= core.json.null then
       names[#names + 1] = key
     end
   end
@@ -224,7 +225,7 @@ end
 
 --- The facts of a decoded config.json, or nil when something was reported.
 ---@param values table
----@param options { null: any, ignore: table<string, boolean>, report: fun(text: string) }
+---@param options { ignore: table<string, boolean>, report: fun(text: string) }
 ---@return tidelock.HfFacts?
 function config.read(values, options)
   local good = true
@@ -234,7 +235,7 @@ function config.read(values, options)
   end
   local family = check_family(values, report)
   if not family then return nil end
-  local r = setmetatable({ values = values, read = {}, null = options.null, report = report },
+  local r = setmetatable({ values = values, read = {}, report = report },
     Reader)
   local facts = { family = values.model_type, sparse = {}, qk_norm = family.qk_norm or false }
   read_sizes(r, facts, family)
@@ -253,23 +254,37 @@ function config.read(values, options)
   return good and facts or nil
 end
 
---- The config.json of facts, as a table; `dtype` as transformers names it. Fields of `origin`, the
---- file that the model came from, that change nothing of what is computed, are kept.
+--- Fields of a config.json that outlive it: those that change nothing of what is computed.
+function config.kept(values)
+  local kept = {}
+  for key, value in pairs(values) do
+    if indifferent[key] and key ~= "torch_dtype" then kept[key] = value end
+  end
+  kept.intermediate_size = values.intermediate_size
+  return kept
+end
+
+--- The config.json of facts, as a table; `dtype` as transformers names it, `kept` from config.kept.
 ---@param facts tidelock.HfFacts
 ---@param dtype string # "float32"
----@param origin? table
-function config.write(facts, dtype, origin)
+---@param kept? table
+function config.write(facts, dtype, kept)
   local family = config.families[facts.family]
   local out = {
     architectures = { family.class }, model_type = facts.family, dtype = dtype,
     vocab_size = facts.vocab, hidden_size = facts.dim, num_hidden_layers = facts.layers,
-    intermediate_size = facts.hidden, num_attention_heads = facts.heads,
+    intermediate_size = facts.hidden or facts.experts.hidden, num_attention_heads = facts.heads,
     num_key_value_heads = facts.kv_heads, head_dim = facts.head_dim, hidden_act = "silu",
     rms_norm_eps = facts.eps, tie_word_embeddings = facts.tied, attention_dropout = 0.0,
     max_position_embeddings = facts.context, use_cache = true, rope_theta = facts.rope.base,
   }
-  for key, value in pairs(origin or {}) do
-    if indifferent[key] and out[key] == nil and key ~= "torch_dtype" then out[key] = value end
+  for _, key in ipairs { "bos_token_id", "eos_token_id", "pad_token_id" } do
+    out[key] = core.json.null
+  end
+  for key, value in pairs(kept or {}) do
+    if out[key] == nil or key:find "_token_id$" or key == "intermediate_size" then
+      out[key] = value
+    end
   end
   if family.bias then out.attention_bias = facts.attention_bias end
   if family.mlp_bias then out.mlp_bias = facts.mlp_bias end
@@ -288,7 +303,7 @@ end
 function config.write_layers(facts, out)
   local width
   for i = 1, facts.layers do width = width or facts.windows[i] end
-  if facts.family ~= "llama" then out.sliding_window = width end
+  if facts.family ~= "llama" then out.sliding_window = width or core.json.null end
   if facts.qk_norm then out.use_sliding_window = width ~= nil end
   if config.families[facts.family].windows == "layers" then
     out.layer_types = {}
@@ -302,7 +317,7 @@ function config.write_layers(facts, out)
   if facts.family == "mixtral" then return end
   out.num_experts, out.num_local_experts = experts.count, nil
   out.moe_intermediate_size, out.norm_topk_prob = experts.hidden, experts.normalize
-  out.decoder_sparse_step, out.mlp_only_layers = 1, {}
+  out.decoder_sparse_step, out.mlp_only_layers = 1, core.json.array {}
   for i = 1, facts.layers do
     if not facts.sparse[i] then table.insert(out.mlp_only_layers, i - 1) end
   end

@@ -18,7 +18,7 @@ local function json(path) return core.json.decode(assert(core.files.read_all(pat
 
 function hf.facts(folder)
   return config.read(json(folder .. "/config.json"),
-    { null = core.json.null, ignore = {}, report = error })
+    { ignore = {}, report = error })
 end
 
 -- weights by the formula of tests/peers/make_hf.py -----------------------------------------------
