@@ -67,7 +67,33 @@ static tl_status copy_back(tl_cuda *cuda, const operands *o, int32_t first) {
   return check(cuda, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)), "waiting for the GPU");
 }
 
-tl_status tl_call_on_gpu(tl_cuda *cuda, tl_op op, const tl_call *call) {
+/* The shortest of `repeats` runs, between two events on the stream. */
+static tl_status repeat_call(tl_cuda *cuda, tl_op op, const tl_call *queued, int32_t repeats,
+                             double *seconds) {
+  const tl_cuda_api *api = tl_cuda_calls(cuda);
+  void *begin = NULL, *end = NULL;
+  tl_status status = TL_OK;
+  float best = 0;
+  TL_TRY_GOTO(status, check(cuda, api->event_create(&begin, 0), "event"), done);
+  TL_TRY_GOTO(status, check(cuda, api->event_create(&end, 0), "event"), done);
+  for (int32_t i = 0; i < repeats; i++) {
+    float ms = 0;
+    TL_TRY_GOTO(status, check(cuda, api->event_record(begin, tl_cuda_stream(cuda)), "event"), done);
+    TL_TRY_GOTO(status, tl_ops[op].cuda(queued), done);
+    TL_TRY_GOTO(status, check(cuda, api->event_record(end, tl_cuda_stream(cuda)), "event"), done);
+    TL_TRY_GOTO(status, check(cuda, api->event_wait(end), "waiting for the GPU"), done);
+    TL_TRY_GOTO(status, check(cuda, api->event_ms(&ms, begin, end), "time"), done);
+    if (i == 0 || ms < best) best = ms;
+  }
+  *seconds = (double)best / 1000;
+done:
+  if (begin != NULL) api->event_destroy(begin);
+  if (end != NULL) api->event_destroy(end);
+  return status;
+}
+
+tl_status tl_call_on_gpu(tl_cuda *cuda, tl_op op, const tl_call *call, int32_t repeats,
+                         double *seconds) {
   operands o = {.count = 0};
   void *step = NULL;
   tl_status status = TL_OK;
@@ -81,6 +107,7 @@ tl_status tl_call_on_gpu(tl_cuda *cuda, tl_op op, const tl_call *call) {
   queued.in = o.views, queued.out = o.views + call->in_count;
   queued.step = step, queued.team = NULL, queued.cuda = cuda;
   TL_TRY_GOTO(status, tl_ops[op].cuda(&queued), done);
+  if (repeats > 0) TL_TRY_GOTO(status, repeat_call(cuda, op, &queued, repeats, seconds), done);
   TL_TRY_GOTO(status, copy_back(cuda, &o, call->in_count), done);
 done:
   for (int32_t i = 0; i < o.count; i++)

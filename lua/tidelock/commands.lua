@@ -47,6 +47,7 @@ local threads = {
 ---@field name string
 ---@field recipe boolean|"maybe" # takes a recipe and overrides; "maybe": a recipe may be left out
 ---@field topics string[]? # a first word that is one of these chooses a part of the command
+---@field word string? # what a word beside the options is, where there is no recipe: "DIR"
 ---@field about string
 ---@field example string
 ---@field options table[]
@@ -63,6 +64,7 @@ commands.list = {
       { name = "runs", kind = "folder", about = "where run folders are kept; runs/ unless given" },
       { name = "quiet", about = "no header, no table: the summary only" },
       { name = "check", about = "look for NaN and Inf after every instruction" },
+      { name = "eager", about = "GPU: queue instructions one by one, no graph; same bits" },
       { name = "poison", about = "fill memory with NaN before its first use" },
       threads, point,
     },
@@ -96,12 +98,13 @@ commands.list = {
     example = "verify recipes/quickstart.lua",
     options = {
       { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
+      { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
       threads, point,
     },
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "step", "ranks" },
+    topics = { "plan", "matmul", "step", "ranks", "capture" },
     about = "speed of products, a step, planning, ranks",
     example = "bench step --rounds 5",
     options = {
@@ -112,6 +115,30 @@ commands.list = {
       { name = "alone", about = "without peers" },
       threads,
     },
+  },
+  {
+    name = "doctor", recipe = false, module = "tidelock.doctor",
+    about = "what this machine has, what it lacks, and what to do",
+    example = "doctor --selftest",
+    options = {
+      { name = "selftest", about = "prove exp2 and the tensor core's step on what is here" },
+      threads,
+    },
+  },
+  {
+    name = "manifest", recipe = false, module = "tidelock.manifest", word = "OLD",
+    about = "the machine code of the GPU's kernels against kernels/manifest.yaml",
+    example = "manifest --diff row_max_rows build-old/cubins",
+    options = {
+      { name = "update", about = "write kernels/manifest.yaml from this build" },
+      { name = "diff", kind = "text", about = "this kernel's code against OLD, a cubin or a folder" },
+      { name = "scan", about = "only look for forbidden instructions in the machine code" },
+    },
+  },
+  {
+    name = "bundle", recipe = false, module = "tidelock.bundle", word = "DIR",
+    about = "a folder that runs on a machine without packages and network",
+    example = "bundle /tmp/tidelock-bundle", options = {},
   },
   {
     name = "help", recipe = false, about = "this list, or one command: help run",
@@ -214,6 +241,7 @@ end
 ---@field overrides string[] # "layout.tp=2", as written, in order
 ---@field options table # by name, "-" as "_"
 ---@field topic string? # of help and bench
+---@field word string? # of commands that take one
 
 local function is_one_of(word, list)
   for _, item in ipairs(list) do
@@ -242,6 +270,8 @@ function commands.parse(words)
       request.topic = find(commands.outside, word) and word or commands.find(word).name
     elseif command.topics and not request.topic and is_one_of(word, command.topics) then
       request.topic = word
+    elseif command.word and not request.word then
+      request.word = word
     elseif not command.recipe then
       fail("%s: %s is one word too many", command.name, word)
     elseif not request.recipe and not (command.recipe == "maybe" and word:find "=") then
@@ -287,7 +317,8 @@ function commands.help(topic)
     lines[1] = ("./tl %s%s   %s"):format(command.name,
       (command.topics and " [" .. table.concat(command.topics, "|") .. "]" or "")
         .. (command.recipe == "maybe" and " [RECIPE] [key=value ..] [options]"
-          or command.recipe and " RECIPE [key=value ..] [options]" or ""), command.about)
+          or command.recipe and " RECIPE [key=value ..] [options]" or "")
+        .. (command.word and " " .. command.word or ""), command.about)
     option_lines(command, lines)
     lines[#lines + 1] = "  e.g. ./tl " .. command.example
   else

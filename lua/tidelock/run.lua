@@ -170,7 +170,7 @@ local function drive(session, request)
 end
 
 --- The session of a started run: folder, log, screen, and what the machine can do.
-local function new_session(trained, request, begin)
+local function new_session(trained, request, begin, peak)
   local options, plan = request.options, trained.plan
   local records = log.open { options.jsonl } -- first: a wrong name leaves no folder behind
   local folder = runs.open(options.runs or "runs", plan.spec.name, plan.key)
@@ -181,7 +181,7 @@ local function new_session(trained, request, begin)
     last = math.min(plan.spec.train.steps, options.stop_at or math.huge),
     log = records,
     work = flops.of_step(plan.graph, plan.spec.batch),
-    peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads),
+    peak = peak,
     ready_seconds = core.files.seconds() - begin,
   }
 end
@@ -190,12 +190,15 @@ end
 ---@param request tidelock.Request
 ---@return integer # exit status
 function run.command(request)
-  local options, begin = request.options, core.files.seconds()
+  local options, begin, peak = request.options, core.files.seconds(), nil
   local trained <close> = requests.guarded(driver.start, requests.of(request), {
-    threads = options.threads, check = options.check,
+    threads = options.threads, check = options.check, eager = options.eager,
     poison = options.poison and poison_byte or nil,
+    planned = function(plan) -- before the arena takes the memory
+      peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads, plan.spec.device)
+    end,
   })
-  local session = new_session(trained, request, begin)
+  local session = new_session(trained, request, begin, peak)
   local ok, result = pcall(drive, session, request)
   if ok then return result end
   session.screen:close()

@@ -118,7 +118,7 @@ static tl_op check_op(lua_State *L, int arg) {
 
 static void check_options(lua_State *L, int arg) {
   static const char *const names[] = {"step",    "seed",    "sample_base", "scalars",
-                                      "threads", "scratch", "device",      NULL};
+                                      "threads", "scratch", "device",      "repeats", NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -171,8 +171,12 @@ static int core_call(lua_State *L) {
   call.in = read_operands(L, 2, op, 0, call.ints, &call.in_count);
   call.out = read_operands(L, 3, op, 1, call.ints, &call.out_count);
   if (on_gpu(L, 5)) {
-    bind_check(L, tl_call_on_gpu(bind_cuda(L, 0), op, &call));
-    return 0;
+    const int32_t repeats = (int32_t)option_int(L, 5, "repeats");
+    double seconds = 0;
+    bind_check(L, tl_call_on_gpu(bind_cuda(L, 0), op, &call, repeats, &seconds));
+    if (repeats < 1) return 0;
+    lua_pushnumber(L, seconds);
+    return 1;
   }
   call.team = bind_team(L, option_int(L, 5, "threads"));
   if (tl_ops[op].host == NULL) luaL_error(L, "operator %s has no host kernel", tl_ops[op].name);

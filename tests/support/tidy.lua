@@ -13,7 +13,8 @@ local tidy = {}
 local columns_max, lines_max, function_lines_max = 100, 500, 60
 
 local c_base = { status = 1, dtype = 2, view = 3, memory = 4, random = 5, hash = 6, tensor = 7,
-  team = 8, cuda_driver = 9, cuda_images = 9, cuda = 10 }
+  team = 8, cuda_driver = 9, cuda_images = 9, cubin = 9,
+  manifest = 10, cuda = 11 }
 local lua_place = { where = 1, schema = 1, layout = 2, blocks = 2, policy = 2, nn = 2, data = 2,
   recipe = 3, explain = 5, verify = 5, sweep = 5, report = 5, cli = 6 }
 
