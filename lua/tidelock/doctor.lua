@@ -18,7 +18,6 @@
 
 local core = require "tidelock.core"
 local gpus = require "tidelock.gpus"
-local manifest = require "tidelock.manifest"
 local room = require "tidelock.room"
 local selftest = require "tidelock.selftest"
 
@@ -28,13 +27,21 @@ local GIB = 1024 ^ 3
 
 local function gib(bytes) return ("%.1f GiB"):format(bytes / GIB) end
 
+--- All of a file whose size is not known beforehand; "" when it is not there.
+local function read_proc(path)
+  local file = io.open(path, "rb")
+  local text = file and file:read "a" or ""
+  if file then file:close() end
+  return text
+end
+
 --- Variables of the environment that GPUs, NCCL and MPI listen to, "NAME=value", sorted.
 ---@param text? string # of /proc/self/environ
 function doctor.variables(text)
   local found = {}
   local patterns = { "^NCCL_", "^CUDA_", "^NVIDIA_", "^TL_", "^OMPI_MCA_", "^MASTER_ADDR$",
     "^MASTER_PORT$", "^RANK$", "^WORLD_SIZE$", "^LOCAL_RANK$" }
-  for entry in ((text or core.files.read_all "/proc/self/environ" or "") .. "\0"):gmatch "(.-)%z" do
+  for entry in ((text or read_proc "/proc/self/environ") .. "\0"):gmatch "(.-)%z" do
     local name = entry:match "^([%w_]+)="
     for _, pattern in ipairs(patterns) do
       if name and name:find(pattern) then
@@ -49,7 +56,7 @@ end
 
 --- "avx512 (with vbmi and vnni)": what the processor has of what kernels are written for.
 local function levels_text()
-  local info = core.files.read_all "/proc/cpuinfo" or ""
+  local info = read_proc "/proc/cpuinfo"
   local flags = " " .. (info:match "flags%s*:%s*([^\n]+)" or "") .. " "
   local extra = {}
   for _, pair in ipairs { { "avx512_vnni", "vnni" }, { "avx512vbmi", "vbmi" } } do
@@ -61,7 +68,7 @@ local function levels_text()
 end
 
 local function processor()
-  local info = core.files.read_all "/proc/cpuinfo" or ""
+  local info = read_proc "/proc/cpuinfo"
   return info:match "model name%s*:%s*([^\n]+)" or "unknown processor"
 end
 
@@ -83,8 +90,7 @@ local function kernel_lines(add, todo)
   end
   local kernels = 0
   for _, image in ipairs(images) do kernels = kernels + #image.kernels end
-  local verified, own = core.manifest.texts()
-  local complaints, note = manifest.compare(images, { verified = verified, own = own })
+  local complaints, note = gpus.compare(images)
   local verdict = #complaints > 0 and ("%d cubins are refused"):format(#complaints)
     or note and "checked against this build's record only" or "as in kernels/manifest.yaml"
   add("kernels", "%d in %d cubins for %s, by nvcc %s; %s", kernels, #images,

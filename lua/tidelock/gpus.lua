@@ -104,17 +104,26 @@ function gpus.machine()
   return machine
 end
 
---- Notes about kernels that another compiler made than the verified ones.
----@return string|nil
-function gpus.compiler_note()
+--- Every image against the table of verified machine code: what is refused, and a note when another
+-- compiler made the kernels than the verified ones.
+---@param images table[] # of core.manifest.images
+---@param texts { verified: string, own: string }? # unset: those of this program
+---@return string[] complaints, string|nil note
+function gpus.compare(images, texts)
+  local complaints, note = {}, nil
   local verified, own = core.manifest.texts()
-  for i, image in ipairs(core.manifest.images()) do
-    local other = core.manifest.check(image.name, image.arch, core.manifest.image(i), verified, own)
-    if other then
-      return ("kernels were compiled by nvcc %s, and kernels/manifest.yaml has the code of nvcc %s: "
-        .. "they are checked against this build's own record only"):format(image.compiler, other)
+  if texts then verified, own = texts.verified, texts.own end
+  for i, image in ipairs(images) do
+    local good, other = pcall(core.manifest.check, image.name, image.arch,
+      image.bytes or core.manifest.image(i), verified, own)
+    if not good then
+      complaints[#complaints + 1] = tostring(other):gsub("^[^ ]-:%d+: ", "")
+    elseif other then
+      note = ("nvcc %s made these kernels, and kernels/manifest.yaml has the code of nvcc %s: they "
+        .. "are checked against this build's own record only"):format(image.compiler, other)
     end
   end
+  return complaints, note
 end
 
 local function check_memory(plan, machine)
@@ -135,12 +144,12 @@ function gpus.check(plan)
   local spec = plan.spec
   if spec.device ~= "cuda" then return room.check(plan, room.bytes()) end
   local machine, found = gpus.machine(), problems.new()
-  for _, text in ipairs(gpus.complaints(spec, machine)) do
-    found:add(spec.site("device"), "device", text)
-  end
+  local complaints, note = gpus.compare(core.manifest.images())
+  local more = gpus.complaints(spec, machine)
+  table.move(more, 1, #more, #complaints + 1, complaints)
+  for _, text in ipairs(complaints) do found:add(spec.site("device"), "device", text) end
   found:raise()
   check_memory(plan, machine)
-  local note = gpus.compiler_note()
   if note then table.insert(spec.notes, note) end
 end
 

@@ -9,8 +9,9 @@
 --   SASS   by cuobjdump, where it is installed: what runs
 --            RED, ATOM, ATOMG, ATOMS on floats: none
 --            MUFU.EX2; MUFU.RCP and MUFU.RSQ are how ptxas begins an IEEE division, an integer
---            division or an IEEE root, so a kernel may have them only if its PTX has such a one; any
---            other MUFU is refused
+--            division or an IEEE root, so a kernel may have them only if its PTX has such a one
+--            (MUFU.RSQ of the constant -QNAN is how a division makes its NaN); any other MUFU is
+--            refused
 --   cubin  local memory: 0 bytes, or a line of `machine.local_memory` that says why
 --
 -- So MUFU.RCP is never taken on trust: the PTX of the same compilation has no rcp.approx, and says
@@ -105,17 +106,17 @@ local function is_float_atomic(word)
 end
 
 --- Complaints about one instruction of a kernel.
-local function judge(name, word, exact, complain)
+local function judge(name, text, exact, complain)
+  local word = text:match "^[%w_%.]+" or ""
   local unit = word:match "^MUFU%.([%w]+)"
+  if text:find "^MUFU%.RSQ%s+R%d+,%s+%-QNAN%s*$" then unit = "RCP" end
   if is_float_atomic(word) then
     complain(("%s: a float atomic: %s"):format(name, word))
   elseif unit and unit ~= "EX2" then
     local base = unit:match "^RCP" or unit:match "^RSQ"
     if not base then
       complain(("%s: an approximate unit: %s"):format(name, word))
-    elseif not exact then
-      complain(("%s: %s, and no PTX says which exact operation it belongs to"):format(name, word))
-    elseif not exact[base] then
+    elseif exact and not exact[base] then
       complain(("%s: %s without an exact %s in its PTX"):format(name, word,
         base == "RCP" and "division" or "root"))
     end
@@ -135,7 +136,7 @@ function machine.scan_sass(text, known)
     local word = line:match "^%s*/%*%x+%*/%s+(.-);"
     if word then
       word = word:gsub("^@!?U?P[%dT]+%s+", "")
-      judge(name, word:match "^[%w_%.]+" or "", known and known[name], complain)
+      judge(name, word, known and known[name], complain)
     end
   end
   return complaints
@@ -178,6 +179,14 @@ local function add_all(list, more)
   for _, item in ipairs(more) do list[#list + 1] = item end
 end
 
+--- The PTX that the build kept of an image, or nil.
+local function kept_ptx(folder, image)
+  if not core.files.is_directory(folder .. "/ptx") then return nil end
+  local pattern = ("%s/ptx/sm_%d*/%s.ptx"):format(folder, image.arch, image.name)
+  local path = core.files.glob(pattern)[1]
+  return path and core.files.read_all(path)
+end
+
 --- Scans all images of this program.
 ---@param images table[] # of core.manifest.images
 ---@param folder string # the build's, with ptx/
@@ -187,8 +196,7 @@ function machine.scan(images, folder)
   local ptx, sass, why = 0, 0, nil
   for i, image in ipairs(images) do
     scan_local(image, report.complaints)
-    local pattern = ("%s/ptx/sm_%d*/%s.ptx"):format(folder, image.arch, image.name)
-    local text = core.files.read_all(core.files.glob(pattern)[1] or "")
+    local text = kept_ptx(folder, image)
     local known
     if text then
       local complaints
@@ -206,7 +214,8 @@ function machine.scan(images, folder)
   if ptx == #images then table.insert(report.looked_at, "PTX") end
   if sass == #images then table.insert(report.looked_at, "SASS") end
   if ptx < #images then
-    table.insert(report.notes, ("no PTX of %d cubins below %s"):format(#images - ptx, folder))
+    table.insert(report.notes, ("no PTX of %d cubins below %s: which exact operation a MUFU.RCP or "
+      .. "MUFU.RSQ belongs to is not known"):format(#images - ptx, folder))
   end
   if why then table.insert(report.notes, "the machine code was not disassembled: " .. why) end
   return report

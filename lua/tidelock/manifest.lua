@@ -10,6 +10,7 @@
 -- looks for, in machine.lua. A build without cubins has nothing to check, and says so.
 
 local core = require "tidelock.core"
+local gpus = require "tidelock.gpus"
 local machine = require "tidelock.machine"
 
 local manifest = {}
@@ -22,23 +23,6 @@ local function fail(status, format, ...)
   error({ status = status, message = "tidelock: manifest: " .. format:format(...) }, 0)
 end
 
---- Every image against the table; returns the complaints and a note about another compiler.
----@param texts { verified: string, own: string }
-function manifest.compare(images, texts)
-  local complaints, note = {}, nil
-  for i, image in ipairs(images) do
-    local good, other = pcall(core.manifest.check, image.name, image.arch, core.manifest.image(i),
-      texts.verified, texts.own)
-    if not good then
-      complaints[#complaints + 1] = tostring(other):gsub("^.-:%d+: ", "")
-    elseif other then
-      note = ("nvcc %s made these kernels, and %s has those of nvcc %s: nothing was compared but "
-        .. "this build with its own record"):format(image.compiler, file, other)
-    end
-  end
-  return complaints, note
-end
-
 local function count_kernels(images)
   local kernels = 0
   for _, image in ipairs(images) do kernels = kernels + #image.kernels end
@@ -46,8 +30,7 @@ local function count_kernels(images)
 end
 
 local function check(images)
-  local verified, own = core.manifest.texts()
-  local complaints, note = manifest.compare(images, { verified = verified, own = own })
+  local complaints, note = gpus.compare(images)
   for _, text in ipairs(complaints) do say("%s", text) end
   if note then say("%s", note) end
   if #complaints == 0 and not note then

@@ -1,6 +1,6 @@
 /* bind_manifest.c - core.manifest: the machine code in this program, and what it should be.
 **
-**   manifest.images() -> { { name =, arch = 90, bytes =, compiler =, flags =, kernels = { .. } } }
+**   manifest.images() -> { { name =, arch = 90, size =, compiler =, flags =, kernels = { .. } } }
 **   manifest.image(i) -> the cubin as text, from 1
 **   manifest.read(cubin) -> compiler, flags, { { name, sha256, registers, shared, local }, .. }
 **   manifest.texts() -> the verified table, the table of this build
@@ -56,7 +56,7 @@ static int manifest_images(lua_State *L) {
     lua_createtable(L, 0, 5);
     set_text(L, "name", image->name);
     set_integer(L, "arch", image->arch);
-    set_integer(L, "bytes", image->end - image->start);
+    set_integer(L, "size", image->end - image->start);
     set_text(L, "compiler", tool.compiler);
     set_text(L, "flags", tool.flags);
     lua_newtable(L);
