@@ -31,8 +31,7 @@ static tl_status open_cubin(const void *image, int64_t bytes, cubin *out) {
   *out = (cubin){.data = image, .bytes = bytes};
   if (!inside(out, 0, sizeof out->head)) return damaged("its head");
   memcpy(&out->head, image, sizeof out->head);
-  if (memcmp(out->head.e_ident, ELFMAG, SELFMAG) != 0 ||
-      out->head.e_ident[EI_CLASS] != ELFCLASS64)
+  if (memcmp(out->head.e_ident, ELFMAG, SELFMAG) != 0 || out->head.e_ident[EI_CLASS] != ELFCLASS64)
     return tl_fail(TL_DEVICE, "a cubin is damaged: it is no 64-bit ELF file");
   if (out->head.e_shentsize != sizeof(Elf64_Shdr) ||
       !inside(out, out->head.e_shoff, (uint64_t)out->head.e_shnum * sizeof(Elf64_Shdr)))
@@ -48,8 +47,7 @@ static tl_status section_at(const cubin *c, uint32_t index, Elf64_Shdr *out) {
 }
 
 /* The text at `at` of a string section, which ends inside it. */
-static tl_status text_at(const cubin *c, const Elf64_Shdr *strings, uint64_t at,
-                         const char **out) {
+static tl_status text_at(const cubin *c, const Elf64_Shdr *strings, uint64_t at, const char **out) {
   if (at >= strings->sh_size) return damaged("a name");
   const unsigned char *text = c->data + strings->sh_offset + at;
   if (memchr(text, 0, strings->sh_size - at) == NULL) return damaged("a name");

@@ -67,8 +67,8 @@ static tl_status look(const tl_cuda_api *api, side *from, side *to, tl_cuda_link
   int value;
   TL_TRY(tl_cuda_check(api, api->link_can(&value, from->device, to->device), "peers"));
   out->direct = value;
-  TL_TRY(tl_cuda_check(
-      api, api->link_rank(&value, TL_CUDA_LINK_RANK, from->device, to->device), "link"));
+  TL_TRY(tl_cuda_check(api, api->link_rank(&value, TL_CUDA_LINK_RANK, from->device, to->device),
+                       "link"));
   out->rank = value;
   TL_TRY(tl_cuda_check(api, api->context_set(from->context), "context"));
   if (out->direct) {

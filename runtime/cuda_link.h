@@ -9,8 +9,8 @@
 #include "cuda.h"
 
 typedef struct tl_cuda_link {
-  int32_t direct;         /* 1: they reach each other's memory, without the host between */
-  int32_t rank;           /* 0 is the best kind of link of this machine */
+  int32_t direct;          /* 1: they reach each other's memory, without the host between */
+  int32_t rank;            /* 0 is the best kind of link of this machine */
   double bytes_per_second; /* in one direction */
 } tl_cuda_link;
 

@@ -23,9 +23,10 @@ typedef struct writer {
 
 static tl_status write_kernel(void *context, const tl_cubin_kernel *k) {
   const writer *w = context;
-  fprintf(w->to,
-          "- { image: %s, arch: %d, kernel: %s, registers: %d, shared: %d, local: %d, sha256: %s }\n",
-          w->image->name, w->image->arch, k->name, k->registers, k->shared, k->local, k->sha256);
+  fprintf(
+      w->to,
+      "- { image: %s, arch: %d, kernel: %s, registers: %d, shared: %d, local: %d, sha256: %s }\n",
+      w->image->name, w->image->arch, k->name, k->registers, k->shared, k->local, k->sha256);
   return TL_OK;
 }
 
@@ -190,5 +191,6 @@ tl_status tl_manifest_check(const tl_manifest *manifest, const tl_cuda_image *im
     other[0] = '\0';
   TL_TRY(tl_cubin_kernels(image->start, bytes, check_kernel, &c));
   TL_TRY(check_missing(&c));
-  return c.refused == 0 ? TL_OK : complain(&c, own ? "the build's record" : "kernels/manifest.yaml");
+  return c.refused == 0 ? TL_OK
+                        : complain(&c, own ? "the build's record" : "kernels/manifest.yaml");
 }

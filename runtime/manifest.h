@@ -1,19 +1,18 @@
 /* manifest.h - the machine code that was verified, against the machine code that is here.
 **
-**   kernels/manifest.yaml   verified: kept in the repository, changed by ./tl manifest --update only
+**   kernels/manifest.yaml   verified: in the repository, changed by ./tl manifest --update only
 **   the build's record      the same table of the cubins that this build has made
 **
-**   cubin's compiler = the manifest's compiler     every kernel must be as in kernels/manifest.yaml
-**   another compiler                               its code was never compared with anything: kernels
-**                                                  must be as in the build's record, and that is said
+**   cubin's compiler = the manifest's compiler   every kernel must be as in kernels/manifest.yaml
+**   another compiler                             its code was never compared with anything: kernels
+**                                                must be as in the build's record, and it is said
 **
 ** Both texts are YAML with one line for each image and each kernel, so that a change is a diff:
 **
 **   images:
 **   - { image: loss, arch: 90, compiler: "13.0.88", flags: "-arch sm_90a -fmad false" }
 **   kernels:
-**   - { image: loss, arch: 90, kernel: row_max_rows, registers: 24, shared: 1056, local: 0, sha256:
-**       ..}                                                            (on one line)
+**   - { image: loss, arch: 90, kernel: row_max_rows, registers: 24, .., sha256: 2f.. }
 **
 ** A kernel that is changed, missing or new is refused by name before anything runs.
 */

@@ -16,8 +16,8 @@ static tl_status copy_in(tl_cuda *cuda, const void *from, int64_t bytes, void **
 
 static tl_status copy_out(tl_cuda *cuda, const void *from, int64_t bytes, void *to) {
   const tl_cuda_api *api = tl_cuda_calls(cuda);
-  TL_TRY(tl_cuda_check(
-      api, api->copy_out(to, address(from), (size_t)bytes, tl_cuda_stream(cuda)), "copy out"));
+  TL_TRY(tl_cuda_check(api, api->copy_out(to, address(from), (size_t)bytes, tl_cuda_stream(cuda)),
+                       "copy out"));
   return tl_cuda_check(api, api->stream_wait(tl_cuda_stream(cuda)), "waiting for the GPU");
 }
 

@@ -55,7 +55,9 @@ typedef struct draw {
   uint64_t state;
 } draw;
 
-static uint32_t next(draw *d) { return (uint32_t)(tl_mix64(d->state += 0x9e3779b97f4a7c15u) >> 32); }
+static uint32_t next(draw *d) {
+  return (uint32_t)(tl_mix64(d->state += 0x9e3779b97f4a7c15u) >> 32);
+}
 
 /* A bf16 with an exponent of 2^(-range .. range); `mantissa` is or-ed in. */
 static uint16_t number(draw *d, int32_t middle, int32_t range, uint32_t mantissa) {

@@ -35,7 +35,9 @@ end
 
 local function verdict(a, b)
   for i, bits in ipairs(a.bits) do
-    if bits ~= b.bits[i] then return ("step %d differs: %s, %s"):format(i, bits, b.bits[i] or "-") end
+    if bits ~= b.bits[i] then
+      return ("step %d differs: %s, %s"):format(i, bits, b.bits[i] or "-")
+    end
   end
   local one, other = a.run:weights_hash(), b.run:weights_hash()
   if one ~= other then return ("weights differ: %s, %s"):format(one, other) end

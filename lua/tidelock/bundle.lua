@@ -1,6 +1,6 @@
 --- `./tl bundle DIR`: a folder that runs on a machine without packages and without network.
 --
---   DIR/tl                 run, plan, verify, doctor, .. and test; POSIX sh, no other program needed
+--   DIR/tl                 run, plan, verify, doctor, .. and test; POSIX sh, no other program
 --   DIR/build/tidelock     this program, cubins inside; build/support: the programs that specs run
 --   DIR/lua recipes tests docs kernels runtime ..   the tree as it is here
 --   DIR/texts              the licence texts that the quickstart reads, with a note on them
@@ -26,8 +26,8 @@ local everywhere = {
 }
 
 --- What lies in the tree and goes along.
-local tree = { ".busted", ".ci", "CMakeLists.txt", "LICENSE", "README.md", "cmake", "docs", "kernels",
-  "lua", "recipes", "runtime", "tests" }
+local tree = { ".busted", ".ci", "CMakeLists.txt", "LICENSE", "README.md", "cmake", "docs",
+  "kernels", "lua", "recipes", "runtime", "tests" }
 
 local texts_folder = "/usr/share/common-licenses/"
 
@@ -47,10 +47,10 @@ exec "$root/build/tidelock" "$@"
 ]]
 
 local notice = [[
-These are the licence texts that recipes/quickstart.lua trains on, as Debian 12 and Ubuntu 24.04 have
-them below /usr/share/common-licenses, byte for byte: their SHA-256 stand in the recipe. Each says
-itself how it may be copied: the GNU licences, the Artistic License, the Apache License, the Mozilla
-licences and CC0 may be copied verbatim. They are data here; Tidelock's own licence is ../LICENSE.
+The files below texts/ are the licence texts that recipes/quickstart.lua trains on, as Debian 12 and
+Ubuntu 24.04 have them below /usr/share/common-licenses, byte for byte: their SHA-256 stand in the
+recipe. Each may be copied verbatim, as it says itself. Here they are data; Tidelock's own licence
+is LICENSE.
 ]]
 
 local function fail(status, format, ...)
@@ -71,8 +71,8 @@ function bundle.check_needs(path, bytes)
   local needs = elf.needs(bytes)
   for _, library in ipairs(needs.libraries) do
     if not everywhere[library] then
-      fail(1, "%s needs %s, which a machine without packages lacks; build without it (no TL_SANITIZE, "
-        .. "no MPI), then bundle again", path, library)
+      fail(1, "%s needs %s, which a machine without packages lacks; build without it (no "
+        .. "TL_SANITIZE, no MPI), then bundle again", path, library)
     end
   end
   return needs.glibc
@@ -163,7 +163,8 @@ function bundle.write(folder)
   local target = open_target(folder)
   local glibc = copy_program(target)
   for _, name in ipairs(tree) do
-    if core.files.exists(root .. "/" .. name) then copy(root .. "/" .. name, target .. "/" .. name) end
+    local from = root .. "/" .. name
+    if core.files.exists(from) then copy(from, target .. "/" .. name) end
   end
   copy_texts(target)
   rename_texts(target)
@@ -182,8 +183,8 @@ function bundle.command(request)
   local images, out = core.manifest.images(), io.stdout
   out:write(("%s is complete; it needs Linux with glibc %s or later, and nothing else\n"):format(
     request.word, glibc))
-  out:write(#images > 0 and ("kernels    %s of GPU code inside; the driver's libcuda.so.1 comes with "
-    .. "the driver\n"):format(screen.plural(#images, "cubin"))
+  out:write(#images > 0 and ("kernels    %s of GPU code inside; libcuda.so.1 comes with the GPU's "
+    .. "driver\n"):format(screen.plural(#images, "cubin"))
     or "kernels    no GPU code in this build: TL_CUDA=on ./tl bundle takes it along\n")
   out:write(("next       %s/tl run recipes/quickstart.lua%s\n           %s/tl test\n"):format(
     request.word, #images > 0 and " device=cuda" or "", request.word))

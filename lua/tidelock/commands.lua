@@ -131,7 +131,7 @@ commands.list = {
     example = "manifest --diff row_max_rows build-old/cubins",
     options = {
       { name = "update", about = "write kernels/manifest.yaml from this build" },
-      { name = "diff", kind = "text", about = "this kernel's code against OLD, a cubin or a folder" },
+      { name = "diff", kind = "text", about = "a kernel's code against OLD, a cubin or folder" },
       { name = "scan", about = "only look for forbidden instructions in the machine code" },
     },
   },

@@ -82,7 +82,7 @@ local function host_lines(add)
   add("arithmetic", "fma (f32) by the processor; sm_90 (bf16) emulated by it, with a GPU's bits")
 end
 
-local function kernel_lines(add, todo)
+local function kernel_lines(add, to_do)
   local images = core.manifest.images()
   if #images == 0 then
     add("kernels", "none for GPUs in this build")
@@ -95,11 +95,11 @@ local function kernel_lines(add, todo)
     or note and "checked against this build's record only" or "as in kernels/manifest.yaml"
   add("kernels", "%d in %d cubins for %s, by nvcc %s; %s", kernels, #images,
     table.concat(gpus.built_for(images), ", "), images[1].compiler, verdict)
-  if #complaints > 0 then todo("./tl manifest says which kernels are not the verified ones") end
-  if note then todo("%s", note) end
+  if #complaints > 0 then to_do("./tl manifest says which kernels are not the verified ones") end
+  if note then to_do("%s", note) end
 end
 
-local function gpu_lines(add, todo, machine)
+local function gpu_lines(add, to_do, machine)
   local version, why = core.doctor.driver_version()
   if not version then
     add("driver", "%s", why)
@@ -108,11 +108,11 @@ local function gpu_lines(add, todo, machine)
   add("driver", "CUDA %d.%d", version // 1000, version % 1000 // 10)
   for ordinal = 0, machine.count - 1 do
     local facts = machine.facts[ordinal + 1]
-    add("GPU " .. ordinal, "%s, %s, compute capability %d.%d, %d multiprocessors, %s; arithmetic %s",
-      facts.name, facts.pci, facts.major, facts.minor, facts.multiprocessors, gib(facts.memory),
-      table.concat(gpus.arithmetics(facts.major, facts.minor), ", "))
+    add("GPU " .. ordinal, "%s, %s, compute capability %d.%d, %d multiprocessors, %s; arithmetic "
+      .. "%s", facts.name, facts.pci, facts.major, facts.minor, facts.multiprocessors,
+      gib(facts.memory), table.concat(gpus.arithmetics(facts.major, facts.minor), ", "))
     local refusal = #machine.built > 0 and gpus.refusal(ordinal, facts, machine.built, "fma")
-    if refusal then todo("%s", refusal) end
+    if refusal then to_do("%s", refusal) end
   end
   for a = 0, machine.count - 1 do
     for b = 0, machine.count - 1 do
@@ -141,17 +141,17 @@ local function library_lines(add)
 end
 
 --- What to do, for those who want a GPU.
-local function advise(todo, machine)
+local function advise(to_do, machine)
   if machine.count == 0 and #machine.built > 0 then
-    todo("device = \"cuda\": %s", machine.why)
+    to_do("device = \"cuda\": %s", machine.why)
   elseif machine.count > 0 and #machine.built == 0 then
-    todo("this build has no GPU kernels: install the CUDA toolkit 13.0 and run TL_CUDA=on ./tl "
+    to_do("this build has no GPU kernels: install the CUDA toolkit 13.0 and run TL_CUDA=on ./tl "
       .. "doctor")
   end
   for _, name in ipairs { "CUDA_FORCE_PTX_JIT", "NVIDIA_TF32_OVERRIDE" } do
     local value = os.getenv(name)
     if value and value ~= "" and value ~= "0" then
-      todo("unset %s: with it the GPU would compute something else, and is refused", name)
+      to_do("unset %s: with it the GPU would compute something else, and is refused", name)
     end
   end
 end
@@ -171,14 +171,14 @@ function doctor.report()
     end
     lines[#lines + 1] = ("%-11s %s"):format(label, line)
   end
-  local function todo(format, ...) tasks[#tasks + 1] = format:format(...) end
+  local function to_do(format, ...) tasks[#tasks + 1] = format:format(...) end
   host_lines(add)
-  kernel_lines(add, todo)
-  gpu_lines(add, todo, machine)
+  kernel_lines(add, to_do)
+  gpu_lines(add, to_do, machine)
   library_lines(add)
   local variables = doctor.variables()
   if #variables > 0 then add("variables", "%s", table.concat(variables, " ")) end
-  advise(todo, machine)
+  advise(to_do, machine)
   for i, task in ipairs(tasks) do add(i == 1 and "to do" or "", "%s", task) end
   if #tasks == 0 then
     add("to do", "nothing; %s", machine.count > 0 and "device = \"cuda\" will run"

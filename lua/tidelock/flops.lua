@@ -8,8 +8,8 @@
 -- sample counts as one segment, so documents that are packed together make the number high.
 -- Look-ups (embeddings) and elementwise work do not count; a tied head does.
 --
--- mfu = work / time / peak, where the peak is a matrix product measured at start, on the device that
--- the recipe names.
+-- mfu = work / time / peak, where the peak is a matrix product measured at start, on the device
+-- that the recipe names.
 
 local core = require "tidelock.core"
 

@@ -42,8 +42,8 @@ function room.check(plan, bytes, owner)
   found:add(nil, "memory", ("%s fill %s MiB, %s has %s; at the peak of a rank, "
     .. "instruction %d %s (%s), %s; a smaller batch.micro needs less, more tp or pp less for "
     .. "each rank"):format(screen.plural(summary.ranks, "rank"),
-    screen.mib(summary.planned_bytes), owner or "this machine", screen.mib(bytes), peak.at, peak.op, peak.site,
-    table.concat(largest, ", ")))
+    screen.mib(summary.planned_bytes), owner or "this machine", screen.mib(bytes), peak.at,
+    peak.op, peak.site, table.concat(largest, ", ")))
   found:raise()
 end
 

@@ -133,7 +133,10 @@ selftest.checks = {
   { name = "exp2", gpu = true, run = exp2 },
   { name = "steps", gpu = true, run = steps },
   { name = "linear", gpu = true, run = linear },
-  { name = "levels", gpu = false, run = function(c) return selftest.levels(c.blocks or blocks) end },
+  {
+    name = "levels", gpu = false,
+    run = function(context) return selftest.levels(context.blocks or blocks) end,
+  },
 }
 
 --- Runs all checks that this machine can run; `say` gets a line for each.

@@ -74,8 +74,7 @@ static int exp2_sums(lua_State *L) {
   if (on_gpu)
     bind_check(L, tl_selftest_exp2_cuda(bind_cuda(L, 0), (int32_t)first, (int32_t)count, sums));
   else
-    tl_selftest_exp2_host(bind_team(L, threads), (int32_t)first, (int32_t)count,
-                          sums);
+    tl_selftest_exp2_host(bind_team(L, threads), (int32_t)first, (int32_t)count, sums);
   lua_createtable(L, (int)count, 0);
   for (lua_Integer i = 0; i < count; i++) {
     lua_pushinteger(L, (lua_Integer)sums[i]);

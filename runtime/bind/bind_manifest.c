@@ -1,11 +1,11 @@
 /* bind_manifest.c - core.manifest: the machine code in this program, and what it should be.
 **
-**   manifest.images() -> { { name =, arch = 90, size =, compiler =, flags =, kernels = { .. } } }
+**   manifest.images() -> { { name =, arch = 90, size =, compiler =, flags =, kernels = {} }, .. }
 **   manifest.image(i) -> the cubin as text, from 1
 **   manifest.read(cubin) -> compiler, flags, { { name, sha256, registers, shared, local }, .. }
 **   manifest.texts() -> the verified table, the table of this build
-**   manifest.check(name, arch, cubin, verified, own) -> nil, or the other compiler; raises, with the
-**                    names, when kernels are not as the table says
+**   manifest.check(name, arch, cubin, verified, own) -> nil, or the other compiler; raises, with
+**                    the names, when kernels are not as the table says
 */
 #include <string.h>
 
@@ -84,8 +84,7 @@ static int manifest_texts(lua_State *L) {
 static int manifest_check(lua_State *L) {
   size_t bytes;
   char other[32];
-  tl_cuda_image image = {.name = luaL_checkstring(L, 1),
-                         .arch = (int32_t)luaL_checkinteger(L, 2)};
+  tl_cuda_image image = {.name = luaL_checkstring(L, 1), .arch = (int32_t)luaL_checkinteger(L, 2)};
   image.start = (const unsigned char *)luaL_checklstring(L, 3, &bytes);
   image.end = image.start + bytes;
   const tl_manifest manifest = {luaL_checkstring(L, 4), luaL_checkstring(L, 5)};

@@ -1,7 +1,8 @@
 /* bind_op.c - calls one host kernel from Lua, and lists the operators.
 **
 **     core.call("rms_norm", { x, gain }, { y, rstd }, { eps = 1e-5 } [, { step =, seed =,
-**               sample_base =, scalars = { .. }, threads = n, scratch = byte }])
+**               sample_base =, scalars = { .. }, threads = n, scratch = byte,
+**               device = "cuda", repeats = n }]) -> with repeats: seconds on the device
 **
 **     core.ops() -> list of { name, inputs, outputs, ints, floats, gradient, traits, host }
 **

@@ -32,7 +32,7 @@ describe("the command line", function()
     assert.equal(2, problem.status)
     has(problem.message, "rnu: no such command; did you mean run?")
     has(raised(commands.parse, { "run", recipe, "--stopat", "3" }).message,
-      "no option --stopat; did you mean --stop-at?; run has --check, --jsonl")
+      "no option --stopat; did you mean --stop-at?; run has --check, --eager")
     has(raised(commands.parse, { "run", recipe, "--tensor-model-parallel-size", "2" }).message,
       "no option --tensor-model-parallel-size; in the recipe, write layout = { tp = .. }; or as")
   end)
@@ -286,6 +286,8 @@ describe("with a driver that pretends", function()
 
   it("run hands its options to the driver", function()
     run("--stop-at", "1", "--threads", "2", "--poison", "--check")
+    assert.equal("function", type(world.options.planned))
+    world.options.planned = nil
     assert.same({ threads = 2, poison = 255, check = true }, world.options)
   end)
 
@@ -308,7 +310,7 @@ describe("with a driver that pretends", function()
     end
     status, text = call("verify", recipe)
     assert.equal(1, status)
-    has(text, "differs from the head of its column at step 2: loss 3ffffffe | 3fffffff")
+    has(text, "differs from the head of its dtype at step 2: loss 3ffffffe | 3fffffff")
     has(text, "29 equal, 1 differ, 0 not run")
   end)
 end)
