@@ -48,6 +48,7 @@ if(with_cuda)
         COMMAND ${TL_NVCC} -cubin -std=c++17 --fmad=false -Xptxas --warn-on-spills
                 -I ${CMAKE_SOURCE_DIR} --keep --keep-dir ${CMAKE_BINARY_DIR}/ptx/sm_${arch}
                 -gencode arch=compute_${arch},code=sm_${arch} -o ${cubin} ${source}
+        COMMAND sh -c "rm -f ${CMAKE_BINARY_DIR}/ptx/sm_${arch}/${name}.*[!x]"
         DEPENDS ${source} ${cuda_headers}
         COMMENT "cubin ${name} for sm_${arch}"
         VERBATIM)
@@ -94,3 +95,4 @@ add_custom_command(
   DEPENDS record ${TL_CUBINS}
   COMMENT "record of the machine code"
   VERBATIM)
+add_custom_target(machine_code DEPENDS ${record} ${TL_CUBINS})

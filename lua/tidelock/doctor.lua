@@ -39,8 +39,10 @@ end
 ---@param text? string # of /proc/self/environ
 function doctor.variables(text)
   local found = {}
-  local patterns = { "^NCCL_", "^CUDA_", "^NVIDIA_", "^TL_", "^OMPI_MCA_", "^MASTER_ADDR$",
-    "^MASTER_PORT$", "^RANK$", "^WORLD_SIZE$", "^LOCAL_RANK$" }
+  local patterns = { "^NCCL_", "^CUDA_VISIBLE_DEVICES$", "^CUDA_DEVICE_ORDER$",
+    "^CUDA_LAUNCH_BLOCKING$", "^CUDA_MODULE_LOADING$", "^CUDA_FORCE_PTX_JIT$",
+    "^NVIDIA_TF32_OVERRIDE$", "^TL_", "^OMPI_MCA_", "^MASTER_ADDR$", "^MASTER_PORT$", "^RANK$",
+    "^WORLD_SIZE$", "^LOCAL_RANK$" }
   for entry in ((text or read_proc "/proc/self/environ") .. "\0"):gmatch "(.-)%z" do
     local name = entry:match "^([%w_]+)="
     for _, pattern in ipairs(patterns) do

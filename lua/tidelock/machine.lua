@@ -38,16 +38,15 @@ function machine.root()
     :gsub("/lua/tidelock/machine%.lua$", ""))
 end
 
---- The path of a tool of the CUDA toolkit; nil where it is not installed.
-function machine.tool(name)
-  local chosen = os.getenv("TL_" .. name:upper())
-  if chosen then return chosen end
-  local folders = {}
-  for folder in (os.getenv "PATH" or ""):gmatch "[^:]+" do folders[#folders + 1] = folder end
-  folders[#folders + 1] = "/usr/local/cuda/bin"
-  for _, folder in ipairs(folders) do
-    if core.files.exists(folder .. "/" .. name) then return folder .. "/" .. name end
-  end
+--- The toolkit's cuobjdump: TL_CUOBJDUMP, on the path, or where CUDA is installed; else nil.
+local function disassembler()
+  local chosen = os.getenv "TL_CUOBJDUMP"
+  if chosen and chosen ~= "" then return chosen end
+  local pipe = assert(io.popen "command -v cuobjdump 2>/dev/null")
+  local found = pipe:read "l"
+  pipe:close()
+  local usual = "/usr/local/cuda/bin/cuobjdump"
+  return found or core.files.exists(usual) and usual or nil
 end
 
 -- PTX ---------------------------------------------------------------------------------------------
@@ -131,9 +130,11 @@ function machine.scan_sass(text, known)
     seen[line] = true
   end
   for line in text:gmatch "[^\n]+" do
-    local starts = line:match "^%s*Function : ([%w_$]+)"
+    local starts = line:find("Function :", 1, true) and line:match "Function : ([%w_$]+)"
     if starts then name = starts end
-    local word = line:match "^%s*/%*%x+%*/%s+(.-);"
+    local asks = line:find("MUFU", 1, true) or line:find("ATOM", 1, true)
+      or line:find("RED", 1, true) -- the others need no closer look
+    local word = asks and line:match "^%s*/%*%x+%*/%s+(.-);"
     if word then
       word = word:gsub("^@!?U?P[%dT]+%s+", "")
       judge(name, word, known and known[name], complain)
@@ -159,9 +160,10 @@ local function run_tool(tool, arguments, bytes)
 end
 
 local function disassemble(bytes, kernel)
-  local tool = machine.tool "cuobjdump"
+  local tool = disassembler()
   if not tool then
-    return nil, "cuobjdump is not installed; it comes with the CUDA toolkit (cuda-cuobjdump)"
+    return nil, "cuobjdump is not installed; it comes with the CUDA toolkit, or TL_CUOBJDUMP names "
+      .. "one"
   end
   return run_tool(tool, kernel and "-sass -fun " .. kernel or "-sass", bytes)
 end

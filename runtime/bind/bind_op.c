@@ -118,8 +118,8 @@ static tl_op check_op(lua_State *L, int arg) {
 }
 
 static void check_options(lua_State *L, int arg) {
-  static const char *const names[] = {"step",    "seed",    "sample_base", "scalars",
-                                      "threads", "scratch", "device",      "repeats", NULL};
+  static const char *const names[] = {"step",    "seed",   "sample_base", "scalars", "threads",
+                                      "scratch", "device", "repeats",     NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);

@@ -13,7 +13,7 @@ local summaries = require "tidelock.summary"
 local tl = require "tidelock"
 local nn = tl.nn
 
-local share, device = tonumber(arg[1]) or 0.98, arg[2] or "cuda"
+local share, device = tonumber(arg[1]) or 0.981, arg[2] or "cuda"
 local MIB = 1024 * 1024
 
 local function layer()

@@ -72,12 +72,12 @@ describe("on a GPU #gpu", function()
 
   on_gpu("a plan that is larger than the GPU is refused before it starts", function()
     local recipe = tl.load("recipes/quickstart.lua"):with(golden.with_own_text {
-      device = "cuda", ["batch.samples"] = 1 << 20, ["batch.micro"] = 1 << 20,
+      device = "cuda", ["batch.micro"] = 16, ["batch.length"] = 1 << 19,
     })
     local good, problem = pcall(driver.start, recipe)
     assert.is_false(good)
     assert.equal(2, problem.status)
-    assert.is_truthy(problem.message:find "GPU 0 %(.*%) has .* MiB" , problem.message)
+    assert.matches("MiB, GPU 0 %(.-%) has [%d.]+; at the peak of a rank", problem.message)
   end)
 
   on_gpu("times of an operator are taken on the device", function()
