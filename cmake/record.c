@@ -37,7 +37,9 @@ static tl_status write_record(const char *path, int count, char **files) {
   for (int i = 0; i < count; i++) TL_TRY(read_image(files[i], &images[i]));
   TL_TRY(tl_manifest_record(images, count, &text));
   FILE *to = fopen(path, "w");
-  if (to == NULL || fputs(text, to) < 0 || fclose(to) != 0)
+  const int written = to != NULL && fputs(text, to) >= 0;
+  free(text);
+  if (to == NULL || fclose(to) != 0 || !written)
     return tl_fail(TL_IO, "%s cannot be written", path);
   return TL_OK;
 }

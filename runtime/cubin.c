@@ -39,10 +39,16 @@ static tl_status open_cubin(const void *image, int64_t bytes, cubin *out) {
   return TL_OK;
 }
 
+/* A section that takes no room in the file (shared memory) gets sh_size 0, so that nobody reads it;
+** its size is then in sh_entsize, which such a section has no use for. */
 static tl_status section_at(const cubin *c, uint32_t index, Elf64_Shdr *out) {
   if (index >= c->head.e_shnum) return damaged("a section");
   memcpy(out, c->data + c->head.e_shoff + (uint64_t)index * sizeof *out, sizeof *out);
-  if (out->sh_type == SHT_NOBITS || inside(c, out->sh_offset, out->sh_size)) return TL_OK;
+  if (out->sh_type == SHT_NOBITS) {
+    out->sh_entsize = out->sh_size;
+    out->sh_offset = out->sh_size = 0;
+  }
+  if (inside(c, out->sh_offset, out->sh_size)) return TL_OK;
   return damaged("a section");
 }
 
@@ -156,7 +162,6 @@ static void hash_section(const cubin *c, const Elf64_Shdr *section, const char *
   const int length =
       snprintf(head, sizeof head, "%s %llu\n", kind, (unsigned long long)section->sh_size);
   SHA256Update(hash, (const uint8_t *)head, (size_t)length);
-  if (section->sh_type == SHT_NOBITS) return;
   if (strcmp(kind, ".nv.info") == 0)
     hash_info(c, section, hash);
   else
@@ -190,7 +195,7 @@ static tl_status hash_kernel(const cubin *c, tl_cubin_kernel *k) {
   SHA256End(&hash, k->sha256);
   snprintf(wanted, sizeof wanted, ".nv.shared.%s", k->name);
   TL_TRY(find_section(c, wanted, &section, &found));
-  k->shared = found ? (int32_t)section.sh_size : 0;
+  k->shared = found ? (int32_t)section.sh_entsize : 0;
   return read_limits(c, k);
 }
 

@@ -1,8 +1,7 @@
 /* bind_op.c - calls one host kernel from Lua, and lists the operators.
 **
 **     core.call("rms_norm", { x, gain }, { y, rstd }, { eps = 1e-5 } [, { step =, seed =,
-**               sample_base =, scalars = { .. }, threads = n, scratch = byte,
-**               device = "cuda", repeats = n }]) -> with repeats: seconds on the device
+**               sample_base =, scalars = { .. }, threads = n, scratch = byte }])
 **
 **     core.ops() -> list of { name, inputs, outputs, ints, floats, gradient, traits, host }
 **
@@ -172,11 +171,12 @@ static int core_call(lua_State *L) {
   call.in = read_operands(L, 2, op, 0, call.ints, &call.in_count);
   call.out = read_operands(L, 3, op, 1, call.ints, &call.out_count);
   if (on_gpu(L, 5)) {
-    const int32_t repeats = (int32_t)option_int(L, 5, "repeats");
-    double seconds = 0;
-    bind_check(L, tl_call_on_gpu(bind_cuda(L, 0), op, &call, repeats, &seconds));
-    if (repeats < 1) return 0;
-    lua_pushnumber(L, seconds);
+    const int64_t repeats = option_int(L, 5, "repeats");
+    float ms = 0;
+    luaL_argcheck(L, repeats >= 0 && repeats <= INT32_MAX, 5, "repeats is not a count");
+    bind_check(L, tl_call_on_gpu(bind_cuda(L, 0), op, &call, (int32_t)repeats, &ms));
+    if (repeats == 0) return 0;
+    lua_pushnumber(L, ms);
     return 1;
   }
   call.team = bind_team(L, option_int(L, 5, "threads"));

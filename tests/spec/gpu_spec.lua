@@ -83,9 +83,9 @@ describe("on a GPU #gpu", function()
   on_gpu("times of an operator are taken on the device", function()
     local x <close> = core.tensor("f32", { 512, 512 }):fill(0.5)
     local y <close> = core.tensor("f32", { 512, 512 })
-    local seconds = core.call("linear", { x, x }, { y }, { parts = 1, biases = 0, leaves = 1 },
+    local ms = core.call("linear", { x, x }, { y }, { parts = 1, biases = 0, leaves = 1 },
       { device = "cuda", repeats = 3 })
-    assert.is_true(seconds > 0 and seconds < 1)
+    assert.is_true(ms > 0 and ms < 1000)
   end)
 
   if why then pending(("%d tests need one: %s"):format(left_out, why)) end
