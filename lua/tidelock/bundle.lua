@@ -80,7 +80,6 @@ end
 
 --- The folder to write to: new, or empty.
 local function open_target(folder)
-  if not folder then fail(2, "a folder is missing; e.g. ./tl bundle /tmp/tidelock-bundle") end
   local names = core.files.is_directory(folder) and core.files.list(folder) or {}
   if #names > 0 or core.files.exists(folder) and not core.files.is_directory(folder) then
     fail(2, "%s exists and is not empty; give a new folder", folder)
@@ -179,15 +178,15 @@ end
 ---@param request tidelock.Request
 ---@return integer # exit status
 function bundle.command(request)
-  local glibc = bundle.write(request.word)
+  local glibc = bundle.write(request.words[1])
   local images, out = core.manifest.images(), io.stdout
   out:write(("%s is complete; it needs Linux with glibc %s or later, and nothing else\n"):format(
-    request.word, glibc))
+    request.words[1], glibc))
   out:write(#images > 0 and ("kernels    %s of GPU code inside; libcuda.so.1 comes with the GPU's "
     .. "driver\n"):format(screen.plural(#images, "cubin"))
     or "kernels    no GPU code in this build: TL_CUDA=on ./tl bundle takes it along\n")
   out:write(("next       %s/tl run recipes/quickstart.lua%s\n           %s/tl test\n"):format(
-    request.word, #images > 0 and " device=cuda" or "", request.word))
+    request.words[1], #images > 0 and " device=cuda" or "", request.words[1]))
   return 0
 end
 

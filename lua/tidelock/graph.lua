@@ -352,7 +352,7 @@ function Graph:cast(x, dtype)
   return self:node("cast", { x }, { { x.dims, dtype } })
 end
 
---- Loss of each target token: log(sum(exp(z))) - z[target], f32 (tokens); 0 where there is no
+--- Loss of each target token: log(sum(exp(z))) - z[target], f32 (tokens); 0 for those without a
 --- target.
 function Graph:cross_entropy(logits, targets, options)
   options = options or {}
@@ -415,7 +415,8 @@ function graph.face(g)
     __index = function(_, key)
       local method = Graph[key]
       if type(method) ~= "function" then
-        fail(g, string.format("graphs have no operator %s", tostring(key)))
+        fail(g, string.format("graphs have no operator %s; docs/recipes.md has all, in Graphs "
+          .. "written by hand", tostring(key)))
       end
       return function(...)
         check_operands(g, key, ...)

@@ -112,14 +112,14 @@ end
 ---@return integer # exit status
 function manifest.command(request)
   local options, images = request.options, core.manifest.images()
-  if request.word and not options.diff then
-    fail(2, "%s is one word too many; --diff KERNEL OLD takes one", request.word)
+  if request.words[1] and not options.diff then
+    fail(2, "%s is one word too many; --diff KERNEL OLD takes one", request.words[1])
   end
   if #images == 0 then
     fail(2, "this build has no GPU kernels; where nvcc is: TL_CUDA=on ./tl manifest")
   end
   if options.update then return update() end
-  if options.diff then return diff(images, options.diff, request.word) end
+  if options.diff then return diff(images, options.diff, request.words[1]) end
   local found = options.scan and 0 or check(images)
   return found + scan(images) == 0 and 0 or 1
 end

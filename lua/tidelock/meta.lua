@@ -242,7 +242,8 @@ function Data:targets(step, samples_global, first, samples) end
 ---@return string # 16 hex digits: equal sources give equal samples
 function Data:fingerprint() end
 ---@return { files: integer, documents: integer, tokens: integer, bytes: integer,
----  samples_per_epoch: integer }
+---  samples_per_epoch: integer, token_max: integer, beyond_file: integer?,
+---  beyond_position: integer?, beyond_token: integer? } # beyond_*: the first token that is no id
 function Data:about() end
 function Data:close() end
 
@@ -275,8 +276,17 @@ function Weights:names() end
 ---@return integer[]? shape
 function Weights:look(name) end
 ---@param name string
+---@param widen? "f32" # F16 and F8 can be read in no other way
 ---@return tidelock.Tensor
-function Weights:read(name) end
+function Weights:read(name, widen) end
+---@param name string # of a tensor of 1 or 2 dims
+---@param row integer # from 0
+---@param rows integer # +0 past the last row of the tensor
+---@param col? integer # from 0
+---@param cols? integer
+---@param widen? "f32"
+---@return tidelock.Tensor # (rows, cols)
+function Weights:slice(name, row, rows, col, cols, widen) end
 ---@return table<string, string>
 function Weights:metadata() end
 function Weights:close() end
@@ -287,9 +297,51 @@ core.weights = {}
 ---@return string? message
 function core.weights.open(path) end
 ---@param path string
----@param tensors table[] # { name =, tensor = } or { name =, parts =, dim = }
+---@param tensors table[] # { name =, tensor = }, { name =, parts =, dim = } or
+---  { name =, file = tidelock.Weights, entry = its name there, dtype = "BF16" }
 ---@param metadata table<string, string>
 function core.weights.write(path, tensors, metadata) end
+
+---@class tidelock.Tokenizer
+local Tokenizer = {}
+---@param text string # any bytes
+---@param template? boolean # with what the file puts around a text, such as <s>
+---@param plain? boolean # "<s>" inside the text is three characters
+---@return integer[]
+function Tokenizer:encode(text, template, plain) end
+---@param ids integer[]
+---@param keep_special? boolean
+---@return string # of all ids; special tokens are left out
+function Tokenizer:decode(ids, keep_special) end
+---@param id integer
+---@return string bytes
+---@return boolean special
+function Tokenizer:token(id) end
+---@param content string
+---@return integer? id # of an added token
+function Tokenizer:added(content) end
+---@return integer # one more than the largest id
+function Tokenizer:vocab() end
+function Tokenizer:close() end
+
+---@param path string # "bytes", a tokenizer.json, or a folder
+---@return tidelock.Tokenizer?
+---@return string? message
+function core.tokenizer(path) end
+
+---@class tidelock.Saver # a folder that is being written in the background
+local Saver = {}
+---@return boolean
+function Saver:busy() end
+--- Waits; raises what failed.
+function Saver:wait() end
+function Saver:close() end
+
+---@param folder string # must not exist yet
+---@param files table[] # { name =, tensors = as core.weights.write takes them, metadata = }
+---@param texts table[] # { name =, text = }
+---@return tidelock.Saver
+function core.saver(folder, files, texts) end
 
 -- JSON, YAML, files, the machine ------------------------------------------------------------------
 
@@ -361,6 +413,9 @@ function core.files.sleep(seconds) end
 function core.files.getpid() end
 ---@return string
 function core.files.hostname() end
+---@param folder string
+---@return userdata? # claims the folder until it is closed; nil: another process has it
+function core.files.lock(folder) end
 
 --- Bytes of each kind of memory; with `reset`, peaks start again afterwards.
 ---@param reset? boolean
@@ -420,8 +475,9 @@ function core.doctor.exp2(device, first, count, threads) end
 function core.doctor.steps(device, pattern, seed, tiles) end
 ---@return string[]
 function core.doctor.patterns() end
---- Whether Ctrl-C was pressed.
----@return boolean
+--- From here on the first SIGINT, SIGTERM or SIGHUP only sets a flag; the second ends the process.
+function core.catch_interrupts() end
+---@return false|"SIGINT"|"SIGTERM"|"SIGHUP" # what came since
 function core.interrupted() end
 
 return core

@@ -267,8 +267,9 @@ end
 ---@param request tidelock.Request
 ---@return integer # exit status
 function verify.command(request)
-  local begin, matrix = core.files.seconds(), new_matrix(request)
+  local begin, matrix, stopped = core.files.seconds(), new_matrix(request), false
   local spec, known_as = as_written(request)
+  core.catch_interrupts()
   local rows, width, titles = verify.rows(spec), 20, {}
   for _, row in ipairs(rows) do width = math.max(width, #row.label) end
   for i, column in ipairs(matrix.columns) do
@@ -280,10 +281,15 @@ function verify.command(request)
   for _, row in ipairs(rows) do
     local cells = fill_row(matrix, request, row)
     say((("  %-" .. width .. "s  %s"):format(row.label, cells):gsub("%s+$", "")))
-    if core.interrupted() then break end
+    if core.interrupted() then
+      stopped = true
+      say "stopped by a signal: the rows above are not all"
+      break
+    end
   end
   conclude(matrix, core.files.seconds() - begin)
-  return verdict(matrix)
+  if matrix.differ > 0 or not stopped then return verdict(matrix) end
+  return requests.stopped
 end
 
 return verify

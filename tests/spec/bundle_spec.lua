@@ -126,6 +126,6 @@ describe("a bundle", function()
     assert.matches("exists and is not empty", text)
     text, status = support.run "bundle"
     assert.equal(2, status)
-    assert.matches("a folder is missing; e.g. %./tl bundle", text)
+    assert.matches("DIR is missing; e.g. %./tl bundle", text)
   end)
 end)
