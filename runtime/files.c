@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sha2.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -336,13 +335,6 @@ void tl_file_unlock(int32_t *lock) {
 }
 
 /* ---- machine ---- */
-
-int32_t tl_machine_cpus(void) {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  const long online = sysconf(_SC_NPROCESSORS_ONLN);
-  return online > 0 ? (int32_t)online : 1;
-}
 
 int32_t tl_machine_columns(void) {
   struct winsize size;

@@ -74,7 +74,6 @@ void tl_writer_abandon(tl_writer *writer);     /* removes what was written; twic
 tl_status tl_file_lock(const char *folder, int32_t *out);
 void tl_file_unlock(int32_t *lock); /* twice is fine */
 
-int32_t tl_machine_cpus(void);         /* that this process may run on, at least 1 */
 int32_t tl_machine_columns(void);      /* of the terminal at stderr; 0 when there is none */
 double tl_machine_seconds(void);       /* monotonic, from an arbitrary start */
 void tl_machine_sleep(double seconds); /* at least this long, also when signals arrive */

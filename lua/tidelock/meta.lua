@@ -94,6 +94,33 @@ function core.assemble(dtype, shape, pieces) end
 ---  threads?: integer, scratch?: integer, device?: "host"|"cuda", repeats?: integer }
 ---@return number? # with repeats: milliseconds of one of as many runs on the GPU
 function core.call(op, inputs, outputs, numbers, options) end
+
+---@class tidelock.Lane # calls in order on a thread of their own, while Lua goes on
+local Lane = {}
+--- As core.call, without threads, scratch and device. A tensor that it writes is read after a wait.
+---@param op string
+---@param inputs (tidelock.Tensor|false)[]
+---@param outputs (tidelock.Tensor|false)[]
+---@param numbers? table<string, number|number[]>
+---@param options? { step?: integer, seed?: integer, sample_base?: integer, scalars?: number[] }
+---@return integer event # calls of this lane so far
+function Lane:call(op, inputs, outputs, numbers, options) end
+--- What follows begins after that event of the other lane; counts as a call.
+---@param other tidelock.Lane
+---@param event integer
+function Lane:after(other, event) end
+--- Until the event, or all that was called, has passed; raises what failed, once. Calls behind a
+--- failed one have been skipped.
+---@param event? integer
+function Lane:wait(event) end
+---@return integer # calls that have ended
+function Lane:done() end
+--- Waits for the call that runs and skips the others; does not report a failure.
+function Lane:close() end
+---@param threads? integer # workers of its calls, 1 unless given
+---@return tidelock.Lane
+function core.lane(threads) end
+
 ---@class tidelock.Op
 ---@field name string
 ---@field inputs string
@@ -105,6 +132,37 @@ function core.call(op, inputs, outputs, numbers, options) end
 ---@field host boolean # has a host kernel
 ---@return tidelock.Op[]
 function core.ops() end
+---@class tidelock.Group # thread ranks that run collectives; entry i + 1 of both lists is rank i's
+local Group = {}
+---@param inputs tidelock.Tensor[] # (outer, piece)
+---@param outputs tidelock.Tensor[] # (outer, n, piece)
+---@param options? { outer?: integer }
+function Group:all_gather(inputs, outputs, options) end
+---@param inputs tidelock.Tensor[] # (outer, n, piece) f32
+---@param outputs tidelock.Tensor[] # (outer, piece) f32
+---@param options? { outer?: integer }
+function Group:reduce_scatter(inputs, outputs, options) end
+--- The tree over ranks; outputs may be inputs, as in the next two.
+---@param inputs tidelock.Tensor[] # f32
+---@param outputs tidelock.Tensor[]
+function Group:all_reduce(inputs, outputs) end
+---@param inputs tidelock.Tensor[] # f32
+---@param outputs tidelock.Tensor[]
+function Group:all_reduce_max(inputs, outputs) end
+---@param inputs tidelock.Tensor[] # i64
+---@param outputs tidelock.Tensor[]
+function Group:all_reduce_count(inputs, outputs) end
+---@param inputs tidelock.Tensor[]
+---@param outputs tidelock.Tensor[]
+---@param options? { root?: integer }
+function Group:broadcast(inputs, outputs, options) end
+function Group:barrier() end
+---@return integer
+function Group:size() end
+function Group:close() end
+---@param ranks integer
+---@return tidelock.Group
+function core.group(ranks) end
 --- One collective over thread ranks, by hand: entry i + 1 of both lists is rank i's.
 ---@param name string
 ---@param inputs tidelock.Tensor[]
@@ -422,7 +480,8 @@ function core.files.lock(folder) end
 ---@return table<string, { current: integer, peak: integer }>
 function core.memory(reset) end
 --- What this program is; simd: the level that kernels run at.
----@return { version: string, compiler: string, simd: "portable"|"avx2"|"avx512" }
+---@return { version: string, compiler: string, simd: "portable"|"avx2"|"avx512",
+---  sanitizer: "none"|"address"|"thread" }
 function core.build() end
 
 core.manifest = {}

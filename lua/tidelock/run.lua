@@ -41,6 +41,7 @@ end
 ---@field screen table
 ---@field log table
 ---@field folder table # of runs.lua
+---@field terms string[] # names of the extra losses
 ---@field work number # floating-point operations of a step
 ---@field peak number|nil # floating-point operations a second
 
@@ -50,6 +51,7 @@ local function record_of(session, step, elapsed)
     step = step.step, loss = step.loss, loss_bits = screen.bits(step.loss_bits),
     grad_norm = step.grad_norm, grad_norm_bits = screen.bits(step.grad_norm_bits),
     lr = step.lr, tokens = step.tokens, ms = step.ms, watch = step.watch,
+    losses = step.losses, losses_bits = step.losses_bits,
     tokens_per_s = step.tokens / (step.ms / 1000),
     bytes = session.run:memory().peak_bytes,
     eta = (session.last - step.step) * elapsed / (step.step - session.first + 1),
@@ -97,6 +99,8 @@ local function train(session)
     last = record
     if screen.shows(step.step, stop and step.step or session.last, every, show.terminal) then
       show:print(screen.row(record, show.width()))
+      local extra = screen.losses(session.terms, record)
+      if extra then show:print(extra) end
     end
     evaluate(session, record)
     session.log:write(record)
@@ -274,9 +278,10 @@ local function new_session(trained, request, begin, found, peak)
     records:write(record, #records.files)
     folder:compare(record)
   end
-  local parent = trained.forks and { key = found.state.key, step = found.state.step }
+  local parent, terms = trained.forks and { key = found.state.key, step = found.state.step }, {}
+  for i, term in ipairs(plan["local"].terms) do terms[i] = term.name end
   return {
-    run = trained, plan = plan, screen = show, folder = folder,
+    run = trained, plan = plan, screen = show, folder = folder, terms = terms,
     first = found and found.state.step + 1 or 1,
     last = math.min(plan.spec.train.steps, options.stop_at or math.huge), saves = saves,
     parent = parent or found and found.state.parent, log = records,

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../cores.h"
 #include "../files.h"
 #include "bind.h"
 
@@ -160,7 +161,7 @@ static int files_sha256(lua_State *L) {
 }
 
 static int files_cpu_count(lua_State *L) {
-  lua_pushinteger(L, tl_machine_cpus());
+  lua_pushinteger(L, tl_cores_allowed());
   return 1;
 }
 

@@ -347,9 +347,39 @@ describe("recipes/", function()
   end)
 end)
 
+describe("docs/operations.md", function()
+  it("shows lines for the REPL that print what stands behind them", function()
+    local folder = new_folder()
+    local block = read("docs/operations.md"):match "\n## From the REPL\n.-```lua\n(.-)```"
+    local script = { "local tl = require 'tidelock'" }
+    for line in block:gmatch "[^\n]+" do
+      local code, expected = line:match "^(.-)%s+%-%- ({.*})$"
+      script[#script + 1] = expected
+        and ("check(%s, %s)"):format(code, expected) or line
+    end
+    table.insert(script, 2, [[
+      local function text(x)
+        if type(x) ~= "table" then return tostring(x * 1.0) end
+        local list = {}
+        for i, item in ipairs(x) do list[i] = text(item) end
+        return "{ " .. table.concat(list, ", ") .. " }"
+      end
+      local checks = 0
+      local function check(got, expected)
+        assert(text(got) == text(expected), text(got) .. " is not " .. text(expected))
+        checks = checks + 1
+      end]])
+    script[#script + 1] = "print(checks)"
+    local path = folder:write("repl.lua", table.concat(script, "\n"))
+    assert.equal("3\n", (support.run("lua " .. path)))
+    folder:remove()
+  end)
+end)
+
 describe("lua/tidelock/meta.lua", function()
   local text = read "lua/tidelock/meta.lua"
-  local classes = { "Tensor", "Program", "Ranks", "Data", "Weights", "Saver", "Tokenizer" }
+  local classes = { "Tensor", "Program", "Ranks", "Lane", "Group", "Data", "Weights", "Saver",
+    "Tokenizer" }
 
   it("has every function and method of the C half, and no other", function()
     local known = {}
