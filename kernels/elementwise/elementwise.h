@@ -82,6 +82,8 @@ tl_status tl_unary_check(const tl_call *call);
 tl_status tl_unary_grad_check(const tl_call *call);
 tl_status tl_binary_check(const tl_call *call);
 tl_status tl_scale_check(const tl_call *call);
+/* `scalar_count`: numbers that a step has. */
+tl_status tl_scale_step_check(const tl_call *call, int32_t scalar_count);
 tl_status tl_dropout_check(const tl_call *call);
 tl_status tl_cast_check(const tl_call *call);
 tl_status tl_fill_check(const tl_call *call);

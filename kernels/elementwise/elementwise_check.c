@@ -59,6 +59,13 @@ tl_status tl_scale_check(const tl_call *call) {
   return same("scale", call, names, 1, 1);
 }
 
+tl_status tl_scale_step_check(const tl_call *call, int32_t scalar_count) {
+  const int64_t count = tl_view_count(&call->in[0]);
+  TL_TRY(tl_expect("scale_step", "x", &call->in[0], TL_KIND_FLOAT, count));
+  TL_TRY(tl_expect("scale_step", "y", &call->out[0], TL_KIND_FLOAT, count));
+  return tl_expect_range("scale_step", "scalar", call->ints[0], 0, scalar_count - 1);
+}
+
 tl_status tl_cast_check(const tl_call *call) {
   static const char *const names[] = {"x", "y"};
   return same("cast", call, names, 1, 1);

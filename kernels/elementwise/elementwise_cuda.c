@@ -71,9 +71,7 @@ tl_status tl_cuda_scale(const tl_call *call) {
 }
 
 tl_status tl_cuda_scale_step(const tl_call *call) {
-  static const char *const names[] = {"x", "y"};
-  TL_TRY(check_same("scale_step", call, names, 1, 1));
-  TL_TRY(tl_expect_range("scale_step", "scalar", call->ints[0], 0, TL_DEVICE_SCALARS_MAX - 1));
+  TL_TRY(tl_scale_step_check(call, TL_DEVICE_SCALARS_MAX));
   const tl_elements_args a = {.a = tl_array_of(&call->in[0]),
                               .out = tl_array_of(&call->out[0]),
                               .count = tl_view_count(&call->in[0]),

@@ -275,9 +275,7 @@ tl_status tl_host_scale(const tl_call *call) {
 
 tl_status tl_host_scale_step(const tl_call *call) {
   const int64_t count = tl_view_count(&call->in[0]), scalar = call->ints[0];
-  TL_TRY(tl_expect("scale_step", "x", &call->in[0], TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("scale_step", "y", &call->out[0], TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect_range("scale_step", "scalar", scalar, 0, call->step->scalar_count - 1));
+  TL_TRY(tl_scale_step_check(call, call->step->scalar_count));
   const operands o = {
       .a = &call->in[0], .out = &call->out[0], .number = call->step->scalars[scalar]};
   tl_each_span(call->team, count, scale, &o);

@@ -24,3 +24,10 @@ tl_status tl_init_check(const tl_call *call) {
   TL_TRY(tl_expect_range("init", "row_first", ints[2], 0, INT64_MAX / 2));
   return tl_expect_range("init", "col_first", ints[3], 0, ints[4] - columns);
 }
+
+tl_status tl_set_state_check(const tl_call *call) {
+  const int64_t count = tl_view_count(&call->in[0]);
+  TL_TRY(tl_expect("set_state", "value", &call->in[0], TL_KIND_F32, count));
+  TL_TRY(tl_expect("set_state", "control", &call->in[1], TL_KIND_F32, 2));
+  return tl_expect("set_state", "state", &call->out[0], TL_KIND_F32, count);
+}

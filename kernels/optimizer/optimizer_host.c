@@ -82,9 +82,7 @@ tl_status tl_host_adamw(const tl_call *call) {
 tl_status tl_host_set_state(const tl_call *call) {
   const tl_view *value = &call->in[0], *control = &call->in[1], *state = &call->out[0];
   const int64_t count = tl_view_count(value);
-  TL_TRY(tl_expect("set_state", "value", value, TL_KIND_F32, count));
-  TL_TRY(tl_expect("set_state", "control", control, TL_KIND_F32, 2));
-  TL_TRY(tl_expect("set_state", "state", state, TL_KIND_F32, count));
+  TL_TRY(tl_set_state_check(call));
   if (((const float *)control->data)[1] == 1.0f) return TL_OK;
   memcpy(state->data, value->data, (size_t)count * sizeof(float));
   return TL_OK;
