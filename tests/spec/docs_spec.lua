@@ -380,7 +380,7 @@ describe("docs/operations.md", function()
 end)
 
 describe("lua/tidelock/meta.lua", function()
-  local text = read "lua/tidelock/meta.lua"
+  local text = read "lua/tidelock/meta.lua" .. read "lua/tidelock/meta_machine.lua"
   local classes = { "Tensor", "Program", "Ranks", "Lane", "Group", "Data", "Weights", "Saver",
     "Tokenizer" }
 
@@ -409,5 +409,6 @@ describe("lua/tidelock/meta.lua", function()
 
   it("is a module of types that runs", function()
     assert.is_table(require "tidelock.meta")
+    assert.is_table(require "tidelock.meta_machine")
   end)
 end)
