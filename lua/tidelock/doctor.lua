@@ -10,7 +10,7 @@
 --   link 0-1    direct, 396 GB/s
 --   cuBLASLt    130002, libcublasLt.so.13
 --   NCCL        not here; several GPUs need it: bytes between GPUs
---   MPI         not here; ranks as processes need it
+--   MPI         not in this build: ranks are threads of one process; launchers: none
 --   variables   NCCL_DEBUG=INFO
 --   to do       ..
 --
@@ -18,6 +18,7 @@
 
 local core = require "tidelock.core"
 local gpus = require "tidelock.gpus"
+local machine_code = require "tidelock.machine"
 local room = require "tidelock.room"
 local selftest = require "tidelock.selftest"
 
@@ -138,8 +139,12 @@ local function library_lines(add)
     i = i + 1
     found = core.doctor.library(i)
   end
-  local mpi = core.build().mpi
-  add("MPI", "%s", mpi or "not in this build; ranks are threads of one process")
+  local mpi = core.files.exists(machine_code.folder() .. "/lib/tidelock/mpi.so")
+  local pipe = assert(io.popen "command -v mpirun srun 2>/dev/null")
+  local launchers = pipe:read("a"):gsub("%s+$", ""):gsub("\n", ", ")
+  pipe:close()
+  add("MPI", "%s; launchers: %s", mpi and "in this build" or "not in this build: ranks are threads "
+    .. "of one process", launchers ~= "" and launchers or "none")
 end
 
 --- What to do, for those who want a GPU.
