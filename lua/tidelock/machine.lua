@@ -27,15 +27,16 @@ machine.local_memory = {
     .. "it is no hot path: bf16 is",
 }
 
---- The folder of the running program (build-cuda), and the root of the tree.
-function machine.folder()
-  local program = core.files.realpath "/proc/self/exe"
-  return (program:gsub("/[^/]*$", ""))
-end
-
+--- The root of the tree.
 function machine.root()
   return (core.files.realpath(package.searchpath("tidelock.machine", package.path))
     :gsub("/lua/tidelock/machine%.lua$", ""))
+end
+
+--- The folder of the running program (build-cuda); where /proc is not mounted, the usual one.
+function machine.folder()
+  local program = core.files.realpath "/proc/self/exe" or machine.root() .. "/build/tidelock"
+  return (program:gsub("/[^/]*$", ""))
 end
 
 --- The toolkit's cuobjdump: TL_CUOBJDUMP, on the path, or where CUDA is installed; else nil.
