@@ -9,12 +9,12 @@ local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
+local gpus = require "tidelock.gpus"
 local grid = require "tidelock.layout"
 local kept = require "tidelock.kept"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
 local rates = require "tidelock.rates"
-local room = require "tidelock.room"
 local states = require "tidelock.states"
 local suggest = require "tidelock.suggest"
 local summary = require "tidelock.summary"
@@ -119,7 +119,8 @@ local function call(fn, ...)
 end
 
 ---@param recipe table
----@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s,
+---@param options? table # keep: string[], threads, poison: a byte, check and eager: boolean,
+---  timeout: s, planned: called with the plan before anything is allocated,
 ---  resume: a folder or a checkpoint, forks: fields that may differ from its run's
 ---@return tidelock.Run
 function driver.start(recipe, options)
@@ -129,10 +130,12 @@ function driver.start(recipe, options)
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   check_patterns(self, options.keep)
-  room.check(plan, room.bytes())
+  gpus.check(plan)
+  if options.planned then options.planned(plan) end
   self.table = rank_table(plan)
   local sources, samples, notes = open_data(spec)
-  self.sources, self.notes, self.check = sources, notes, options.check
+  self.sources, self.notes = sources, notes
+  self.check, self.eager = options.check, options.eager
   local texts = {}
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
   plan.key, plan.recipe_hash, plan.key_parts = summary.keys(plan, texts[1])
@@ -209,7 +212,8 @@ function Run:step()
   local step = self.done + 1
   local scalars = scalars_of(self, step)
   local clock = core.files.seconds()
-  local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check })
+  local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check,
+    eager = self.eager })
   result.ms = (core.files.seconds() - clock) * 1000
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length
