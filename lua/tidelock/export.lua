@@ -5,11 +5,12 @@
 --     OUT/         model.safetensors, or model-00001-of-00003.safetensors .. with
 --                  model.safetensors.index.json
 --
---     --format hf: the names of Hugging Face, config.json, generation_config.json, and tokenizer files
---                  where the model came from such a folder; transformers loads OUT
+--     --format hf: the names of Hugging Face, config.json, generation_config.json, and the
+--                  tokenizer of the folder that the model came from; transformers loads OUT
 --
--- Without it tensors keep their names. A weight that is trained in 16 bits is exported from its f32 master
--- when f32 is asked for; rounding is to the nearest, ties to even. OUT appears whole or not at all.
+-- Without it tensors keep their names. A weight that is trained in 16 bits is exported from its f32
+-- master when f32 is asked for; rounding is to the nearest, ties to even. OUT appears whole or not
+-- at all.
 
 local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
@@ -59,7 +60,9 @@ end
 --- Renames the sources to what transformers reads; returns the texts beside them, and notes.
 local function as_hf(found, list)
   local map, texts, notes = hf_export.folder(found.state.hf, list[1].source.dtype)
-  if not map then usage("--format hf: transformers has no architecture for this model: %s", texts) end
+  if not map then
+    usage("--format hf: transformers has no architecture for this model: %s", texts)
+  end
   for _, item in ipairs(list) do
     local theirs = map[item.name]
     if not theirs then

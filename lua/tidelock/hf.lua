@@ -44,7 +44,7 @@ end
 local function layer_of(nn, facts, site)
   local function norm() return nn.rms_norm { eps = facts.eps } end
   return function(i)
-    local experts, ffn = facts.experts, nil
+    local experts, ffn = facts.experts
     if facts.sparse[i] then
       ffn = nn.moe {
         experts = experts.count, top_k = experts.top_k, hidden = experts.hidden,

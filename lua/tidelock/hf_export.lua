@@ -1,7 +1,7 @@
 --- hf_export.lua - what a checkpoint says of itself, so that transformers can load its weights.
 --
---     run --note--> state.json: hf = { facts, scopes, folder, kept }  --folder--> names, config.json,
---                            or hf = { reason }                                   tokenizer, ..
+--     run --note--> state.json: hf = { facts, scopes, folder, kept } --folder--> config.json, ..
+--                            or hf = { reason }                                  and new names
 --
 -- Written when a checkpoint is, because only then the modules are known. `kept` are fields of the
 -- config.json that the model came from; `folder` is where that stood: tokenizer files are copied

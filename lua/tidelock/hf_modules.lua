@@ -1,5 +1,5 @@
---- hf_modules.lua - from the modules of a recipe to the facts of a Hugging Face model, or the reason
---- why no architecture of transformers is this model.
+--- hf_modules.lua - from the modules of a recipe to the facts of a Hugging Face model, or the
+--- reason why no architecture of transformers is this model.
 --
 --     nn.residual { nn.rms_norm, nn.attention }, nn.residual { nn.rms_norm, nn.swiglu or nn.moe }
 --
@@ -121,9 +121,12 @@ local function choose_family(facts)
   end
   if name == "mixtral" then facts.hidden = facts.experts.hidden end
   if facts.mlp_bias and not family.mlp_bias then refuse("nn.swiglu with biases in %s", name) end
-  if facts.attention_bias and not family.bias then refuse("nn.attention with biases in %s", name) end
+  if facts.attention_bias and not family.bias then
+    refuse("nn.attention with biases in %s", name)
+  end
   if name == "llama" and facts.dim % facts.heads ~= 0 then
-    refuse("heads %d do not divide dim %d, which transformers asks of llama", facts.heads, facts.dim)
+    refuse("heads %d do not divide dim %d, which transformers asks of llama", facts.heads,
+      facts.dim)
   end
   local width, windowed = nil, 0
   for i = 1, facts.layers do

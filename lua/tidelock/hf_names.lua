@@ -1,7 +1,7 @@
 --- hf_names.lua - every weight under both names: those of this program and those of Hugging Face.
 --
---     layers.0.attention.q          model.layers.0.self_attn.q_proj.weight     (heads x head_dim, dim)
---     layers.0.swiglu.rms_norm.gain model.layers.0.post_attention_layernorm.weight   (dim)
+--     layers.0.attention.q           model.layers.0.self_attn.q_proj.weight   (heads x head_dim, d)
+--     layers.0.swiglu.rms_norm.gain  model.layers.0.post_attention_layernorm.weight (dim)
 --
 -- Both keep a linear as (out, in), so no bytes move. w1, w3 and w2 are gate, up and down.
 local names = {}

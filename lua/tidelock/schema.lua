@@ -209,7 +209,8 @@ function schema.section(name, value, path, report, named)
   return result
 end
 
---- A field's value when it is not given. Tables are new each time; a switch that is on is its section.
+--- A field's value when it is not given. Tables are new each time; a switch that is on is its
+--- section.
 function schema.default(entry)
   local function nothing() end
   if entry.type == "switch" and entry.default then

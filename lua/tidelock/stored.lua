@@ -1,6 +1,6 @@
 --- stored.lua - weights that start from tensors of files: each rank reads its own slices.
 --
---     file, mapped   [ rows of rank 0 | rows of rank 1 | .. ]      a column cut reads pieces of rows
+--     file, mapped   [ rows of rank 0 | rows of rank 1 | .. ]     a column cut reads parts of rows
 --                          |                  |
 --     weight (bf16, or f32 as it is), and beside 16-bit weights the f32 master, exactly the file's
 --

@@ -4,11 +4,11 @@
     python3 tests/peers/make_hf.py DIR ..   loads folders that `./tl export --format hf` wrote
 
 No weights are kept: element i of tensor k (names sorted, k from 1) is the fill F(k)[i] of
-tests/support/init.lua, times 0.25 for matrices and biases, and 1 + 0.25 F for gains, rounded to f32.
+tests/support/init.lua, times 0.25 for matrices and biases, 1 + 0.25 F for gains, rounded to f32.
 
     FAMILY.config.json  as transformers writes it
-    golden.json         ids of the sequences; for each family every sequence alone ("single") and all
-                        of them as one batch: loss over all targets, logits, gradients by parameter
+    golden.json         ids of the sequences; for each family every sequence alone ("single") and
+                        all of them as one batch: loss over all targets, logits, gradients
 """
 
 import json

@@ -245,7 +245,8 @@ describe("a folder that is no model of ours", function()
     local entries = hf.tensors(root)
     for _, entry in ipairs(entries) do
       if entry.name == "model.norm.weight" then entry.tensor = core.tensor("f32", { 7 })
-      elseif entry.name == "model.layers.0.mlp.up_proj.weight" then entry.name = "model.extra.weight"
+      elseif entry.name == "model.layers.0.mlp.up_proj.weight" then
+        entry.name = "model.extra.weight"
       elseif entry.name == "model.layers.1.mlp.up_proj.weight" then
         entry.tensor = core.tensor("i32", { 80, 48 })
       end

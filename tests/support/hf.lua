@@ -1,7 +1,7 @@
 --- hf.lua - runs models of Hugging Face folders and compares them with what PyTorch computed.
 ---
----     for _, one in ipairs(hf.goldens(folder)) do .. end    tests/golden/hf, weights by the formula
----     hf.tiny()                                             ../shared/data/hf_tiny, or nil
+---     hf.golden(folder, "llama")     tests/golden/hf, weights by the formula in `folder`
+---     hf.tiny "llama"                ../shared/data/hf_tiny, or nil
 ---
 --- A golden is { name, folder, input_ids, single = { result .. }, batch = result }; a result
 --- { targets, loss, logits, grads }, of which logits and each gradient are { norm, dot, samples }.

@@ -249,9 +249,9 @@ local function same_region(s, node, inputs, attrs, extra)
   return outputs
 end
 
---- Norms of (tokens, d), or of each head of (tokens, heads, d) apart: then the gradients of gain and
---- bias are sums over heads too, in as many leaves as any tp needs (the largest power of two that
---- divides the heads).
+--- Norms of (tokens, d), or of each head of (tokens, heads, d) apart: then the gradients of gain
+--- and bias are sums over heads too, in as many leaves as any tp needs (the largest power of two
+--- that divides the heads).
 local function norm(s, node, inputs)
   local dims, apart = node.inputs[1].dims, nil
   if dims[#dims].axis == "tp" and s.t > 1 then
