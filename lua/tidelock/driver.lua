@@ -8,6 +8,7 @@
 local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
+local experts = require "tidelock.experts"
 local grid = require "tidelock.layout"
 local kept = require "tidelock.kept"
 local planner = require "tidelock.plan"
@@ -26,6 +27,23 @@ local Run = {}
 Run.__index = Run
 
 local driver = {}
+
+--- The ranks with the same experts' pipeline stage that exchange rows, and those with the same experts.
+local function expert_groups(layout, at)
+  local own_ep, own_edp = experts.coordinates(layout, at)
+  local ep, edp = {}, {}
+  for dp = 0, layout.dp - 1 do
+    for tp = 0, layout.tp - 1 do
+      local other = { tp = tp, dp = dp, pp = at.pp }
+      local rank = grid.rank(layout, other)
+      local other_ep, other_edp = experts.coordinates(layout, other)
+      if layout.ep > 1 and other_edp == own_edp then ep[other_ep + 1] = rank end
+      if layout.ep > 1 and other_ep == own_ep then edp[other_edp + 1] = rank end
+    end
+  end
+  if layout.ep == 1 then return { grid.rank(layout, at) } end
+  return ep, edp
+end
 
 --- Groups of every rank by axis, and "kv2", "kv4", ..: tp ranks that share a KV head.
 --- Layers may share in different ways.
@@ -46,13 +64,15 @@ local function rank_table(plan)
         end
       end
     end
+    local ep, edp = expert_groups(layout, at)
     for _, name in ipairs(names) do
+      if name == "ep" then groups.ep = ep elseif name == "edp" then groups.edp = edp end
       local count = tonumber(name:match "^kv(%d+)$")
       local first = count and at.tp // count * count
       if count then groups[name] = { table.unpack(groups.tp, first + 1, first + count) } end
     end
     ranks[rank + 1] = {
-      program = at.pp * layout.tp + at.tp + 1, groups = groups, coordinates = at,
+      program = experts.program_index(layout, at), groups = groups, coordinates = at,
       sample_base = at.dp * (spec.batch.samples // layout.dp),
     }
   end
@@ -205,15 +225,25 @@ local function param_of(self, name)
     tostring(require("tidelock.suggest").nearest(name, list))), 0)
 end
 
+--- What was planned for a rank with these coordinates.
+local function planned(self, at)
+  return self.plan.ranks[experts.plan_index(self.spec.layout, at)]
+end
+
+--- The first of the ranks that hold the same shard of a weight.
+local function first_of(self, param, at)
+  if param.expert then return select(2, experts.coordinates(self.spec.layout, at)) == 0 end
+  return at.dp == 0 and (param.axis and at.tp % param.replicas == 0 or at.tp == 0)
+end
+
 --- The rank (from 0) that a shard is read from: dp 0, the first holder, one of each set of
 --- replicas.
 local function shards_of(self, param)
   local list = {}
   for index, rank in ipairs(self.table) do
     local at = rank.coordinates
-    local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
-    local own = at.dp == 0 and v and v.tensor and (param.axis and at.tp % param.replicas == 0
-      or at.tp == 0)
+    local v = planned(self, at).persistent["weight " .. param.name]
+    local own = v and v.tensor and first_of(self, param, at)
     if own and (not list.pp or list.pp == at.pp) then
       list.pp = at.pp
       list[#list + 1] = {
@@ -232,7 +262,7 @@ local function gather(self, param, key)
   local pieces, dtype = {}, nil
   for i, shard in ipairs(shards) do
     local at = self.table[shard.rank + 1].coordinates
-    local v = self.plan.ranks[at.pp + 1].persistent[key .. param.name]
+    local v = planned(self, at).persistent[key .. param.name]
     local t = self.ranks:read(shard.rank, v.tensor)
     dtype = t:dtype()
     pieces[i] = {
@@ -268,7 +298,7 @@ local function hash_of(self, key)
   for _, param in ipairs(self.plan["local"].params) do
     for _, shard in ipairs(shards_of(self, param)) do
       local at = self.table[shard.rank + 1].coordinates
-      local v = self.plan.ranks[at.pp + 1].persistent[key .. param.name]
+      local v = planned(self, at).persistent[key .. param.name]
       local rows = math.min(param.rows, param.weight.rows - shard.row_first)
       if v and rows > 0 then
         sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {

@@ -213,9 +213,33 @@ function build.dropout(g, m, x)
     .. ".dropout" })
 end
 
-function build.moe(_, m)
-  error(string.format("%s: nn.moe: mixtures of experts are not available in this version; "
-    .. "nn.swiglu is the dense form", m.site), 0)
+--- Weights of all experts for one part: (hidden, dim) or (dim, hidden) each.
+local function expert_weights(g, count, part, dims, inputs)
+  for e = 0, count - 1 do
+    inputs[#inputs + 1] = g:parameter(("experts.%d.%s"):format(e, part), dims, 1, "expert")
+  end
+end
+
+function build.moe(g, m, x)
+  local o, dim = m.options, width(x)
+  local choices = g:define("experts", o.experts)
+  local hidden = g:define("expert_hidden", o.hidden) -- whole on its owner: it is never cut over tp
+  local router = g:parameter("router", { choices, dim }, 1, "matrix")
+  local logits = g:linear(x, { router }, nil, { { choices } }, { dim }, "f32")
+  g:named("logits", logits)
+  local inputs = { x, logits }
+  expert_weights(g, o.experts, "gate", { hidden, dim }, inputs)
+  expert_weights(g, o.experts, "up", { hidden, dim }, inputs)
+  expert_weights(g, o.experts, "down", { dim, hidden }, inputs)
+  if o.shared > 0 then
+    g:enter "shared"
+    inputs[#inputs + 1] = build.swiglu(g, { options = { hidden = o.shared * o.hidden } }, x)
+    g:leave()
+  end
+  return g:node("moe", inputs, { { x.dims, x.dtype } }, {
+    experts = o.experts, top_k = o.top_k, hidden = o.hidden, router = o.router,
+    balance = o.balance, first_weight = inputs[3].weight.name,
+  })
 end
 
 return nn

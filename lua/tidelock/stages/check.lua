@@ -118,8 +118,10 @@ function check.run(plan)
 
   local spec = sections(recipe, context, report)
   local model, facts = walk.model(spec.model, context, report, site)
+  -- with experts ep folds over tp at least, so that an owner sees whole samples
+  spec.layout.ep = spec.layout.ep or #facts.moes > 0 and spec.layout.tp or 1
   rules.check({
-    layout = spec.layout, batch = spec.batch, policy = spec.policy, eval = spec.eval, model = facts,
+    blocks = spec.blocks, layout = spec.layout, batch = spec.batch, policy = spec.policy, eval = spec.eval, model = facts,
     world = plan.world, site = site,
   }, report, note)
   collected:raise()
