@@ -30,15 +30,19 @@ function moe.view(self, param, kind, dtype, shape)
   return known
 end
 
---- Fill of the stacks of this rank, once for each: slots may be empty and borders are rounded up.
-function moe.clear(self, param, own, o)
-  local stack = param.expert.stack
-  self.cleared = self.cleared or {}
-  if self.cleared[stack.name] then return end
-  self.cleared[stack.name] = true
-  for _, kind in ipairs { "weight", "m", "v", "master" } do
-    if own[kind] then
-      self:emit("fill", {}, { moe.stack(self, stack, kind, own[kind].dtype) }, { value = 0 }, o)
+--- Fills the stacks of this rank: slots may be empty, and borders are rounded up.
+function moe.clear(self, shared)
+  local seen = {}
+  for _, param in ipairs(self.l.params) do
+    local stack = param.expert and param.expert.stack
+    if stack and not seen[stack] and shared.holders[param.name].on[self.rank] then
+      seen[stack] = true
+      local o = { path = stack.name, phase = "init", site = param.weight.site }
+      moe.stack(self, stack, "weight", stack.dtype)
+      for _, kind in ipairs { "weight", "m", "v", "master" } do
+        local whole = self.persistent[kind .. " stack " .. stack.name]
+        if whole then self:emit("fill", {}, { whole }, { value = 0 }, o) end
+      end
     end
   end
 end

@@ -122,11 +122,10 @@ function moe.exchange(f, add, make, x, wave, home, y)
   return y
 end
 
---- Rows of `x` at their homes, in home order of a wave. per: slots of a row of x.
+--- Rows of `x` at their homes, in home order of a wave. per: slots that take a row of x.
 function moe.take(f, add, make, x, wave, per)
   local each = f.ep * f.slots
-  return add("take_rows", { x, f.order, f.starts }, { make(f.rows.home, per == 1 and 1 or x.cols,
-    x.dtype) }, { per = per, first = wave * each, last = (wave + 1) * each })
+  return add("take_rows", { x, f.order, f.starts }, { make(f.rows.home, x.cols, x.dtype) }, { per = per, first = wave * each, last = (wave + 1) * each })
 end
 
 --- gate, up, act and out of a wave's rows.

@@ -51,13 +51,13 @@ function finish.init(self, shared)
   for _, entry in ipairs(self.tables) do
     self:emit("rope_table", {}, { entry.view }, entry.attrs, at("rope", "init", entry.site))
   end
+  moe.clear(self, shared)
   for _, param in ipairs(self.l.params) do
     if held(self, shared, param) then
       local o = at(param.name, "init", param.weight.site)
       local init = param.fields.init
       local own = not param.fields.frozen and state(self, param) or { weight = self:weight(param) }
       local target = own.master or own.weight
-      if param.expert then moe.clear(self, param, own, o) end
       self:emit("init", {}, { lower.reshaped(target, { param.rows, param.cols }) }, {
         kind = init_kinds[init.kind], name_hash = core.hash_int(param.name), row_first =
           param.row_first,
