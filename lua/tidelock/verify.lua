@@ -15,6 +15,7 @@ local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
+local verify_experts = require "tidelock.verify_experts"
 
 local verify = {}
 
@@ -35,6 +36,7 @@ local function layout_overrides(spec, axes)
   for _, axis in ipairs { "tp", "pp", "dp" } do
     overrides[#overrides + 1] = ("layout.%s=%d"):format(axis, axes[axis] or 1)
   end
+  if #spec.experts > 0 then overrides[#overrides + 1] = "layout.ep=" .. (axes.ep or axes.tp or 1) end
   overrides[#overrides + 1] = "layout.schedule=" .. (axes.schedule or "1f1b")
   if axes.schedule == "interleaved" then
     overrides[#overrides + 1] = "layout.virtual_stages=2"
@@ -83,7 +85,8 @@ end
 
 --- The rows of the matrix: a label and, for each cell, the overrides that make it.
 ---@param spec table # plan.spec of the recipe as written
-function verify.rows(spec)
+---@param all boolean? # of experts the whole product
+function verify.rows(spec, all)
   local leaves, samples = spec.policy.leaves, spec.batch.samples
   local rows = { { label = "as written", {} }, { label = "again", {} }, micro_row(spec) }
   rows[#rows + 1] = axis_row(spec, "dp", powers(8, { leaves.dp, samples }))
@@ -96,6 +99,7 @@ function verify.rows(spec)
       }
     end
   end
+  table.move(verify_experts.rows(spec, all), 1, 8, #rows + 1, rows)
   local filled = {}
   for _, row in ipairs(rows) do
     if #row > 0 then filled[#filled + 1] = row end
@@ -191,7 +195,7 @@ function verify.command(request)
     steps = request.options.steps or verify.steps, heads = {}, notes = {},
     equal = 0, differ = 0, not_run = 0,
   }
-  local dtypes, rows, width = { "f32", "bf16" }, verify.rows(spec), 20
+  local dtypes, rows, width = { "f32", "bf16" }, verify.rows(spec, request.options.all), 20
   for _, row in ipairs(rows) do width = math.max(width, #row.label) end
   say(("key %s, %s; a cell is the hash of losses, gradient norms and weights"):format(
     screen.spaced(known_as), screen.plural(matrix.steps, "step")))

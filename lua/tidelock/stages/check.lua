@@ -13,6 +13,7 @@
 --     train     { steps, lr, clip, optimizer, save }; rates.at(train.lr, step) is the rate of a
 --     step
 --     log       { every, watch };  notes: sentences about choices that were made
+--     experts   a list of { experts, top_k, site }: the mixtures of the model
 --     site      function(path) -> "file:line" or "command line"
 -- }
 local blocks = require "tidelock.blocks"
@@ -127,7 +128,7 @@ function check.run(plan)
   collected:raise()
 
   spec.name, spec.file, spec.site = recipe.name, recipe.file, site
-  spec.model, spec.notes = model, notes
+  spec.model, spec.notes, spec.experts = model, notes, facts.moes
   spec.batch.micro = spec.batch.micro or spec.batch.samples // spec.layout.dp
   if spec.train.save then
     note "train.save: this version keeps the weights after the last step only, in the run folder"
