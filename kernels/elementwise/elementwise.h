@@ -15,6 +15,7 @@
 **                              1   b is a row (d), the same for every row of a (T, d)
 **                              2   b is a column (T), one number for each row of a (T, d)
 ** scale            y = round(x * factor)
+** scale_step       y = round(x * scalars[scalar])      a number that was planned for the step
 ** cast             y = round(x)
 ** fill             y = round(value)
 **
@@ -66,6 +67,7 @@ tl_status tl_host_unary(const tl_call *call);
 tl_status tl_host_unary_grad(const tl_call *call);
 tl_status tl_host_binary(const tl_call *call);
 tl_status tl_host_scale(const tl_call *call);
+tl_status tl_host_scale_step(const tl_call *call);
 tl_status tl_host_dropout(const tl_call *call);
 tl_status tl_host_cast(const tl_call *call);
 tl_status tl_host_fill(const tl_call *call);

@@ -102,6 +102,18 @@ tl_status tl_cuda_scale(const tl_call *call) {
   return launch(call, "scale_elements", &a);
 }
 
+tl_status tl_cuda_scale_step(const tl_call *call) {
+  static const char *const names[] = {"x", "y"};
+  TL_TRY(check_same("scale_step", call, names, 1, 1));
+  TL_TRY(tl_expect_range("scale_step", "scalar", call->ints[0], 0, TL_DEVICE_SCALARS_MAX - 1));
+  const tl_elements_args a = {.a = tl_array_of(&call->in[0]),
+                              .out = tl_array_of(&call->out[0]),
+                              .count = tl_view_count(&call->in[0]),
+                              .kind = (int32_t)call->ints[0],
+                              .step = (const tl_device_step *)(const void *)call->step};
+  return launch(call, "scale_step_elements", &a);
+}
+
 tl_status tl_cuda_cast(const tl_call *call) {
   static const char *const names[] = {"x", "y"};
   TL_TRY(check_same("cast", call, names, 1, 1));

@@ -253,7 +253,7 @@ tl_status tl_host_binary(const tl_call *call) {
   return TL_OK;
 }
 
-/* --- scale, cast, fill ------------------------------------------------------------------------ */
+/* --- scale, scale_step, cast, fill ------------------------------------------------------------ */
 
 TL_INLINE void scale_span_body(const float *x, float factor, float *y, int64_t n) {
   TL_LANES
@@ -291,6 +291,17 @@ tl_status tl_host_scale(const tl_call *call) {
   const int64_t count = tl_view_count(o.a);
   TL_TRY(tl_expect("scale", "x", o.a, TL_KIND_FLOAT, count));
   TL_TRY(tl_expect("scale", "y", o.out, TL_KIND_FLOAT, count));
+  tl_each_span(call->team, count, scale, &o);
+  return TL_OK;
+}
+
+tl_status tl_host_scale_step(const tl_call *call) {
+  const int64_t count = tl_view_count(&call->in[0]), scalar = call->ints[0];
+  TL_TRY(tl_expect("scale_step", "x", &call->in[0], TL_KIND_FLOAT, count));
+  TL_TRY(tl_expect("scale_step", "y", &call->out[0], TL_KIND_FLOAT, count));
+  TL_TRY(tl_expect_range("scale_step", "scalar", scalar, 0, call->step->scalar_count - 1));
+  const operands o = {
+      .a = &call->in[0], .out = &call->out[0], .number = call->step->scalars[scalar]};
   tl_each_span(call->team, count, scale, &o);
   return TL_OK;
 }

@@ -61,6 +61,8 @@
 ** expert_order (ints experts...: a listing)   expert -> place (T, k), order (T k), starts (n + 1) i32
 **   starts[p]: the first home row of listing place p; order[row] = token * k + slot; place its inverse.
 ** expert_load (int mode)   counts -> load (E) i64: the sum over pieces; mode 1: added to what it holds
+** load_sign   load (E) i64 -> y (E) f32: 1 where an expert has fewer rows than the mean, -1 where more,
+**   0 where as many: the sign of (sum of load - E * load), in integers
 ** expert_segments (ints ranks, share, position, waves, wave, experts...: a listing)
 **   counts (ranks pieces, E) -> offsets (slots + 1), segments (slots, ranks / share * pieces + 1) i32:
 **   rows of each expert, and of each (source, piece) of it, at rank `position` in wave `wave`.
@@ -97,6 +99,7 @@ tl_status tl_host_balance_loss(const tl_call *call);
 tl_status tl_host_expert_counts(const tl_call *call);
 tl_status tl_host_expert_order(const tl_call *call);
 tl_status tl_host_expert_load(const tl_call *call);
+tl_status tl_host_load_sign(const tl_call *call);
 tl_status tl_host_expert_segments(const tl_call *call);
 tl_status tl_host_take_rows(const tl_call *call);
 tl_status tl_host_combine(const tl_call *call);

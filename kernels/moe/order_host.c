@@ -102,6 +102,20 @@ tl_status tl_host_expert_load(const tl_call *call) {
   return TL_OK;
 }
 
+tl_status tl_host_load_sign(const tl_call *call) {
+  const tl_view *load = &call->in[0], *y = &call->out[0];
+  const int64_t experts = tl_view_count(load), *rows = load->data;
+  TL_TRY(tl_expect("load_sign", "load", load, TL_KIND_I64, experts));
+  TL_TRY(tl_expect("load_sign", "y", y, TL_KIND_F32, experts));
+  int64_t sum = 0;
+  for (int64_t e = 0; e < experts; e++) sum += rows[e];
+  for (int64_t e = 0; e < experts; e++) {
+    const int64_t rest = sum - experts * rows[e];
+    ((float *)y->data)[e] = (float)((rest > 0) - (rest < 0));
+  }
+  return TL_OK;
+}
+
 /* Starts of the segments of one expert, from *row on, which moves past them. */
 static void segments_of(const tl_exchange *x, int64_t expert, int32_t *out, int64_t *row) {
   for (int64_t source = 0; source < x->ranks; source += x->share) {

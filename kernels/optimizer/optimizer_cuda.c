@@ -1,4 +1,4 @@
-/* optimizer_cuda.c - checks the operands of adamw and init and queues their kernels. */
+/* optimizer_cuda.c - checks the operands of adamw, set_state and init and queues their kernels. */
 #include "optimizer.h"
 
 #include "../launch_cuda.h"
@@ -31,6 +31,19 @@ tl_status tl_cuda_adamw(const tl_call *call) {
                            .decay = call->floats[3],
                            .lr_scale = call->floats[4]};
   return tl_launch_threads(call->cuda, "adamw_elements", tl_pieces(count), &k);
+}
+
+tl_status tl_cuda_set_state(const tl_call *call) {
+  const tl_view *value = &call->in[0], *control = &call->in[1], *state = &call->out[0];
+  const int64_t count = tl_view_count(value);
+  TL_TRY(tl_expect("set_state", "value", value, TL_KIND_F32, count));
+  TL_TRY(tl_expect("set_state", "control", control, TL_KIND_F32, 2));
+  TL_TRY(tl_expect("set_state", "state", state, TL_KIND_F32, count));
+  const tl_set_state_args k = {.value = tl_array_of(value),
+                               .state = tl_array_of(state),
+                               .control = control->data,
+                               .count = count};
+  return tl_launch_threads(call->cuda, "set_state_elements", tl_pieces(count), &k);
 }
 
 tl_status tl_cuda_init(const tl_call *call) {

@@ -1,4 +1,4 @@
-/* optimizer_host.c - AdamW and initial values on the host, span by span. */
+/* optimizer_host.c - AdamW, states and initial values on the host, span by span. */
 #include "optimizer.h"
 
 #include "../../runtime/random.h"
@@ -81,6 +81,19 @@ tl_status tl_host_adamw(const tl_call *call) {
                    .c1 = scalars[1],
                    .c2 = scalars[2]};
   tl_each_span(call->team, count, update_weights, &k);
+  return TL_OK;
+}
+
+/* --- set_state -------------------------------------------------------------------------------- */
+
+tl_status tl_host_set_state(const tl_call *call) {
+  const tl_view *value = &call->in[0], *control = &call->in[1], *state = &call->out[0];
+  const int64_t count = tl_view_count(value);
+  TL_TRY(tl_expect("set_state", "value", value, TL_KIND_F32, count));
+  TL_TRY(tl_expect("set_state", "control", control, TL_KIND_F32, 2));
+  TL_TRY(tl_expect("set_state", "state", state, TL_KIND_F32, count));
+  if (((const float *)control->data)[1] == 1.0f) return TL_OK;
+  memcpy(state->data, value->data, (size_t)count * sizeof(float));
   return TL_OK;
 }
 

@@ -15,6 +15,7 @@ local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
 local rates = require "tidelock.schedule"
 local room = require "tidelock.room"
+local states = require "tidelock.states"
 local suggest = require "tidelock.suggest"
 local summary = require "tidelock.summary"
 local where = require "tidelock.where"
@@ -108,7 +109,9 @@ end
 local function check_patterns(self, keep)
   local found, all, plan = problems.new(), {}, self.plan
   for _, value in ipairs(plan.graph.names) do all[#all + 1] = value.name end
-  for _, weight in ipairs(plan.graph.weights) do all[#all + 1] = weight.name .. ".grad" end
+  for _, weight in ipairs(plan.graph.weights) do
+    all[#all + 1] = weight.kind == "state" and weight.name or weight.name .. ".grad"
+  end
   local function check(place, path, pattern)
     if #kept.names(self, pattern) > 0 then return end
     found:add(place, path, ("%q matches no value and no gradient; nearest: %s"):format(pattern,
@@ -164,6 +167,12 @@ local function execute(self, section, options)
   return call(self.ranks.run, self.ranks, section, options)
 end
 
+--- beta1 and beta2 to the power of one more update, by repeated multiplication.
+local function advance_powers(self)
+  self.power1, self.power2 = self.power1 * self.beta1, self.power2 * self.beta2
+  self.updates = self.updates + 1
+end
+
 --- Initial weights, moments and tables; then what rules take from functions and earlier runs.
 function Run:begin()
   execute(self, "init", { step = 0, scalars = {} })
@@ -171,12 +180,36 @@ function Run:begin()
   local optimizer = self.spec.train.optimizer
   self.power1, self.power2 = 1, 1
   self.beta1, self.beta2 = core.f32(optimizer.beta1), core.f32(optimizer.beta2)
+  self.updates = 0 -- steps that were applied
 end
 
+--- Learning rate, bias corrections of the next update, and functions of the step.
 local function scalars_of(self, step)
-  local lr = rates.at(self.spec.train.lr, step)
-  self.power1, self.power2 = self.power1 * self.beta1, self.power2 * self.beta2
-  return { lr, core.f32(1 / (1 - self.power1)), core.f32(1 / (1 - self.power2)) }
+  local power1, power2 = self.power1 * self.beta1, self.power2 * self.beta2
+  local list = { rates.at(self.spec.train.lr, step), core.f32(1 / (1 - power1)),
+    core.f32(1 / (1 - power2)) }
+  return states.scalars(self.plan.graph, step, list)
+end
+
+--- What was planned for a rank with these coordinates.
+local function planned(self, at)
+  return self.plan.ranks[experts.plan_index(self.spec.layout, at)]
+end
+
+--- Means of extra losses by name, and their bits; nil where the model has none.
+local function terms_of(self)
+  local values, bits = {}, {}
+  for _, term in ipairs(self.plan["local"].terms) do
+    for index, rank in ipairs(self.table) do
+      local v = planned(self, rank.coordinates).persistent["term " .. term.name]
+      if v and v.tensor and not values[term.name] then
+        local t <close> = self.ranks:read(index - 1, v.tensor)
+        values[term.name] = t:to_table()[1]
+        bits[term.name] = ("%08x"):format(t:bits()[1])
+      end
+    end
+  end
+  if next(values) then return values, bits end
 end
 
 --- Runs the next step. Raises when a value is not finite, naming its first instruction.
@@ -188,8 +221,11 @@ function Run:step()
   result.ms = (core.files.seconds() - clock) * 1000
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length
-  if result.control[2] ~= 0 then self:explain_skip(step, scalars, result) end
+  -- a step that is skipped is none of the optimizer's: its bias corrections count updates
+  if result.control[2] ~= 0 then self:explain_skip(step, scalars, result)
+  else advance_powers(self) end
   self.done = step
+  result.losses, result.losses_bits = terms_of(self)
   if #self.watches > 0 then result.watch = self:watched() end
   return result
 end
@@ -223,11 +259,6 @@ local function param_of(self, name)
   for i, param in ipairs(self.plan["local"].params) do list[i] = param.name end
   error(string.format("no weight is called %s; nearest: %s", name,
     tostring(require("tidelock.suggest").nearest(name, list))), 0)
-end
-
---- What was planned for a rank with these coordinates.
-local function planned(self, at)
-  return self.plan.ranks[experts.plan_index(self.spec.layout, at)]
 end
 
 --- The first of the ranks that hold the same shard of a weight.

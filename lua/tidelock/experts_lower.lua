@@ -139,12 +139,18 @@ function moe.lowering.expert_load(self, node, env, o)
   if self.evaluating then return end
   local load = self:lasting("load " .. node.load, "i64", { node.experts }, "state")
   self.loads = self.loads or {}
-  if not self.loads[node.load] then
+  local begun = self.loads[node.load]
+  if not begun then
     self.loads[node.load] = true
     self.loads[#self.loads + 1] = { view = load, site = node.site, path = node.load }
   end
-  self:emit("expert_load", { self:at(node.inputs[1], env) }, { load },
-    { mode = env.micro == 0 and 0 or 1 }, o)
+  self:emit("expert_load", { self:at(node.inputs[1], env) }, { load }, { mode = begun and 1 or 0 },
+    o)
+end
+
+function moe.lowering.load_sign(self, node, env, o)
+  local load = self:lasting("load " .. node.load, "i64", { node.experts }, "state")
+  self:emit("load_sign", { load }, { self:at(node.outputs[1], env) }, {}, o)
 end
 
 function moe.lowering.balance_loss(self, node, env, o)

@@ -140,8 +140,8 @@ function moe.compute(f, add, make, x, wave)
   return { x = x, gate = gate, up = up, act = act, out = out }
 end
 
-local function route(s, f, node, add, make, logits)
-  local r, bias = f.attrs.router, nil
+local function route(s, f, node, add, make, logits, bias)
+  local r = f.attrs.router
   f.kind, f.normalize, f.scale = kinds[r.name], r.normalize and 1 or 0, r.scale
   f.weight, f.expert = make(f.tokens, f.top_k, "f32"), make(f.tokens, f.top_k, "i32")
   add("route", { logits, bias }, { f.weight, f.expert }, {
@@ -194,11 +194,20 @@ local function balance(s, f, add, make, logits)
   f.balance = weight * f.experts / (s.length * s.length * s.spec.batch.samples)
 end
 
---- Rule of the shard stage: inputs are x, logits, gates, ups, downs and, if there is one, what the
---- shared expert gives.
+--- How far each expert is from the mean load, once the step's rows are counted.
+function moe.load_sign(s, node)
+  local y = s:like(node.outputs[1], "step")
+  return { (s:add(node, "load_sign", {}, { y }, {}, { load = node.path, experts =
+    node.attrs.experts })) }
+end
+
+--- Rule of the shard stage: inputs are x, logits, gates, ups, downs and, where they are, what the
+--- shared expert gives and the router's bias.
 function moe.shard(s, node, inputs)
   local f = facts(s, node)
-  local x, logits, shared = inputs[1], inputs[2], inputs[3 + 3 * f.experts]
+  local x, logits, rest = inputs[1], inputs[2], 3 + 3 * f.experts
+  local shared = f.attrs.shared and inputs[rest] or nil
+  local bias = f.attrs.balance.name == "bias" and inputs[#inputs] or nil
   f.stacks = stacks_of(s, f, node)
   f.offsets, f.segments, f.waves_kept, f.x, f.logits, f.shared = {}, {}, {}, x, logits, shared
   f.site, f.layer = node.site, node.layer
@@ -210,7 +219,7 @@ function moe.shard(s, node, inputs)
   local function add(op, ins, outs, attrs, extra)
     return s:add(node, op, ins, outs, attrs, extra)
   end
-  route(s, f, node, add, make, logits)
+  route(s, f, node, add, make, logits, bias)
   balance(s, f, add, make, logits)
   local sent = {}
   local function dispatch(wave)

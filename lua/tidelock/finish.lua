@@ -1,5 +1,6 @@
 --- finish.lua - what surrounds the micro-batches of a step: initial values, the target count, the
 --- finished sums, gradient norm and clip, and the update of every weight.
+local after = require "tidelock.after"
 local core = require "tidelock.core"
 local lower = require "tidelock.lower"
 local moe = require "tidelock.experts_lower"
@@ -287,10 +288,12 @@ function finish.step(self, shared)
         param })
     end
   end
+  local updates = after.values(self, shared)
   local control = norm(self, shared, gradients, loss)
   for _, param in ipairs(self.l.params) do
     if gradients[param.name] then update(self, param, gradients[param.name], control) end
   end
+  after.set(self, updates, control)
 end
 
 return finish

@@ -228,6 +228,7 @@ function build.moe(g, m, x)
   local logits = g:linear(x, { router }, nil, { { choices } }, { dim }, "f32")
   g:named("logits", logits)
   local inputs = { x, logits }
+  local bias = o.balance.name == "bias" and g:state("bias", "experts")
   expert_weights(g, o.experts, "gate", { hidden, dim }, inputs)
   expert_weights(g, o.experts, "up", { hidden, dim }, inputs)
   expert_weights(g, o.experts, "down", { dim, hidden }, inputs)
@@ -236,10 +237,17 @@ function build.moe(g, m, x)
     inputs[#inputs + 1] = build.swiglu(g, { options = { hidden = o.shared * o.hidden } }, x)
     g:leave()
   end
-  return g:node("moe", inputs, { { x.dims, x.dtype } }, {
+  if bias then inputs[#inputs + 1] = bias end
+  local y = g:node("moe", inputs, { { x.dims, x.dtype } }, {
     experts = o.experts, top_k = o.top_k, hidden = o.hidden, router = o.router,
-    balance = o.balance, first_weight = inputs[3].weight.name,
+    balance = { name = o.balance.name, weight = o.balance.weight }, shared = o.shared > 0,
+    first_weight = inputs[3].weight.name,
   })
+  if bias then
+    local few = g:node("load_sign", {}, { { { choices }, "f32" } }, { experts = o.experts })
+    g:update(bias, bias + few * o.balance.speed)
+  end
+  return y
 end
 
 return nn

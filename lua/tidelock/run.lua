@@ -38,6 +38,7 @@ end
 ---@field screen table
 ---@field log table
 ---@field folder table # of runs.lua
+---@field terms string[] # names of the extra losses
 ---@field work number # floating-point operations of a step
 ---@field peak number|nil # floating-point operations a second
 
@@ -47,6 +48,7 @@ local function record_of(session, step, elapsed)
     step = step.step, loss = step.loss, loss_bits = screen.bits(step.loss_bits),
     grad_norm = step.grad_norm, grad_norm_bits = screen.bits(step.grad_norm_bits),
     lr = step.lr, tokens = step.tokens, ms = step.ms, watch = step.watch,
+    losses = step.losses, losses_bits = step.losses_bits,
     tokens_per_s = step.tokens / (step.ms / 1000),
     bytes = session.run:memory().peak_bytes,
     eta = (session.last - step.step) * elapsed / (step.step - session.first + 1),
@@ -78,6 +80,8 @@ local function train(session)
     last = record
     if screen.shows(step.step, stop and step.step or session.last, every, show.terminal) then
       show:print(screen.row(record))
+      local extra = screen.losses(session.terms, record)
+      if extra then show:print(extra) end
     end
     evaluate(session, record)
     session.log:write(record)
@@ -176,7 +180,10 @@ local function new_session(trained, request, begin)
   local folder = runs.open(options.runs or "runs", plan.spec.name, plan.key)
   folder:describe(plan.recipe.files, explain.text(plan, "check"))
   records:add(folder:path "log.jsonl")
+  local terms = {}
+  for i, term in ipairs(plan["local"].terms) do terms[i] = term.name end
   return {
+    terms = terms,
     run = trained, plan = plan, screen = new_screen(options), folder = folder, first = 1,
     last = math.min(plan.spec.train.steps, options.stop_at or math.huge),
     log = records,

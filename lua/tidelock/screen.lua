@@ -96,6 +96,18 @@ function screen.row(record)
   return line_of(function(column) return column[3](record) end)
 end
 
+--- The means of extra losses, below a row: "  losses   probe 0.0123 (3c49ba5e), .."; nil without.
+---@param names string[] # in the order of the model
+function screen.losses(names, record)
+  local parts, shown = {}, math.min(#names, 4)
+  for i = 1, shown do
+    parts[i] = ("%s %.4g (%s)"):format(names[i], record.losses[names[i]],
+      record.losses_bits[names[i]])
+  end
+  if #names > shown then parts[#parts + 1] = ("%d more in the log"):format(#names - shown) end
+  return #parts > 0 and "  losses   " .. table.concat(parts, ", ") or nil
+end
+
 --- The live line: how far, how well, how long still. `width` is that of the terminal.
 function screen.live(record, steps, width)
   local text = ("  %d/%d  loss %s  %s tok/s%s"):format(record.step, steps,

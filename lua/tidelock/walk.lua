@@ -125,10 +125,6 @@ function visitors.moe(module, walker)
     problem(walker, module, "balance", "the loss needs scores that are shares, as those of the router "
       .. "\"softmax\"; with %q write balance = { \"bias\", speed = 1e-3 }", o.router.name)
   end
-  if o.balance.name == "bias" then
-    problem(walker, module, "balance", "\"bias\" is not available in this version; "
-      .. "try { \"loss\", weight = 1e-2 }")
-  end
   check_groups(module, walker)
   local facts = walker.facts
   if o.experts and o.top_k then

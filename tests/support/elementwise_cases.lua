@@ -38,6 +38,7 @@ elementwise.kinds = {
   { "exp", math.exp, math.exp },
   { "log", math.log, function(x) return 1 / x end },
   { "neg", function(x) return -x end, function() return -1 end },
+  { "sign", function(x) return x > 0 and 1 or x < 0 and -1 or 0 end, function() return 0 end },
 }
 
 function elementwise.swiglu(gate, up)
@@ -126,6 +127,14 @@ add {
   oracle = function(x, attrs)
     return { map(x[1], function(i) return x[1][i] * attrs.factor end) }
   end,
+}
+
+add {
+  op = "scale_step", name = "by scalar 2", rows = 5, attrs = { scalar = 2 }, by_row = { true },
+  options = { scalars = { 7, 8, core.f32(0.3) } },
+  inputs = function(dtype, rows) return { spread(dtype, { rows, 700 }, 1) } end,
+  outputs = function(dtype, rows) return { { dtype, { rows, 700 } } } end,
+  oracle = function(x) return { map(x[1], function(i) return x[1][i] * core.f32(0.3) end) } end,
 }
 
 for _, to in ipairs { "f32", "bf16" } do

@@ -6,6 +6,7 @@
 local graphs = require "tidelock.graph"
 local nn = require "tidelock.nn"
 local problems = require "tidelock.problems"
+local states = require "tidelock.states"
 local types = require "tidelock.types"
 local weights = require "tidelock.weights"
 local where = require "tidelock.where"
@@ -79,6 +80,7 @@ local function trace(plan, found)
   local model, leaves = spec.model, spec.policy.leaves
   local g = graphs.new(spec.dtype)
   g.site = model.site
+  g.steps, g.tokens = spec.train.steps, spec.batch.samples * spec.batch.length
   local tokens = g:define "tokens"
   local vocab = g:define("vocab", model.vocab, "tp")
   vocab.padded = round_up(model.vocab, 16 * leaves.tp)
@@ -107,6 +109,7 @@ local function trace(plan, found)
   local logits = g:named("logits", g:linear(x, { head }, nil, { { vocab } }, { dim }, "f32"))
   local loss = losses(g, spec, logits, targets, found)
   marks(g)
+  states.complete(g, found)
   loss.name = "loss"
   g.names[#g.names + 1] = loss
   return g, loss
