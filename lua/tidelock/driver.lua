@@ -11,9 +11,11 @@ local emit = require "tidelock.stages.emit"
 local experts = require "tidelock.experts"
 local grid = require "tidelock.layout"
 local kept = require "tidelock.kept"
+local loads = require "tidelock.loads"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
 local rates = require "tidelock.schedule"
+local replicas = require "tidelock.replicas"
 local room = require "tidelock.room"
 local states = require "tidelock.states"
 local suggest = require "tidelock.suggest"
@@ -178,6 +180,7 @@ function Run:begin()
   execute(self, "init", { step = 0, scalars = {} })
   require("tidelock.warm").start(self)
   local optimizer = self.spec.train.optimizer
+  replicas.check(self, 0)
   self.power1, self.power2 = 1, 1
   self.beta1, self.beta2 = core.f32(optimizer.beta1), core.f32(optimizer.beta2)
   self.updates = 0 -- steps that were applied
@@ -226,6 +229,8 @@ function Run:step()
   else advance_powers(self) end
   self.done = step
   result.losses, result.losses_bits = terms_of(self)
+  result.experts = loads.read(self)
+  if replicas.due(self, step) then replicas.check(self, step) end
   if #self.watches > 0 then result.watch = self:watched() end
   return result
 end

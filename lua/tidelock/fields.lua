@@ -269,6 +269,8 @@ section("log", "What is printed and recorded.", {
   field(
     "every", "count", "steps between lines away from a terminal", { default = 10, unit = "steps" }
   ),
+  field("replicas", "whole", "steps between comparisons of what several ranks hold alike; 0: at the "
+    .. "start only", { default = 100, unit = "steps" }),
   field("watch", "list", "values to record, as \"PATTERN:mean\" or rms, max, norm, hash", {
     of = "watch",
     default = {},
