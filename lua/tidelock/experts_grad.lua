@@ -78,9 +78,9 @@ return function(d, node, dys)
     sent[wave].x = shard.exchange(f, add, make, rows, wave, 0)
   end
   local dx_home, dweight_home = make(f.rows.all, f.dim, dy.dtype), make(f.rows.all, 1, "f32")
-  dispatch(0)
+  for wave = 0, f.buffers - 2 do dispatch(wave) end
   for wave = 0, f.waves - 1 do
-    dispatch(wave + 1)
+    dispatch(wave + f.buffers - 1)
     local one = sent[wave]
     local kept = one.kept or shard.compute(f, add, make, one.x, wave)
     local dx, dweight = backward(d, f, add, make, wave, one.dy, kept)

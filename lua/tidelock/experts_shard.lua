@@ -4,8 +4,8 @@
 ---     for each wave:  take_rows -> exchange -> gate, up -> swiglu -> down -> exchange
 ---     combine                                          slots in order, the shared expert, one rounding
 ---
---- The dispatch of a wave stands before the products of the wave before it, so that messages and
---- products can run at once. With one wave the backward pass reads what the forward pass left at the
+--- With b buffers the dispatch of a wave stands before the products of the wave b - 1 before it, so
+--- that messages and products can run at once. With one wave the backward pass reads what the forward pass left at the
 --- owner; with more, only x and the routing stay, and the rows are sent and computed again.
 local experts = require "tidelock.experts"
 
@@ -23,8 +23,11 @@ local function facts(s, node)
     attrs = a, grid = grid, ep = grid.ep, waves = waves, experts = a.experts, top_k = a.top_k,
     tokens = s:rows("trunk"), dim = node.outputs[1].dims[2].size, hidden = a.hidden,
     pieces = experts.pieces(s.length), keeps = waves == 1, path = node.path,
-    samples = s.samples, hops = hops[layout.all_to_all] or 0, island = layout.island or 1,
+    samples = s.samples, buffers = s.spec.blocks.moe.buffers,
+    island = layout.island or 1,
   }
+  local auto = layout.island and layout.island < grid.ep and "hierarchical" or "flat"
+  f.hops = hops[layout.all_to_all == "auto" and auto or layout.all_to_all]
   f.listing = experts.listing(a.experts, grid.ep, waves, layout.experts)
   f.slots = f.listing.slots
   f.rows = experts.rows(f.tokens, a.top_k, grid.ep, f.slots)
@@ -229,9 +232,9 @@ function moe.shard(s, node, inputs)
   end
   local home = make(f.rows.all, f.dim, x.dtype)
   f.dispatch_node = #s.nodes + 1 -- where x is used, in the order of uses
-  dispatch(0)
+  for wave = 0, f.buffers - 2 do dispatch(wave) end
   for wave = 0, f.waves - 1 do
-    dispatch(wave + 1)
+    dispatch(wave + f.buffers - 1)
     local kept = moe.compute(f, add, make, sent[wave], wave)
     if f.keeps then f.waves_kept[wave] = kept end
     home = moe.exchange(f, add, make, kept.out, wave, 1, home)

@@ -158,8 +158,9 @@ section("blocks.gemm", "Tile of a matrix product; speed only.", {
 })
 
 section("blocks.moe", "Experts; speed only.", {
-  field("waves", "count", "groups of experts that overlap with messages", { default = 1 }),
-  field("buffers", "count", "slots for messages of one peer", { default = 2 }),
+  field("waves", "count", "groups of a rank's experts, one after the other; with more than one, rows "
+    .. "are computed again in the backward pass", { default = 1 }),
+  field("buffers", "count", "waves whose rows are there at once", { default = 2 }),
 })
 
 -- Policy ----------------------------------------------------------------------------------------

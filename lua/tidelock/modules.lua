@@ -95,6 +95,8 @@ return function(section, field, required, forms)
     name,
   }, { positional = "modules" })
 
+  local dropless = "under the policies \"layout\" and \"batch\" no token is ever dropped: what becomes of "
+    .. "it would depend on its neighbours; leave it out"
   section("nn.moe", "A mixture of experts.", {
     field("experts", "count", "routed experts", required()),
     field("top_k", "count", "experts of a token", required()),
@@ -106,9 +108,7 @@ return function(section, field, required, forms)
   }, {
     refused = {
       bias = "experts have no biases; leave it out",
-      capacity_factor = "no token is ever dropped, so there is no capacity; leave it out",
-      capacity = "no token is ever dropped, so there is no capacity; leave it out",
-      drop_tokens = "no token is ever dropped; leave it out",
+      capacity_factor = dropless, capacity = dropless, drop_tokens = dropless,
     },
   })
 

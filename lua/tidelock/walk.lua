@@ -91,7 +91,7 @@ visitors.swiglu, visitors.gelu = with_hidden, with_hidden
 --- Groups of a router: they cut the experts evenly, and those that stay have enough of them.
 local function check_groups(module, walker)
   local o, r = module.options, module.options.router
-  if not o.experts or not o.top_k then return end
+  if not o.experts or not o.top_k or r.groups == 1 then return end
   local top = r.top_groups or r.groups
   if o.experts % r.groups ~= 0 then
     problem(walker, module, "router", "groups %d does not divide experts %d; allowed: %s", r.groups,
