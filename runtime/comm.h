@@ -19,7 +19,8 @@
 ** exchange moves rows without adding any, so the way they take changes no bit:
 **
 **   flat           every rank pulls from every other
-**   hierarchical   islands of neighbours: inside an island directly; from another island one message,
+**   hierarchical   islands of neighbours: inside an island directly; from another island one
+**   message,
 **                  to the rank with the same place in its island, which passes rows on inside
 **   ring           everybody's rows go round, each rank keeps a copy of what is for it
 **
@@ -96,8 +97,8 @@ tl_status tl_comm_send(tl_comm *comm, int32_t peer, int32_t channel, const void 
 tl_status tl_comm_recv(tl_comm *comm, int32_t peer, int32_t channel, void *x, int64_t bytes);
 void tl_comm_close(tl_comm *comm);
 
-/* For transports: copies the blocks that go from rank `source` to `target`. `from` is the source's x,
-** or, with `packed`, these blocks alone one after the other; `to` is the target's y, or, with
+/* For transports: copies the blocks that go from rank `source` to `target`. `from` is the source's
+** x, or, with `packed`, these blocks alone one after the other; `to` is the target's y, or, with
 ** `packing`, room for them one after the other. Returns the rows. */
 typedef struct tl_carry {
   const char *from;

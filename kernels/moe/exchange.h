@@ -6,8 +6,8 @@
 **                pieces ascending, then the `share` ranks that hold runs of the sample
 **                | e0: source 0 piece 0 | piece 1 | source 1 piece 0 | ... | e1: ... |
 **
-** Both sides follow from the counts (ranks, pieces, experts), which every rank has. A block is a run
-** of rows that is contiguous on both sides: the rows of one (home, piece, expert).
+** Both sides follow from the counts (ranks, pieces, experts), which every rank has. A block is a
+** run of rows that is contiguous on both sides: the rows of one (home, piece, expert).
 */
 #ifndef TL_EXCHANGE_H
 #define TL_EXCHANGE_H

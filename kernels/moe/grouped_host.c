@@ -190,8 +190,8 @@ tl_status tl_host_grouped_linear_grad_weight(const tl_call *call) {
 
 /* ---- elementwise work on the rows that there are ---- */
 
-/* The call with its first `in` inputs and `out` outputs cut to the rows that offsets (the last input)
-** says; the host twin of swiglu does the rest. */
+/* The call with its first `in` inputs and `out` outputs cut to the rows that offsets (the last
+** input) says; the host twin of swiglu does the rest. */
 static tl_status on_rows(const char *op, const tl_call *call, int32_t in, int32_t out,
                          tl_kernel kernel) {
   tl_view views[4], results[2];

@@ -55,8 +55,8 @@ float tl_moe_total(tl_router kind, const float *score, const int32_t *expert, in
   return kind == TL_ROUTER_SOFTMAX ? total : total + 1e-20f;
 }
 
-/* The best of the candidates that are not taken yet, of which there is one; the lowest index of equal
-** ones. NaN never wins: rows with NaN are refused before. */
+/* The best of the candidates that are not taken yet, of which there is one; the lowest index of
+** equal ones. NaN never wins: rows with NaN are refused before. */
 static int64_t best(const float *value, const uint8_t *taken, int64_t n) {
   int64_t found = 0;
   while (found < n - 1 && taken[found]) found++;

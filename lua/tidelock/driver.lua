@@ -31,7 +31,8 @@ Run.__index = Run
 
 local driver = {}
 
---- The ranks with the same experts' pipeline stage that exchange rows, and those with the same experts.
+--- The ranks with the same experts' pipeline stage that exchange rows, and those with the same
+--- experts.
 local function expert_groups(layout, at)
   local own_ep, own_edp = experts.coordinates(layout, at)
   local ep, edp = {}, {}

@@ -4,8 +4,8 @@
 ---     expert grid      ep x edp x pp         ep = i mod EP, edp = i div EP
 ---
 --- The ranks of an ep group hold runs of the same samples (`share` = T neighbours) and whole groups
---- of samples beside (`sources` = EP / T of them), so an owner sees whole samples, and the edp ranks
---- hold aligned runs of dp leaves: the tree over samples is the same for any ep.
+--- of samples beside (`sources` = EP / T of them), so an owner sees whole samples, and the edp
+--- ranks hold aligned runs of dp leaves: the tree over samples is the same for any ep.
 ---
 --- Home order lists experts by wave, then rank, then slot: a wave is contiguous on both sides.
 local experts = {}
@@ -21,7 +21,8 @@ local experts = {}
 function experts.grid(layout)
   local ep = layout.ep
   if ep == 1 then return { ep = 1, share = 1, sources = 1, edp = layout.dp } end
-  return { ep = ep, share = layout.tp, sources = ep // layout.tp, edp = layout.tp * layout.dp // ep }
+  local sources, edp = ep // layout.tp, layout.tp * layout.dp // ep
+  return { ep = ep, share = layout.tp, sources = sources, edp = edp }
 end
 
 --- Coordinates in the expert grid of a rank with coordinates `at`: ep, edp.
@@ -36,8 +37,8 @@ function experts.plan_index(layout, at)
   return at.pp * layout.ep + experts.coordinates(layout, at) + 1
 end
 
---- The program of a rank with coordinates `at`: from 1. With experts each (pp, ep) has its own, else
---- each (pp, tp).
+--- The program of a rank with coordinates `at`: from 1. With experts each (pp, ep) has its own,
+--- else each (pp, tp).
 function experts.program_index(layout, at)
   if layout.ep > 1 then return experts.plan_index(layout, at) end
   return at.pp * layout.tp + at.tp + 1
@@ -80,8 +81,8 @@ function experts.listing(count, ep, waves, placement)
   return { list = list, slots = slots, at = at }
 end
 
---- Rows that the worst routing can bring, with `tokens` on each rank: of a wave at home, at the owner,
---- and at home in all.
+--- Rows that the worst routing can bring, with `tokens` on each rank: of a wave at home, at the
+--- owner, and at home in all.
 function experts.rows(tokens, top_k, ep, slots)
   return {
     home = tokens * math.min(top_k, ep * slots), owner = ep * tokens * math.min(top_k, slots),

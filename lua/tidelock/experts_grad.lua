@@ -53,7 +53,9 @@ local function finish(d, f, node, add, dx_home, dweight_home, dy)
     balance = f.balance or 0,
   })
   d:contribute(logits, dz, 2)
-  if f.shared then d:contribute(f.shared, d:value(f.shared, { alias = dy, dtype = dy.dtype }), 3) end
+  if f.shared then
+    d:contribute(f.shared, d:value(f.shared, { alias = dy, dtype = dy.dtype }), 3)
+  end
 end
 
 --- Rule of the stage differentiate for the node that combines.

@@ -1,6 +1,8 @@
---- experts_lower.lua - stacks of expert weights in memory, their gradients, and the load of experts.
+--- experts_lower.lua - stacks of expert weights in memory, their gradients, and the load of
+--- experts.
 ---
----     stack   | expert 0 | expert 8 | ... |     weights of a wave on this rank; a logical weight is a
+---     stack   | expert 0 | expert 8 | ... |     weights of a wave on this rank; a logical weight
+---     is a
 ---                                               view of its slot
 ---     sums    one stack of accumulators for each group of samples that the owner serves, then
 ---             | source 0 | source 1 | -> fold -> all_reduce over edp: the tree over dp leaves
@@ -47,7 +49,8 @@ function moe.clear(self, shared)
   end
 end
 
--- gradients ----------------------------------------------------------------------------------------
+-- gradients
+-- ----------------------------------------------------------------------------------------
 
 local function padded(count) return (count + 15) // 16 * 16 end
 
@@ -121,7 +124,8 @@ function moe.gradient(param, whole)
     offset = (whole.offset or 0) + param.expert.slot * param.expert.stack.stride * 4 }
 end
 
--- instructions of a micro-batch ---------------------------------------------------------------------
+-- instructions of a micro-batch
+-- ---------------------------------------------------------------------
 
 moe.lowering = {}
 

@@ -1,8 +1,11 @@
---- experts_plan.lua - what `./tl plan` says of mixtures of experts: the buffers' formula, term by term.
+--- experts_plan.lua - what `./tl plan` says of mixtures of experts: the buffers' formula, term by
+--- term.
 ---
----     T tokens of a micro-batch on a rank    k top_k    e ranks of ep    s experts of a rank in a wave
+---     T tokens of a micro-batch on a rank    k top_k    e ranks of ep    s experts of a rank in a
+---     wave
 ---
----     a wave sends T min(k, e s) rows and receives e T min(k, s), whatever the routing: with W waves
+---     a wave sends T min(k, e s) rows and receives e T min(k, s), whatever the routing: with W
+---     waves
 ---     min(k, E / (e W)) e T, so that no routing can run out of memory
 local screen = require "tidelock.screen"
 
@@ -39,8 +42,8 @@ local function lines_of(one, dtype)
       f.top_k, f.ep, f.slots, n(f.rows.home)),
     ("    received   e T min(k, s) = %d * %s min(%d, %d) = %s rows a wave, at worst"):format(f.ep,
       n(f.tokens), f.top_k, f.slots, n(f.rows.owner)),
-    ("    buffers    rows (2 h + 3 f) %d = %s (2 * %d + 3 * %d) %d bytes: %s MiB a wave, at most %d "
-      .. "at once"):format(size, n(f.rows.owner), f.dim, f.hidden, size, screen.mib(wave),
+    ("    buffers    rows (2 h + 3 f) %d = %s (2 * %d + 3 * %d) %d bytes: %s MiB a wave, at most "
+      .. "%d at once"):format(size, n(f.rows.owner), f.dim, f.hidden, size, screen.mib(wave),
       math.min(f.buffers, f.waves)),
     ("    at home    T k = %s rows of %d: %s MiB"):format(n(f.rows.all), f.dim,
       screen.mib(f.rows.all * f.dim * size)),

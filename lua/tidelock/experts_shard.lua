@@ -2,11 +2,13 @@
 ---
 ---     route -> counts -> [all_gather] -> order         who goes where
 ---     for each wave:  take_rows -> exchange -> gate, up -> swiglu -> down -> exchange
----     combine                                          slots in order, the shared expert, one rounding
+---     combine                                          slots in order, the shared expert, one
+---     rounding
 ---
 --- With b buffers the dispatch of a wave stands before the products of the wave b - 1 before it, so
---- that messages and products can run at once. With one wave the backward pass reads what the forward pass left at the
---- owner; with more, only x and the routing stay, and the rows are sent and computed again.
+--- that messages and products can run at once. With one wave the backward pass reads what the
+--- forward pass left at the owner; with more, only x and the routing stay, and the rows are sent
+--- and computed again.
 local experts = require "tidelock.experts"
 
 local moe = {}
@@ -47,8 +49,8 @@ end
 
 -- weights ----------------------------------------------------------------------------------------
 
---- The weights of one part (gate, up, down) of the experts of a wave, stacked: a value that nodes read,
---- and a param for each expert, which says where in the stack it is.
+--- The weights of one part (gate, up, down) of the experts of a wave, stacked: a value that nodes
+--- read, and a param for each expert, which says where in the stack it is.
 local function stack_of(s, f, part, wave, weights)
   local first = weights[1].weight
   local count = first.rows * first.cols
@@ -104,10 +106,12 @@ local function stacks_of(s, f, node)
   return stacks
 end
 
--- nodes --------------------------------------------------------------------------------------------
+-- nodes
+-- --------------------------------------------------------------------------------------------
 
 --- Rows to the owners of their experts, or home into their place `y` among all rows. Both passes
---- write it: `add(op, inputs, outputs, attrs)` adds a node, `make(rows, cols, dtype, shape)` a value.
+--- write it: `add(op, inputs, outputs, attrs)` adds a node, `make(rows, cols, dtype, shape)` a
+--- value.
 function moe.exchange(f, add, make, x, wave, home, y)
   if f.ep == 1 and (home == 0 or f.waves == 1) then return x end
   y = y or make(home == 1 and f.rows.all or f.rows.owner, x.cols, x.dtype)
@@ -128,7 +132,8 @@ end
 --- Rows of `x` at their homes, in home order of a wave. per: slots that take a row of x.
 function moe.take(f, add, make, x, wave, per)
   local each = f.ep * f.slots
-  return add("take_rows", { x, f.order, f.starts }, { make(f.rows.home, x.cols, x.dtype) }, { per = per, first = wave * each, last = (wave + 1) * each })
+  return add("take_rows", { x, f.order, f.starts }, { make(f.rows.home, x.cols, x.dtype) },
+    { per = per, first = wave * each, last = (wave + 1) * each })
 end
 
 --- gate, up, act and out of a wave's rows.
@@ -138,8 +143,8 @@ function moe.compute(f, add, make, x, wave)
   add("grouped_linear", { x, offsets, w.gate[wave].value, w.up[wave].value }, { gate, up },
     { parts = 2 })
   local act = add("expert_swiglu", { gate, up, offsets }, { make(f.rows.owner, f.hidden, x.dtype) })
-  local out = add("grouped_linear", { act, offsets, w.down[wave].value }, { make(f.rows.owner, f.dim,
-    x.dtype) }, { parts = 1 })
+  local out = add("grouped_linear", { act, offsets, w.down[wave].value },
+    { make(f.rows.owner, f.dim, x.dtype) }, { parts = 1 })
   return { x = x, gate = gate, up = up, act = act, out = out }
 end
 

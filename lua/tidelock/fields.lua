@@ -158,8 +158,8 @@ section("blocks.gemm", "Tile of a matrix product; speed only.", {
 })
 
 section("blocks.moe", "Experts; speed only.", {
-  field("waves", "count", "groups of a rank's experts, one after the other; with more than one, rows "
-    .. "are computed again in the backward pass", { default = 1 }),
+  field("waves", "count", "groups of a rank's experts, one after the other; with more than one, "
+    .. "rows are computed again in the backward pass", { default = 1 }),
   field("buffers", "count", "waves whose rows are there at once", { default = 2 }),
 })
 
@@ -270,8 +270,8 @@ section("log", "What is printed and recorded.", {
   field(
     "every", "count", "steps between lines away from a terminal", { default = 10, unit = "steps" }
   ),
-  field("replicas", "whole", "steps between comparisons of what several ranks hold alike; 0: at the "
-    .. "start only", { default = 100, unit = "steps" }),
+  field("replicas", "whole", "steps between comparisons of what several ranks hold alike; 0: at "
+    .. "the start only", { default = 100, unit = "steps" }),
   field("watch", "list", "values to record, as \"PATTERN:mean\" or rms, max, norm, hash", {
     of = "watch",
     default = {},

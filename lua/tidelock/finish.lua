@@ -67,7 +67,9 @@ function finish.init(self, shared)
       }, o)
       if own.master then self:emit("cast", { own.master }, { own.weight }, {}, o) end
       for _, name in ipairs { "m", "v" } do
-        if own[name] and not param.expert then self:emit("fill", {}, { own[name] }, { value = 0 }, o) end
+        if own[name] and not param.expert then
+          self:emit("fill", {}, { own[name] }, { value = 0 }, o)
+        end
       end
     end
   end
@@ -219,7 +221,8 @@ local function square(self, shared, param, gradient, slot)
       if not param.axis then return 0 end
       return r * extent - (type(first) == "table" and first[r + 1] or first)
     end),
-    parts = param.axis and parts or param.expert and 1 or by_tp(t, function(r) return r == 0 and 1 or 0 end),
+    parts = param.axis and parts or param.expert and 1
+      or by_tp(t, function(r) return r == 0 and 1 or 0 end),
     slot_first = param.axis and by_tp(t, function(r) return r * parts end) or 0,
   }
   self:emit("square_sum", { lower.reshaped(gradient, { param.rows, param.cols }) }, { slot }, attrs,

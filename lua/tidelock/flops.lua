@@ -6,7 +6,8 @@
 -- Forward 2, backward 4: a multiplication and an addition, once forward and twice backward. A pair
 -- is a query and a key that it may see: half of length^2 for a causal sample, fewer in a window. A
 -- sample counts as one segment, so documents that are packed together make the number high.
--- Of experts those count that a token chooses. Look-ups (embeddings) and elementwise work do not count; a tied head does.
+-- Of experts those count that a token chooses. Look-ups (embeddings) and elementwise work do not
+-- count; a tied head does.
 --
 -- mfu = work / time / peak, where the peak is a matrix product measured on this machine at start.
 

@@ -3,8 +3,8 @@
 ---     { name = "layers.0.moe", load = { 61, 70, .. }, entropy = 2.73, entropy_max = 2.77,
 ---       max_over_mean = 1.31, unused = 0, balance_loss = 0.0102 }
 ---
---- entropy is that of the shares of rows, in nats; even load has log(experts). balance_loss is weighted,
---- and there for the balance "loss" alone.
+--- entropy is that of the shares of rows, in nats; even load has log(experts). balance_loss is
+--- weighted, and there for the balance "loss" alone.
 local core = require "tidelock.core"
 local experts = require "tidelock.experts"
 
@@ -68,8 +68,8 @@ function loads.text(list)
     most, unused = math.max(most, one.max_over_mean), unused + one.unused
     if one.entropy_max > 0 then entropy = math.min(entropy, one.entropy / one.entropy_max) end
   end
-  return ("        experts: largest load %.2f of the mean, entropy %.1f%% of even, %d unused"):format(
-    most, 100 * entropy, unused)
+  local text = "        experts: largest load %.2f of the mean, entropy %.1f%% of even, %d unused"
+  return text:format(most, 100 * entropy, unused)
 end
 
 return loads

@@ -95,8 +95,8 @@ return function(section, field, required, forms)
     name,
   }, { positional = "modules" })
 
-  local dropless = "under the policies \"layout\" and \"batch\" no token is ever dropped: what becomes of "
-    .. "it would depend on its neighbours; leave it out"
+  local dropless = "under the policies \"layout\" and \"batch\" no token is ever dropped: what "
+    .. "becomes of it would depend on its neighbours; leave it out"
   section("nn.moe", "A mixture of experts.", {
     field("experts", "count", "routed experts", required()),
     field("top_k", "count", "experts of a token", required()),

@@ -28,7 +28,8 @@ end
 
 --- Which part of the weight a rank holds.
 local function part_of(param, at)
-  return ("%d %d"):format(emit.resolve(param.row_first, at.tp), emit.resolve(param.col_first, at.tp))
+  return ("%d %d"):format(emit.resolve(param.row_first, at.tp),
+    emit.resolve(param.col_first, at.tp))
 end
 
 --- Hashes of one tensor by part, then by value: { [part] = { order, ranks by hash } }.

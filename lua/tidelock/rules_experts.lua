@@ -29,8 +29,8 @@ local function grid(facts, report)
   local list = fitting(l)
   local allowed = fit.list(list)
   if l.tp > 1 and not l.sequence_parallel then
-    report("layout.sequence_parallel", "experts with tp %d need it: each rank routes its own run of "
-      .. "every sample; leave it out", l.tp)
+    report("layout.sequence_parallel", "experts with tp %d need it: each rank routes its own run "
+      .. "of every sample; leave it out", l.tp)
   end
   if (l.tp * l.dp) % l.ep ~= 0 then
     report("layout.ep", "ep %d does not divide tp %d * dp %d = %d; allowed: %s", l.ep, l.tp, l.dp,
@@ -49,7 +49,8 @@ local function placement(facts, report, one)
   local l, count = facts.layout, one.experts
   if type(l.experts) == "table" then
     if #l.experts ~= count then
-      report("layout.experts", "a list of %d ranks for %d experts (%s)", #l.experts, count, one.site)
+      report("layout.experts", "a list of %d ranks for %d experts (%s)", #l.experts, count,
+        one.site)
       return false
     end
     for e, rank in ipairs(l.experts) do
@@ -65,8 +66,8 @@ local function placement(facts, report, one)
   for _, n in ipairs(fitting(l)) do
     if count % n == 0 then list[#list + 1] = n end
   end
-  report("layout.ep", "ep %d does not divide experts %d (%s); allowed: %s, or layout.experts = a list "
-    .. "of ranks by expert", l.ep, count, one.site, fit.list(list))
+  report("layout.ep", "ep %d does not divide experts %d (%s); allowed: %s, or layout.experts = a "
+    .. "list of ranks by expert", l.ep, count, one.site, fit.list(list))
   return false
 end
 
@@ -75,8 +76,8 @@ local function waves(facts, report, one)
   local l, w = facts.layout, facts.blocks.moe.waves
   local most = experts.most(experts.owners(one.experts, l.ep, l.experts), l.ep)
   if most % w == 0 then return end
-  report("blocks.moe.waves", "waves %d does not divide %d, the experts of a rank (experts %d, %s, ep "
-    .. "%d); allowed: %s", w, most, one.experts, one.site, l.ep, fit.list(fit.divisors(most)))
+  report("blocks.moe.waves", "waves %d does not divide %d, the experts of a rank (experts %d, %s, "
+    .. "ep %d); allowed: %s", w, most, one.experts, one.site, l.ep, fit.list(fit.divisors(most)))
 end
 
 --- Islands cut the group evenly.

@@ -36,7 +36,9 @@ local function layout_overrides(spec, axes)
   for _, axis in ipairs { "tp", "pp", "dp" } do
     overrides[#overrides + 1] = ("layout.%s=%d"):format(axis, axes[axis] or 1)
   end
-  if #spec.experts > 0 then overrides[#overrides + 1] = "layout.ep=" .. (axes.ep or axes.tp or 1) end
+  if #spec.experts > 0 then
+    overrides[#overrides + 1] = "layout.ep=" .. (axes.ep or axes.tp or 1)
+  end
   overrides[#overrides + 1] = "layout.schedule=" .. (axes.schedule or "1f1b")
   if axes.schedule == "interleaved" then
     overrides[#overrides + 1] = "layout.virtual_stages=2"

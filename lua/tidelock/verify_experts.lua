@@ -1,8 +1,8 @@
 --- verify_experts.lua - rows of `./tl verify` for models with experts.
 ---
---- Every layout of ep 1 to 8, tp 1 and 2, dp 1 to 4 and pp 1 and 2 is a cell. Micro-batches, waves and
---- the way that rows take go round from cell to cell, so that every pair of their values occurs;
---- `--all` runs the whole product.
+--- Every layout of ep 1 to 8, tp 1 and 2, dp 1 to 4 and pp 1 and 2 is a cell. Micro-batches, waves
+--- and the way that rows take go round from cell to cell, so that every pair of their values
+--- occurs; `--all` runs the whole product.
 local verify = {}
 
 local ways = { { "flat" }, { "hierarchical", 2 }, { "ring" }, { "hierarchical", 4 } }

@@ -119,11 +119,12 @@ function visitors.moe(module, walker)
       o.experts)
   end
   if o.top_k and o.top_k > 64 then
-    problem(walker, module, "top_k", "top_k %d is above 64, the most that the op route has", o.top_k)
+    problem(walker, module, "top_k", "top_k %d is above 64, the most that the op route has",
+      o.top_k)
   end
   if o.balance.name == "loss" and o.router.name ~= "softmax" then
-    problem(walker, module, "balance", "the loss needs scores that are shares, as those of the router "
-      .. "\"softmax\"; with %q write balance = { \"bias\", speed = 1e-3 }", o.router.name)
+    problem(walker, module, "balance", "the loss needs scores that are shares, as those of the "
+      .. "router \"softmax\"; with %q write balance = { \"bias\", speed = 1e-3 }", o.router.name)
   end
   check_groups(module, walker)
   local facts = walker.facts

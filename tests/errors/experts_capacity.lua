@@ -5,7 +5,8 @@ local nn = tl.nn
 local function layer()
   return {
     nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
-    nn.residual { nn.rms_norm {}, nn.moe { experts = 8, top_k = 2, hidden = 64, capacity_factor = 1.25 } },
+    nn.residual { nn.rms_norm {}, nn.moe { experts = 8, top_k = 2, hidden = 64,
+      capacity_factor = 1.25 } },
     -- error: nn.moe.capacity_factor: under the policies "layout" and "batch" no token is ever
     --   dropped: what becomes of it would depend on its neighbours; leave it out
   }

@@ -1,4 +1,5 @@
--- Models with experts: one set of bits in every layout, for any routing; right values and gradients.
+-- Models with experts: one set of bits in every layout, for any routing; right values and
+-- gradients.
 local core = require "tidelock.core"
 local derivative = require "support.derivative"
 local mixtures = require "support.mixtures"
@@ -70,8 +71,8 @@ describe("the bits of a mixture do not depend on", function()
   end)
 
   it("the way that rows take, from 16 ranks in islands of 2 and 4", function()
-    local options = mixtures.with({ experts = 16, top_k = 3, hidden = 16 }, { samples = 16, micro = 1,
-      leaves = { tp = 4, dp = 16 } })
+    local options = mixtures.with({ experts = 16, top_k = 3, hidden = 16 }, { samples = 16,
+      micro = 1, leaves = { tp = 4, dp = 16 } })
     same_bits(options, {
       { dp = 16, ep = 16 }, { dp = 16, ep = 16, all_to_all = "ring" },
       { dp = 16, ep = 16, all_to_all = "hierarchical", island = 2 },
@@ -135,8 +136,8 @@ describe("routings at the limits:", function()
 
   it("a rank whose samples choose no expert of its own", function()
     local options = pinned({ experts = 8, top_k = 2, hidden = 16 }, "zeros") -- experts 0 and 1
-    same_bits(options, { { dp = 8, ep = 8, micro = 1 }, { dp = 4, ep = 4, all_to_all = "hierarchical",
-      island = 2 } })
+    same_bits(options, { { dp = 8, ep = 8, micro = 1 },
+      { dp = 4, ep = 4, all_to_all = "hierarchical", island = 2 } })
   end)
 end)
 
@@ -190,8 +191,9 @@ describe("a mixture", function()
   for _, router in ipairs { { "softmax" }, { "softmax", normalize = false, scale = 3 },
     { "sigmoid", scale = 2.5 }, { "sqrt_softplus" } } do
     it("has gradients that are slopes: " .. router[1], function()
-      local all = mixtures.with({ experts = 3, top_k = 3, hidden = 16, shared = 1, router = router },
-        { layers = 1, weights = { { "*.experts.*", init = 0.2 }, { "*.router", init = 0.3 } } })
+      local all = mixtures.with({ experts = 3, top_k = 3, hidden = 16, shared = 1,
+        router = router }, { layers = 1, weights = { { "*.experts.*", init = 0.2 },
+        { "*.router", init = 0.3 } } })
       local worst = derivative.worst(models.with(all, dotted { dp = 2, waves = 3 }))
       assert.is_true(worst.ratio < 1, ("%s: slope %g, gradient %g"):format(worst.name or "?",
         worst.slope or 0, worst.expected or 0))
@@ -206,7 +208,8 @@ describe("a mixture", function()
   end)
 
   it("names layer and token of logits that are not finite", function()
-    local broken = models.with(options, { weights = { { "*.router", init = { "constant", 1e38 } } } })
+    local broken = models.with(options, { weights = { { "*.router", init = {
+      "constant", 1e38 } } } })
     local run <close> = models.start(broken)
     local good, message = pcall(run.step, run)
     assert.is_false(good)

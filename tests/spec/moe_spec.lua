@@ -81,7 +81,8 @@ describe("the router", function()
       local rows = 4 * samples
       local logits = core.tensor("f32", { 8, 4 }, z):narrow(1, first, rows)
       local expert = core.tensor("i32", { 8, 1 }, ids):narrow(1, first, rows)
-      local share, load = support.poison("f32", { samples, 4 }), support.poison("f32", { samples, 4 })
+      local share = support.poison("f32", { samples, 4 })
+      local load = support.poison("f32", { samples, 4 })
       core.call("route_sums", { logits, expert }, { share, load }, { samples = samples, runs = 4 })
       local loss = support.poison("f32", { samples })
       core.call("balance_loss", { share, load }, { loss }, { length = 4 })
@@ -234,8 +235,9 @@ describe("products of experts", function()
   it("refuse offsets that do not fit", function()
     for text, list in pairs { ["offset 1 is 9; rows 0 to 8 are left"] = { 0, 9 },
       ["offset 0 is 1; rows 0 to 8 are left"] = { 1, 3 } } do
-      local good, message = pcall(core.call, "grouped_linear", { support.filled("f32", { 8, 16 }, 1),
-        core.tensor("i32", { 2 }, list), support.filled("f32", { 1, 64 }, 1) },
+      local good, message = pcall(core.call, "grouped_linear", {
+        support.filled("f32", { 8, 16 }, 1), core.tensor("i32", { 2 }, list),
+        support.filled("f32", { 1, 64 }, 1) },
         { support.poison("f32", { 8, 4 }) }, { parts = 1 })
       assert.is_false(good)
       assert.is_truthy(message:find(text, 1, true), message)

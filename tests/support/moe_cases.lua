@@ -31,7 +31,8 @@ function moe.best(values, k, out)
   for _ = 1, k do
     local found
     for j, v in ipairs(values) do
-      if not taken[j] and not (out and out[j]) and (not found or v > values[found]) then found = j end
+      local free = not taken[j] and not (out and out[j])
+      if free and (not found or v > values[found]) then found = j end
     end
     taken[found] = true
     list[#list + 1] = found - 1
@@ -70,7 +71,8 @@ local function row_of(flat, row, width) return { table.unpack(flat, row * width 
 local routers = {
   { "softmax", 8, 2, { kind = 0, groups = 1, top_groups = 1, normalize = 1, scale = 1 } },
   { "softmax, plain", 7, 3, { kind = 0, groups = 1, top_groups = 1, normalize = 0, scale = 16 } },
-  { "softmax in groups", 12, 3, { kind = 0, groups = 4, top_groups = 2, normalize = 0, scale = 1 } },
+  { "softmax in groups", 12, 3, { kind = 0, groups = 4, top_groups = 2, normalize = 0,
+    scale = 1 } },
   { "sigmoid", 16, 4, { kind = 1, groups = 4, top_groups = 2, normalize = 1, scale = 2.5 }, true },
   { "sigmoid, plain", 9, 9, { kind = 1, groups = 1, top_groups = 1, normalize = 0, scale = 1 } },
   { "sqrt softplus", 32, 6, { kind = 2, groups = 1, top_groups = 1, normalize = 1, scale = 1.5 },
@@ -184,7 +186,9 @@ for _, runs in ipairs { 1, 4 } do
       for i = 1, 12 do share[i], load[i] = 0.0, 0.0 end
       for row = 0, rows - 1 do
         local at = row // (rows // 2) * 6
-        for j, s in ipairs(moe.scores(0, row_of(x[1], row, 6))) do share[at + j] = share[at + j] + s end
+        for j, s in ipairs(moe.scores(0, row_of(x[1], row, 6))) do
+          share[at + j] = share[at + j] + s
+        end
         for i = 1, 2 do
           local e = at + x[2][row * 2 + i] + 1
           load[e] = load[e] + 1
@@ -225,7 +229,8 @@ for _, k in ipairs { 1, 3 } do
   end
 end
 
--- rows of experts ------------------------------------------------------------------------------------
+-- rows of experts
+-- ------------------------------------------------------------------------------------
 
 --- Offsets of experts with 3, 0, 4 and 1 rows.
 function moe.offsets() return core.tensor("i32", { 5 }, { 0, 3, 3, 7, 8 }) end
@@ -352,7 +357,9 @@ function moe.ids(rows, experts, k, stream)
   local ids = {}
   for row = 1, rows do
     local values = {}
-    for e = 1, experts do values[e] = support.fill_value(stream, row * experts + e) + e % 3 * 0.4 end
+    for e = 1, experts do
+      values[e] = support.fill_value(stream, row * experts + e) + e % 3 * 0.4
+    end
     for _, id in ipairs(moe.best(values, k)) do ids[#ids + 1] = id end
   end
   return ids

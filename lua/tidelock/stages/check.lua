@@ -122,7 +122,8 @@ function check.run(plan)
   -- with experts ep folds over tp at least, so that an owner sees whole samples
   spec.layout.ep = spec.layout.ep or #facts.moes > 0 and spec.layout.tp or 1
   rules.check({
-    blocks = spec.blocks, layout = spec.layout, batch = spec.batch, policy = spec.policy, eval = spec.eval, model = facts,
+    blocks = spec.blocks, layout = spec.layout, batch = spec.batch, policy = spec.policy,
+    eval = spec.eval, model = facts,
     world = plan.world, site = site,
   }, report, note)
   collected:raise()

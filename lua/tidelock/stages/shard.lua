@@ -40,7 +40,8 @@ local function new(plan)
   local layout, policy, batch = spec.layout, spec.policy, spec.batch
   local t = layout.tp
   return setmetatable({
-    by_tp = by_tp, plan = plan, spec = spec, t = t, n = policy.leaves.tp, sp = layout.sequence_parallel and t > 1,
+    by_tp = by_tp, plan = plan, spec = spec, t = t, n = policy.leaves.tp,
+    sp = layout.sequence_parallel and t > 1,
     samples = batch.micro, length = batch.length, tokens = batch.micro * batch.length,
     nodes = {}, values = {}, params = {}, order = {}, map = {}, dtype = spec.dtype,
   }, Shard)
