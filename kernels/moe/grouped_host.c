@@ -45,6 +45,17 @@ static tl_status check_stack(const char *op, const tl_view *stack, int64_t exper
   return TL_OK;
 }
 
+/* f32 or bf16, all of one dtype. */
+static tl_status check_factors(const char *op, const tl_view *first, const tl_view *others,
+                               int64_t count) {
+  TL_TRY(tl_expect(op, "a factor", first, TL_KIND_FLOAT, tl_view_count(first)));
+  for (int64_t i = 0; i < count; i++)
+    if (others[i].dtype != first->dtype)
+      return tl_fail(TL_DTYPE, "%s: factors of %s and %s", op, tl_dtype_name(first->dtype),
+                     tl_dtype_name(others[i].dtype));
+  return TL_OK;
+}
+
 static tl_status check_parts(const char *op, const tl_call *call, int64_t inputs, int64_t outputs) {
   const int64_t parts = call->ints[0];
   TL_TRY(tl_expect_range(op, "parts", parts, 1, PARTS_MAX));
@@ -59,11 +70,12 @@ tl_status tl_host_grouped_linear(const tl_call *call) {
   TL_TRY(check_parts(op, call, 2 + parts, parts));
   const tl_view *x = &call->in[0], *offsets = &call->in[1];
   const int64_t experts = tl_view_count(offsets) - 1, width = tl_view_row(x);
+  TL_TRY(check_factors(op, x, &call->in[2], parts));
   TL_TRY(check_offsets(op, offsets, experts, x->shape[0]));
   for (int64_t i = 0; i < parts; i++) {
     const tl_view *y = &call->out[i];
     TL_TRY(check_stack(op, &call->in[2 + i], experts, tl_view_row(y), width));
-    if (y->shape[0] != x->shape[0]) return tl_fail(TL_SHAPE, "%s: x and y differ in rows", op);
+    TL_TRY(tl_expect(op, "y", y, TL_KIND_FLOAT, x->shape[0] * tl_view_row(y)));
   }
   const int32_t *at = offsets->data;
   for (int64_t e = 0; e < experts; e++) {
@@ -93,6 +105,9 @@ tl_status tl_host_grouped_linear_grad_input(const tl_call *call) {
   TL_TRY(check_parts(op, call, 2 * parts + 1, 1));
   const tl_view *offsets = &call->in[parts], *dx = &call->out[0];
   const int64_t experts = tl_view_count(offsets) - 1, width = tl_view_row(dx);
+  TL_TRY(check_factors(op, &call->in[0], call->in, parts));
+  TL_TRY(check_factors(op, &call->in[0], &call->in[parts + 1], parts));
+  TL_TRY(tl_expect(op, "dx", dx, TL_KIND_FLOAT, dx->shape[0] * width));
   TL_TRY(check_offsets(op, offsets, experts, dx->shape[0]));
   for (int64_t i = 0; i < parts; i++) {
     const tl_view *dy = &call->in[i];
@@ -201,6 +216,7 @@ static tl_status on_rows(const char *op, const tl_call *call, int32_t in, int32_
   const int64_t rows = ((const int32_t *)offsets->data)[experts];
   for (int32_t i = 0; i < in + out; i++) {
     const tl_view *v = i < in ? &call->in[i] : &call->out[i - in];
+    TL_TRY(tl_expect(op, "an operand", v, TL_KIND_FLOAT, tl_view_count(&call->in[0])));
     if (v->shape[0] != room) return tl_fail(TL_SHAPE, "%s: operands differ in rows", op);
     if (i < in)
       views[i] = rows_of(v, 0, rows);

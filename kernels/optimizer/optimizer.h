@@ -45,4 +45,10 @@ tl_status tl_host_adamw(const tl_call *call);
 tl_status tl_host_set_state(const tl_call *call);
 tl_status tl_host_init(const tl_call *call);
 
+/* What host twin and launcher refuse (optimizer_check.c). A GPU has room for so many scalars, the
+** host is told how many the step has. */
+tl_status tl_adamw_check(const tl_call *call, int32_t scalar_count);
+tl_status tl_set_state_check(const tl_call *call);
+tl_status tl_init_check(const tl_call *call);
+
 #endif

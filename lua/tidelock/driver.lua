@@ -5,6 +5,7 @@
 ---
 --- A rank is a thread that executes its flat program; Lua is entered once a step. Logical tensors
 --- are put together from the shards of the ranks, so their bits do not depend on the layout.
+local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
@@ -14,7 +15,7 @@ local kept = require "tidelock.kept"
 local loads = require "tidelock.loads"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
-local rates = require "tidelock.schedule"
+local rates = require "tidelock.rates"
 local replicas = require "tidelock.replicas"
 local room = require "tidelock.room"
 local states = require "tidelock.states"
@@ -84,17 +85,21 @@ local function rank_table(plan)
 end
 
 local function open_data(spec)
-  local sources, counts, notes = {}, {}, {}
+  local sources, counts, notes, found = {}, {}, {}, problems.new()
   local function add(source, samples)
-    local i = #sources + 1
-    sources[i], notes[i] = data.open(source, {
-      length = spec.batch.length, samples = samples, vocab = spec.model.vocab,
-      seed = spec.policy.seed,
+    local good, opened, note = pcall(data.open, source, {
+      length = spec.batch.length, vocab = spec.model.vocab, seed = spec.policy.seed,
+      vocab_site = spec.site "model.vocab",
     })
-    counts[i] = samples
+    if not good then
+      for line in opened:gmatch "[^\n]+" do found:add(nil, nil, line) end
+      return
+    end
+    sources[#sources + 1], notes[#notes + 1], counts[#counts + 1] = opened, note, samples
   end
   add(spec.data, spec.batch.samples)
   if spec.eval then add(spec.eval.data, spec.eval.samples) end
+  found:raise()
   return sources, counts, notes
 end
 
@@ -137,7 +142,8 @@ local function call(fn, ...)
 end
 
 ---@param recipe table
----@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s
+---@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s,
+---  resume: a checkpoint (checkpoint.find), forks: fields that may differ from its run's
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -152,7 +158,10 @@ function driver.start(recipe, options)
   self.sources, self.notes, self.check = sources, notes, options.check
   local texts = {}
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
-  plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
+  plan.key, plan.recipe_hash, plan.key_parts = summary.keys(plan, texts[1])
+  plan.fields_text = require("tidelock.explain").text(plan, "check")
+  local found = options.resume
+  self.forks = found and checkpoint.check(found, plan, options.forks or {})
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
   self.ranks = call(core.ranks, {
@@ -161,7 +170,7 @@ function driver.start(recipe, options)
     gpu_first = spec.device == "cuda" and 0 or -1, threads = options.threads,
     poison = options.poison, timeout_s = options.timeout,
   })
-  self:begin()
+  self:begin(found)
   return self
 end
 
@@ -176,15 +185,22 @@ local function advance_powers(self)
   self.updates = self.updates + 1
 end
 
---- Initial weights, moments and tables; then what rules take from functions and earlier runs.
-function Run:begin()
+--- Initial weights, moments and tables; then what rules take from functions and earlier runs, or
+--- everything from a checkpoint.
+function Run:begin(found)
   execute(self, "init", { step = 0, scalars = {} })
-  require("tidelock.warm").start(self)
+  if found then
+    self.loaded_bytes, self.loaded_seconds = checkpoint.load(self, found)
+    self.done = found.state.step
+  else
+    require("tidelock.warm").start(self)
+  end
   local optimizer = self.spec.train.optimizer
   replicas.check(self, 0)
   self.power1, self.power2 = 1, 1
   self.beta1, self.beta2 = core.f32(optimizer.beta1), core.f32(optimizer.beta2)
   self.updates = 0 -- steps that were applied
+  for _ = 1, found and found.state.updates or 0 do advance_powers(self) end
 end
 
 --- Learning rate, bias corrections of the next update, and functions of the step.
@@ -320,6 +336,15 @@ function Run:master(name)
   return gather(self, param, exact and "master " or "weight ")
 end
 
+--- A weight ("weight "), its f32 master ("master ") or a moment ("m ", "v "), whole; nil where no
+--- rank keeps one.
+function Run:stored(param, arena)
+  for _, rank in ipairs(self.plan.ranks) do
+    local v = rank.persistent[arena .. param.name]
+    if v and v.tensor then return gather(self, param, arena) end
+  end
+end
+
 --- All weights by name: { name, param }, in bytewise order.
 function Run:weights()
   local list = {}
@@ -361,8 +386,7 @@ function Run:optimizer_hash()
 end
 
 --- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the
---- global
---- batch, or the shape of a weight for gradients.
+--- global batch, or the shape of a weight for gradients.
 function Run:kept(name)
   local found = kept.read(self, name)
   if not found then
@@ -383,10 +407,17 @@ function Run:watched()
   return values
 end
 
---- Bytes of the arenas as counted by their allocator, beside the bytes that were planned.
+--- Bytes of the arenas as counted by their allocator, beside the bytes that were planned; and the
+--- peaks of what is no arena: slots of messages, tables of the data, scratch of the workers, copies
+--- on their way to a GPU.
 function Run:memory()
   local counted = self.ranks:memory()
-  counted.peak_bytes, counted.planned_bytes = counted.peak.arena, self.plan.summary.planned_bytes
+  local peak = counted.peak
+  counted.peak_bytes, counted.planned_bytes = peak.arena, self.plan.summary.planned_bytes
+  counted.beside = {
+    messages = peak.comm, data = peak.data, scratch = peak.scratch, staging = peak.staging,
+  }
+  counted.beside_bytes = peak.comm + peak.data + peak.scratch + peak.staging
   return counted
 end
 

@@ -175,11 +175,10 @@ end
 ---@return integer # exit status
 function forecast.command(request)
   local begin = core.files.seconds()
+  local facts = request.options.cluster and cluster.read(request.options.cluster)
   local plan = requests.plan(requests.of(request))
   io.stdout:write(forecast.text(plan, request.recipe, core.files.seconds() - begin), "\n")
-  if not request.options.cluster then return 0 end
-  local facts = cluster.read(request.options.cluster)
-  io.stdout:write(forecast.cluster_text(plan, facts), "\n")
+  if facts then io.stdout:write(forecast.cluster_text(plan, facts), "\n") end
   return 0
 end
 

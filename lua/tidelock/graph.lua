@@ -26,6 +26,7 @@ local where = require "tidelock.where"
 ---@field kind string # "matrix", "gain", "bias", "vector" or "state": decides the defaults
 ---@field given table # fields given where it was made
 ---@field site string
+---@field updated? string # of a state: where g.update sets it
 
 ---@class tidelock.Value
 ---@field graph tidelock.Graph
@@ -44,6 +45,11 @@ local where = require "tidelock.where"
 ---@field values tidelock.Value[]
 ---@field weights tidelock.Weight[]
 ---@field by_name table<string, tidelock.Weight>
+---@field terms table[] # extra losses: { name, value, site }, value the mean over targets
+---@field schedules table # functions of the step, by place and by hash: a number for each step
+---@field steps integer # of the run
+---@field tokens integer # of the global batch
+---@field complete? boolean # the functions of the model are done: nothing more is added
 local Graph = {}
 Graph.__index = Graph
 
@@ -387,7 +393,7 @@ function Graph:cast(x, dtype)
   return self:node("cast", { x }, { { x.dims, dtype } })
 end
 
---- Loss of each target token: log(sum(exp(z))) - z[target], f32 (tokens); 0 where there is no
+--- Loss of each target token: log(sum(exp(z))) - z[target], f32 (tokens); 0 for those without a
 --- target.
 function Graph:cross_entropy(logits, targets, options)
   options = options or {}
@@ -456,7 +462,8 @@ function graph.face(g)
     __index = function(_, key)
       local method = Graph[key]
       if type(method) ~= "function" then
-        fail(g, string.format("graphs have no operator %s", tostring(key)))
+        fail(g, string.format("graphs have no operator %s; docs/recipes.md has all, in Graphs "
+          .. "written by hand", tostring(key)))
       end
       return function(...)
         check_operands(g, key, ...)

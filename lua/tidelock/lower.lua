@@ -45,8 +45,9 @@ function Lower:buffer(bytes, kind, name, persistent)
   return buffer
 end
 
-local function view(buffer, dtype, shape) return { buffer = buffer, dtype = dtype, shape =
-  shape } end
+local function view(buffer, dtype, shape)
+  return { buffer = buffer, dtype = dtype, shape = shape }
+end
 
 function Lower:make(dtype, shape, kind, name, persistent)
   local count = 1
@@ -128,9 +129,8 @@ end
 function Lower:emit(op, inputs, outputs, attrs, o)
   local index = #self.instructions + 1
   self.instructions[index] = {
-    op = op, inputs = inputs, outputs = outputs, attrs = attrs or {}, site = o.site, micro =
-      o.micro or 0,
-    phase = o.phase, path = o.path,
+    op = op, inputs = inputs, outputs = outputs, attrs = attrs or {},
+    site = o.site, micro = o.micro or 0, phase = o.phase, path = o.path,
   }
   for i = 1, #inputs do touch(inputs[i], index) end
   for i = 1, #outputs do touch(outputs[i], index) end
@@ -304,9 +304,8 @@ function Lower:sum_of(use)
   local length = use.matrix and trunk and (self.l.length + use.runs - 1) // use.runs
     or self.l.length
   local actions, depth, spare = accumulate.plan {
-    samples = use.samples or self.samples, micro = self.l.samples, leaves =
-      self.spec.policy.leaves.dp // self.dp,
-    length = length, matrix = use.matrix,
+    samples = use.samples or self.samples, micro = self.l.samples,
+    leaves = self.spec.policy.leaves.dp // self.dp, length = length, matrix = use.matrix,
   }
   local sum = { actions = actions, runs = runs, stack = {}, by_run = use.matrix and runs > 1 }
   local shape = use.matrix and { use.rows, use.cols } or { runs, use.rows * use.cols }
@@ -389,8 +388,8 @@ function Lower:accumulate(use, env, phase)
     elseif action.kind == "zero" then
       self:emit("fill", {}, { target }, { value = 0 }, o)
     else
-      self:emit("binary", { target, sum.stack[action.from] }, { target }, { kind = 0, broadcast =
-        0 }, o)
+      local addend = sum.stack[action.from]
+      self:emit("binary", { target, addend }, { target }, { kind = 0, broadcast = 0 }, o)
     end
   end
 end

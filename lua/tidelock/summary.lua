@@ -69,10 +69,12 @@ function summary.of(plan)
   }
 end
 
---- key and recipe_hash. `data_text`: the fingerprint of the data; nil: its description.
+--- key, recipe_hash and the hashes of what the key covers. `data_text`: the
+--- fingerprint of the data; nil: its description.
 function summary.keys(plan, data_text)
   local model = canonical.model(plan.graph, plan.fields)
-  return key.of(plan.spec, model, data_text), key.recipe_hash(plan.spec, model, data_text)
+  return key.of(plan.spec, model, data_text), key.recipe_hash(plan.spec, model, data_text),
+    key.part_hashes(plan.spec, model, data_text)
 end
 
 return summary

@@ -35,8 +35,9 @@ local default_init = {
 --- function
 local function parse_init(value, site, path, problems)
   if type(value) == "number" then return { kind = "normal", first = 0, second = value } end
-  if type(value) == "function" then return { kind = "function", fn = value, first = 0, second =
-    0 } end
+  if type(value) == "function" then
+    return { kind = "function", fn = value, first = 0, second = 0 }
+  end
   local given = type(value) == "table" and value or { value }
   local name = given[1] or given.name
   local function number(key, otherwise)

@@ -139,7 +139,7 @@ add {
 
 for _, to in ipairs { "f32", "bf16" } do
   add {
-    op = "cast", name = "to " .. to, rows = 5, by_row = { true },
+    op = "cast", name = "to " .. to, rows = 5, by_row = { true }, smooth = to == "f32",
     inputs = function(dtype, rows) return { spread(dtype, { rows, 700 }, 1) } end,
     outputs = function(_, rows) return { { to, { rows, 700 } } } end,
     oracle = function(x)
@@ -150,7 +150,7 @@ for _, to in ipairs { "f32", "bf16" } do
 end
 
 add {
-  op = "fill", name = "with 0.1", rows = 5, attrs = { value = core.f32(0.1) },
+  op = "fill", name = "with 0.1", rows = 5, attrs = { value = core.f32(0.1) }, by_row = {},
   inputs = function() return {} end,
   outputs = function(dtype, rows) return { { dtype, { rows, 9000 } } } end,
   oracle = function(_, attrs, rows)
@@ -177,6 +177,7 @@ for _, rate in ipairs { 0, core.f32(0.1), core.f32(0.75) } do
   local options = { seed = 12, step = 5, sample_base = 3 }
   add {
     op = "dropout", name = "rate " .. rate, rows = 12, options = options,
+    part = { first = 4, count = 6, attrs = { first = 2 } }, -- two samples of three tokens
     attrs = { key = core.hash_int "layer 1", first = 1, length = 10, token_first = 4, tokens = 3,
       feature_first = 16, features = 64, rate = rate },
     inputs = function(dtype, rows) return { spread(dtype, { rows, 32 }, 1) } end,

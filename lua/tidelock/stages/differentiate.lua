@@ -25,9 +25,8 @@ end
 function Diff:add(op, inputs, outputs, attrs, extra)
   local node = self.node
   local made = {
-    id = #self.list + 1, op = op, inputs = inputs, outputs = outputs, attrs = attrs or {}, phase =
-      "input",
-    site = node.site, layer = node.layer, path = node.path, forward = node.id,
+    id = #self.list + 1, op = op, inputs = inputs, outputs = outputs, attrs = attrs or {},
+    phase = "input", site = node.site, layer = node.layer, path = node.path, forward = node.id,
   }
   for key, item in pairs(extra or {}) do made[key] = item end
   self.list[made.id] = made
@@ -61,9 +60,9 @@ function Diff:use(x, use)
     self.accumulated[#self.accumulated + 1] = use
     use.id = #self.accumulated
     self.list[#self.list + 1] = {
-      id = #self.list + 1, use = use, op = use.op, inputs = use.inputs, outputs = {}, attrs =
-        use.attrs,
-      phase = "weight", site = use.site, layer = use.layer, path = use.path, forward = self.node.id,
+      id = #self.list + 1, use = use, op = use.op, inputs = use.inputs, outputs = {},
+      attrs = use.attrs, phase = "weight", site = use.site, layer = use.layer, path = use.path,
+      forward = self.node.id,
     }
   end
 end
@@ -179,9 +178,9 @@ end
 function rule.embedding(d, node, dys)
   local param = node.params[1]
   d:use(param.value, {
-    op = "embedding_grad", inputs = { node.ids, dys[1] }, input = 2, attrs = { first_id =
-      node.attrs.first },
-    rows = param.rows, cols = param.cols, runs = 1, region = "heads", matrix = true,
+    op = "embedding_grad", inputs = { node.ids, dys[1] }, input = 2,
+    attrs = { first_id = node.attrs.first }, rows = param.rows, cols = param.cols, runs = 1,
+    region = "heads", matrix = true,
   })
 end
 

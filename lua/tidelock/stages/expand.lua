@@ -115,6 +115,21 @@ local function trace(plan, found)
   return g, loss
 end
 
+--- A weight that was made and that nothing uses. State has no gradient, and needs none.
+local function check_uses(g, found)
+  local used = {}
+  for _, node in ipairs(g.nodes) do
+    for _, value in ipairs(node.inputs) do
+      if value.weight then used[value.weight] = true end
+    end
+  end
+  for _, weight in ipairs(g.weights) do
+    if not used[weight] and weight.kind ~= "state" then
+      found:add(weight.site, weight.name, "nothing uses this weight; use it or leave it out")
+    end
+  end
+end
+
 --- Functions of the recipe run here, under its limits and with its lines noted.
 function expand.run(plan)
   local found = problems.new()
@@ -125,8 +140,10 @@ function expand.run(plan)
   end
   if not good then error(g, 0) end
   local fields = weights.resolve(g, plan.spec, found)
+  check_uses(g, found)
   found:raise()
   return { graph = g, loss = loss, fields = fields }
 end
+where.floor(expand.run)
 
 return expand

@@ -222,8 +222,9 @@ function rule.linear(s, node, inputs)
     outputs[i] = s:like(output, column and "heads" or inner and "trunk" or x.region)
     outputs[i].grad_dtype = s.dtype
   end
-  s:add(node, "linear", list, outputs, { parts = parts, biases = #biases > 0 and 1 or 0, leaves =
-    inner and s.n or 1 }, extra)
+  s:add(node, "linear", list, outputs, {
+    parts = parts, biases = #biases > 0 and 1 or 0, leaves = inner and s.n or 1,
+  }, extra)
   return outputs
 end
 
@@ -270,8 +271,7 @@ function rule.binary(s, node, inputs)
   inputs = { a, b }
   if b.region ~= "step" and a.region ~= b.region then
     error(string.format("%s: %s of values that lie differently over tp (%s, %s)", node.site,
-      node.attrs.name,
-      a.region, b.region), 0)
+      node.attrs.name, a.region, b.region), 0)
   end
   return same_region(s, node, inputs)
 end
@@ -343,10 +343,9 @@ function rule.attention(s, node, inputs)
   }
   s:add(node, "attention", { inputs[1], inputs[2], inputs[3], s:get(s.plan.graph.cu) },
     { o, lse }, attrs, {
-    heads = (s:cut(qd[2])), kv_heads = (s:cut(kd[2])), width = c, v_width = vd[3].size, replicas =
-      replicas,
-    head_leaves = total // replicas,
-  })
+      heads = (s:cut(qd[2])), kv_heads = (s:cut(kd[2])), width = c, v_width = vd[3].size,
+      replicas = replicas, head_leaves = total // replicas,
+    })
   return { o, lse }
 end
 
