@@ -8,6 +8,7 @@
 ---     waves
 ---     min(k, E / (e W)) e T, so that no routing can run out of memory
 local screen = require "tidelock.screen"
+local sim = require "tidelock.experts_sim"
 
 local plan = {}
 
@@ -52,6 +53,34 @@ local function lines_of(one, dtype)
     ("    way        %s%s"):format(ways[f.ep > 1 and f.hops or 0],
       f.hops == 1 and f.ep > 1 and (", islands of %d"):format(f.island) or ""),
   }
+end
+
+--- Rows that an owner gets if every expert has as many, as a share of the worst case; 1 without
+--- experts.
+function plan.share(planned)
+  local one = mixtures(planned)[1]
+  return one and one.f.tokens * one.f.top_k / (one.f.waves * one.f.rows.owner) or 1
+end
+
+--- What the ways would take on a cluster, by the simulator: a line, or nothing.
+function plan.add_ways(planned, facts, lines)
+  local one = mixtures(planned)[1]
+  if not one or not facts.island or one.f.ep <= facts.island then return end
+  local f, words, best = one.f, {}, nil
+  for _, way in ipairs { "flat", "hierarchical" } do
+    local layer = sim.layer({ ranks = f.ep, island = facts.island, matrix = facts.matrix.bf16,
+      link = facts.link, network = facts.network, latency = facts.latency }, {
+      rows = sim.rows(f.ep, f.tokens, f.top_k, "uniform"), dim = f.dim, hidden = f.hidden,
+      waves = f.waves, way = way,
+    })
+    words[#words + 1] = ("%s %.2f ms"):format(way, layer.seconds * 1000)
+    if not best or layer.seconds < best.seconds then
+      best = { way = way, seconds = layer.seconds }
+    end
+  end
+  lines[#lines + 1] = ("    experts         a layer's rows and products: %s; %s"):format(
+    table.concat(words, ", "), best.way == "flat" and "layout.all_to_all=flat"
+      or "layout.island=" .. facts.island .. " takes the shorter")
 end
 
 --- Adds the lines; none for a model without experts.

@@ -164,9 +164,10 @@ function forecast.cluster_text(plan, facts)
     ("    other bytes     %s"):format(ms(time.bandwidth)),
     ("    messages        %s"):format(ms(time.messages)),
     ("    step            %s with the bubble, nothing overlapped"):format(ms(guess.step_s)),
-    ("  predicted  %s tokens/s; bound by %s"):format(screen.grouped(math.floor(guess.tokens_per_s)),
-      guess.bound),
   }
+  experts_plan.add_ways(plan, facts, lines)
+  lines[#lines + 1] = ("  predicted  %s tokens/s; bound by %s"):format(
+    screen.grouped(math.floor(guess.tokens_per_s)), guess.bound)
   return table.concat(lines, "\n")
 end
 

@@ -1,10 +1,12 @@
 -- The operators of mixtures of experts: kernels/moe/moe.h.
 local core = require "tidelock.core"
 local moe = require "support.moe_cases"
+local order = require "support.moe_order_cases"
 local promises = require "support.promises"
 local support = require "support"
 
 promises.describe(describe, it, moe.cases)
+promises.describe(describe, it, order.cases)
 
 local plain = { layer = 2, kind = 0, groups = 1, top_groups = 1, normalize = 1, scale = 1 }
 
@@ -97,7 +99,7 @@ end)
 describe("home order", function()
   local listing = { 3, 0, -1, 4, 1, 2 }
 
-  local function order(ids, rows, k)
+  local function ordered(ids, rows, k)
     local place, list = support.poison("i32", { rows, k }), support.poison("i32", { rows * k })
     local starts = support.poison("i32", { #listing + 1 })
     core.call("expert_order", { core.tensor("i32", { rows, k }, ids) }, { place, list, starts },
@@ -107,7 +109,7 @@ describe("home order", function()
 
   it("sorts by listing, then token, then slot", function()
     local ids = moe.ids(20, 5, 3, 7)
-    local place, list, starts = order(ids, 20, 3)
+    local place, list, starts = ordered(ids, 20, 3)
     local row = 0
     for p, expert in ipairs(listing) do
       assert.equal(row, starts[p])
@@ -123,15 +125,15 @@ describe("home order", function()
   end)
 
   it("holds for all tokens at one expert, and for one token", function()
-    local place = order({ 4, 4, 4, 4 }, 4, 1)
+    local place = ordered({ 4, 4, 4, 4 }, 4, 1)
     assert.same({ 0, 1, 2, 3 }, place)
-    assert.same({ 3, 1, 4, 0, 2 }, (order({ 1, 0, 2, 3, 4 }, 1, 5)))
+    assert.same({ 3, 1, 4, 0, 2 }, (ordered({ 1, 0, 2, 3, 4 }, 1, 5)))
   end)
 
   it("refuses experts that are not there", function()
-    assert.has_error(function() order({ 5 }, 1, 1) end,
+    assert.has_error(function() ordered({ 5 }, 1, 1) end,
       "expert_order: entry 0 is expert 5; there are 5")
-    assert.has_error(function() order({ -1 }, 1, 1) end,
+    assert.has_error(function() ordered({ -1 }, 1, 1) end,
       "expert_order: entry 0 is expert -1; there are 5")
   end)
 end)
