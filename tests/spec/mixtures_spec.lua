@@ -1,9 +1,11 @@
 -- Models with experts: one set of bits in every layout, for any routing; right values and
 -- gradients.
+local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local derivative = require "support.derivative"
 local mixtures = require "support.mixtures"
 local models = require "support.models"
+local new_folder = require "support.folder"
 local moe = require "support.moe_cases"
 local nn = require("tidelock").nn
 
@@ -81,6 +83,33 @@ describe("the bits of a mixture do not depend on", function()
       { dp = 8, ep = 8, all_to_all = "hierarchical", island = 8, waves = 2 },
       { dp = 8, ep = 8, all_to_all = "hierarchical", island = 1, waves = 2 },
     })
+  end)
+
+  it("the micro-batch inside a leaf of several samples", function()
+    for _, dtype in ipairs { "f32", "bf16" } do
+      local options = mixtures.with({ experts = 4, top_k = 2, hidden = 16 }, { dtype = dtype,
+        leaves = { tp = 2, dp = 2 }, length = 20 }) -- experts get rows that fill no step of 16
+      same_bits(options, { { micro = 1 }, { micro = 4 }, { micro = 8 }, { dp = 2, ep = 2 } })
+    end
+  end)
+
+  it("any of tp, pp, dp and ep in 1 and 2, or the rule is named (H20)", function()
+    local options = mixtures.with({ experts = 8, top_k = 2, hidden = 16 }, { layers = 4,
+      samples = 16 })
+    local good = {}
+    for i = 0, 15 do
+      local fields = { tp = 1 + (i & 1), pp = 1 + (i >> 1 & 1), dp = 1 + (i >> 2 & 1),
+        ep = 1 + (i >> 3 & 1) }
+      if fields.ep % fields.tp == 0 and fields.tp * fields.dp % fields.ep == 0 then
+        good[#good + 1] = fields
+      else
+        local started, message = pcall(models.start, models.with(options, dotted(fields)))
+        assert.is_false(started)
+        assert.matches("layout%.ep: ep %d", tostring(message))
+      end
+    end
+    assert.equal(10, #good)
+    same_bits(options, good)
   end)
 
   it("which rank has which experts", function()
@@ -205,6 +234,32 @@ describe("a mixture", function()
     same_bits(shared, { { dp = 2, ep = 2 }, { pp = 2, dp = 2, ep = 2 }, { tp = 2, waves = 2 } })
     local run <close> = models.start(shared)
     assert.same({ 32, 16 }, run:weight("moe.experts.0.down"):shape())
+  end)
+
+  it("is saved in one layout and goes on in another (H27)", function()
+    local folder = new_folder()
+    local own = mixtures.with({ experts = 8, top_k = 2, hidden = 16, router = "sigmoid",
+      balance = { "bias", speed = 0.01 } }, { dtype = "bf16" })
+    local function steps(run, count)
+      local line = {}
+      for i = 1, count do line[i] = run:step().loss_bits end
+      return table.concat(line, " ") .. run:weights_hash() .. run:optimizer_hash()
+    end
+    local straight <close> = models.start(own)
+    steps(straight, 2)
+    local expected = steps(straight, 2)
+    local run <close> = models.start(models.with(own, dotted { tp = 2, dp = 2, ep = 4, waves = 2 }))
+    steps(run, 2)
+    local written = checkpoint.start(run, folder.root)
+    written.saver:wait()
+    written.saver:close()
+    for _, fields in ipairs { {}, { tp = 2, ep = 2 },
+      { dp = 4, ep = 2, pp = 2, experts = "modulo" } } do
+      local other <close> = models.start(models.with(own, dotted(fields)), { resume =
+        checkpoint.find(written.folder) })
+      assert.equal(expected, steps(other, 2), described(fields))
+    end
+    folder:remove()
   end)
 
   it("names layer and token of logits that are not finite", function()
