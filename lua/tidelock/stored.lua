@@ -7,6 +7,7 @@
 -- Rounding to bf16 is to the nearest, ties to even; everything to f32 is exact.
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
+local experts = require "tidelock.experts"
 
 local stored = {}
 
@@ -46,7 +47,8 @@ end
 function stored.load(run, param)
   local bytes = 0
   for index, entry in ipairs(run.table) do
-    local persistent = run.plan.ranks[entry.coordinates.pp + 1].persistent
+    local planned = run.plan.ranks[experts.plan_index(run.spec.layout, entry.coordinates)]
+    local persistent = planned.persistent
     local weight, master = persistent["weight " .. param.name], persistent["master " .. param.name]
     if weight and weight.tensor then
       bytes = bytes + fill(run, index - 1, param, weight.tensor, master and master.tensor)

@@ -100,7 +100,7 @@ function Diff:vector(x, kind, inputs, input, apart)
   })
 end
 
-local rule = {}
+local rule = { combine = require "tidelock.experts_grad" }
 
 function rule.linear(d, node, dys)
   local attrs, extra = node.attrs, node
