@@ -186,6 +186,30 @@ describe("a model of a folder", function()
   end)
 end)
 
+describe("recipes/hf_finetune.lua", function()
+  it("trains a model of a folder, says what it read, and exports it", function()
+    local folder = new_folder()
+    local root = hf.write(folder:path "model", "llama")
+    local ids = {}
+    for i = 1, 600 do ids[i] = i * i % 96 end
+    local tokens = folder:write_tokens("book.bin", ids, "I4")
+    local text, status = support.run(("run recipes/hf_finetune.lua folder=%s tokens=%s "
+      .. "train.steps=2 batch.length=130 batch.samples=2 layout.tp=2 --runs %s"):format(root, tokens,
+      folder:path "runs"))
+    assert.equal(0, status, text)
+    contains("loaded     " .. root .. ": 0.", text)
+    contains(" MiB read in ", text)
+    contains("length 130 is beyond the 128 positions that this model was trained for", text)
+    local run = text:match "saved%s+(%S+):"
+    text, status = support.run(("export %s %s --format hf"):format(run, folder:path "out"))
+    assert.equal(0, status, text)
+    assert.equal(130, hf.facts(folder:path "out").context)
+    text = support.run(("explain recipes/hf_finetune.lua --weights folder=%s"):format(root))
+    contains("model.layers.0.self_attn.q_proj.weight", text)
+    folder:remove()
+  end)
+end)
+
 describe("a folder that is no model of ours", function()
   local folder, root
   before_each(function()
