@@ -37,7 +37,7 @@ constexpr int b_way = P == LINEAR ? ALONG : ACROSS;
 
 constexpr int levels_of(int leaves) { return leaves == 1 ? 0 : 1 + levels_of(leaves / 2); }
 
-// The launcher knows tiles and shared memory by these numbers: gemm_hopper_cuda.c.
+// The numbers of gemm_hopper.def.
 template <int leaves_, int columns_, int blocks_, int slots_, int registers_, int room_>
 struct Shape {
   static constexpr int leaves = leaves_, columns = columns_, blocks = blocks_, slots = slots_;
@@ -73,6 +73,13 @@ __device__ __forceinline__ Tile find_tile(const tl_gemm_hopper_args &g, int inde
   int part = 0;
   while (part + 1 < g.outputs && column >= g.first_tile[part + 1]) part++;
   return {row * ROWS * S::blocks, (column - g.first_tile[part]) * S::columns, part};
+}
+
+// Two bf16 in a word, `low` first in memory; a sum that is no number becomes 0x7fff.
+__device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
+  uint32_t bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
 }
 
 template <Product P, class S>
@@ -285,12 +292,6 @@ struct Hopper {
     }
   }
 
-  static __device__ __forceinline__ uint32_t pair(float low, float high) {
-    uint32_t bits;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-    return bits;
-  }
-
   // Boxes of 64 columns; as many at once as the buffer takes.
   static __device__ __forceinline__ void store_bf16(const tl_tensor_map *out, uint32_t buffer,
                                                     int name, int m, int n, const float *sum) {
@@ -305,8 +306,9 @@ struct Hopper {
 #pragma unroll
       for (int i = 0; i < at_once * 4 && first * 4 + i < columns / 16; i++) {
         const float *v = sum + (first * 4 + i) * 8;
-        store_matrices(to + i / 4 * BOX + (((i % 4 * 2 + odd) ^ turned) << 4), pair(v[0], v[1]),
-                       pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7]));
+        store_matrices(to + i / 4 * BOX + (((i % 4 * 2 + odd) ^ turned) << 4),
+                       bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]), bf16_pair(v[4], v[5]),
+                       bf16_pair(v[6], v[7]));
       }
       fence_async();
       named_sync<128>(name);

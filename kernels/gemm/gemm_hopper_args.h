@@ -36,6 +36,7 @@ typedef struct tl_gemm_hopper_args {
   int32_t rows;
   int32_t start; /* tl_gemm_start; not 0: one leaf, f32 */
   int32_t out_is_bf16, bias_is_bf16;
+  void *data[TL_GEMM_HOPPER_PARTS];       /* of output i, for stores without the copy engine */
   const void *bias[TL_GEMM_HOPPER_PARTS]; /* (columns), or NULL */
 
 } tl_gemm_hopper_args;

@@ -2,35 +2,37 @@
 #include "gemm_hopper.h"
 #include "gemm_hopper_args.h"
 
-enum { ROWS = 128, DEPTH = 64, THREADS = 384, STEP = 16, ALIGNED = 16 };
+enum { DEPTH = 64, STEP = 16, ALIGNED = 16, CLUSTER = 2 };
 
-/* The numbers behind KERNEL(..) in gemm_hopper*.cu. */
 typedef struct variant {
-  int32_t leaves, columns, blocks; /* blocks of a cluster: 128 rows x columns each */
-  int32_t slots, room;
-  int32_t cost; /* of a tile, in thousandths of one of 128 x 256 */
-  const char *kernel[TL_GEMM_PRODUCTS];
+  int32_t leaves_least, leaves_most;
+  int32_t rows, columns; /* of the outputs of a block */
+  int32_t blocks;        /* of a cluster */
+  int32_t cost;          /* of a tile */
+  uint32_t threads, shared;
+  const char *kernel[TL_GEMM_PRODUCTS]; /* or NULL */
 } variant;
 
+/* The numbers of gemm_hopper.def. */
+/* clang-format off */
+#define RING(slots, slot_bytes) ((slots) * ((slot_bytes) + 16))
+#define WEIGHT_0(columns, leaves) NULL
+#define WEIGHT_1(columns, leaves) "linear_grad_weight_hopper_" #columns "_" #leaves
+#define LARGE(leaves, columns, slots, kept, room, cost, weight)                              \
+  {leaves, leaves, 128, columns, CLUSTER, cost, 384,                                         \
+   RING(slots, (128 + (columns)) * DEPTH * 2) + 2 * (room),                                  \
+   {"linear_hopper_" #columns "_" #leaves, "linear_grad_input_hopper_" #columns "_" #leaves, \
+    WEIGHT_##weight(columns, leaves)}},
+#define FEW(tokens, leaves, slots, levels, cost) \
+  {1, leaves, tokens, 64, 1, cost, 160,          \
+   RING(slots, (64 + (tokens)) * DEPTH * 4),     \
+   {"linear_hopper_few_" #tokens, NULL, NULL}},
+/* clang-format on */
 static const variant variants[] = {
-    {1,
-     256,    2,
-     3,            32768,
-     1000,                      {"linear_hopper_256", "linear_grad_input_hopper_256", "linear_grad_weight_hopper_256"}},
-    {1,
-     128,    2,
-     5,            16384,
-     540,                       {"linear_hopper_128", "linear_grad_input_hopper_128", "linear_grad_weight_hopper_128"}},
-    {2, 256, 2, 3, 40960, 1010, {"linear_hopper_256_2", "linear_grad_input_hopper_256_2", NULL}                       },
-    {4, 128, 2, 5, 16384, 550,  {"linear_hopper_128_4", "linear_grad_input_hopper_128_4", NULL}                       },
-    {8, 128, 2, 5, 32768, 560,  {"linear_hopper_128_8", "linear_grad_input_hopper_128_8", NULL}                       },
+#include "gemm_hopper.def"
 };
 
 static int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static uint32_t shared_bytes(const variant *v) {
-  return (uint32_t)(v->slots * ((ROWS + v->columns) * DEPTH * 2 + 16) + 2 * v->room);
-}
 
 static int is_aligned(const void *data, int64_t stride, tl_dtype dtype) {
   return (uintptr_t)data % ALIGNED == 0 && stride * tl_dtype_bytes(dtype) % ALIGNED == 0;
@@ -94,7 +96,7 @@ static int64_t count_columns(const tl_gemm *gemm, const variant *v) {
 }
 
 static int64_t count_tiles(const tl_gemm *gemm, const variant *v) {
-  return quotient_up(gemm->rows, (int64_t)ROWS * v->blocks) * count_columns(gemm, v);
+  return quotient_up(gemm->rows, (int64_t)v->rows * v->blocks) * count_columns(gemm, v);
 }
 
 static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
@@ -103,7 +105,8 @@ static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
   int64_t least = INT64_MAX;
   for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
     const variant *v = &variants[i];
-    if (v->leaves != gemm->leaves || v->kernel[product] == NULL) continue;
+    if (gemm->leaves < v->leaves_least || gemm->leaves > v->leaves_most) continue;
+    if (v->kernel[product] == NULL) continue;
     const int64_t clusters = facts->multiprocessors / v->blocks;
     const int64_t cost = quotient_up(count_tiles(gemm, v), clusters) * v->cost;
     if (cost < least) best = v, least = cost;
@@ -163,7 +166,7 @@ static tl_status map_factors(tl_gemm_product product, const tl_gemm *gemm, int64
     const int64_t columns = tl_view_row(&gemm->out[part]);
     if (product != TL_GEMM_LINEAR || i == 0) {
       TL_TRY(map_factor(cuda, "map of the first factor", &run.a, gemm->rows, count, args->pieces,
-                        next, ROWS, &args->a[i]));
+                        next, v->rows, &args->a[i]));
       args->slots[i] = (int32_t)quotient_up(count, DEPTH);
     }
     TL_TRY(map_factor(cuda, "map of the second factor", &run.b, columns, count, args->pieces, next,
@@ -179,6 +182,7 @@ static tl_status fill_outputs(const tl_gemm *gemm, const variant *v, tl_cuda *cu
     const int64_t columns = tl_view_row(&gemm->out[part]);
     args->first_tile[part] = args->column_tiles;
     args->columns[part] = (int32_t)columns;
+    args->data[part] = gemm->out[part].data;
     args->column_tiles += (int32_t)quotient_up(columns, v->columns);
     TL_TRY(map_output(cuda, &gemm->out[part], gemm->rows, &args->out[part]));
     if (gemm->bias == NULL) continue;
@@ -208,14 +212,14 @@ tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t p
       .pieces = (int32_t)(product == TL_GEMM_GRAD_WEIGHT ? gemm->runs : gemm->leaves),
       .outputs = gemm->parts,
       .rows = (int32_t)gemm->rows,
-      .row_tiles = (int32_t)quotient_up(gemm->rows, (int64_t)ROWS * v->blocks),
+      .row_tiles = (int32_t)quotient_up(gemm->rows, (int64_t)v->rows * v->blocks),
       .start = (int32_t)gemm->start,
   };
   TL_TRY(map_factors(product, gemm, piece_stride, v, cuda, &args));
   TL_TRY(fill_outputs(gemm, v, cuda, &args));
   const tl_cuda_grid grid = {.blocks = {count_blocks(v, count_tiles(gemm, v), facts)},
-                             .threads = {THREADS},
-                             .shared = shared_bytes(v)};
+                             .threads = {v->threads},
+                             .shared = v->shared};
   TL_TRY(tl_cuda_launch(cuda, v->kernel[product], &grid, &args));
   *done = 1;
   return TL_OK;
