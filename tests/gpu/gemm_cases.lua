@@ -105,7 +105,8 @@ local function grad_weight(c)
   local first, stride = c.first or 0, c.stride or c.length
   local rows = first + (c.samples > 0 and (c.samples - 1) * stride + c.length or 0) + 1
   local name = ("%s, %d x %d, from row %d: %d pieces of %d every %d, mode %d, leaves %d %s"):format(
-    c.dtype, c.features, c.width, first, c.samples, c.length, stride, c.mode, c.leaves or 1, c.label or c.kind or "")
+    c.dtype, c.features, c.width, first, c.samples, c.length, stride, c.mode, c.leaves or 1,
+    c.label or c.kind or "")
   add("linear_grad_weight", name, c, function()
     local inputs = { tensor(c.dtype, { rows, c.features }, c.kind),
       tensor(c.dtype, { rows, c.width }, c.kind) }
@@ -207,8 +208,8 @@ for _, dtype in ipairs { "f32", "bf16" } do
   linear { dtype = dtype, out = dtype, rows = 512, widths = { 512 }, depth = 512, leaves = 2 }
 end
 
--- what the copy engine can move (kernels/gemm/gemm_hopper.h): pitches of 16 bytes, whole steps where
--- parts of k meet. Rows and columns around the tiles of 128 and 256, k around slots of 64.
+-- what the copy engine can move (kernels/gemm/gemm_hopper.h): pitches of 16 bytes, whole steps
+-- where parts of k meet. Rows and columns around the tiles of 128 and 256, k around slots of 64.
 for _, leaves in ipairs { 1, 2, 4, 8 } do
   for i, s in ipairs { { 1, 8, 8 }, { 65, 72, 64 }, { 128, 264, 72 }, { 257, 136, 200 },
     { 300, 520, 24 }, { 520, 256, 136 } } do
