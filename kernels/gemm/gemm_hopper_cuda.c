@@ -17,13 +17,14 @@ typedef struct variant {
 /* The numbers of gemm_hopper.def. */
 /* clang-format off */
 #define RING(slots, slot_bytes) ((slots) * ((slot_bytes) + 16))
-#define WEIGHT_0(name) NULL
-#define WEIGHT_1(name) name
-#define LARGE(leaves, columns, slots, kept, room, cost, weight)                            \
-  {leaves, leaves, 128, columns, CLUSTER, cost, 384,                                         \
-   RING(slots, (128 + (columns)) * DEPTH * 2) + 2 * (room),                                  \
-   {"linear_hopper_" #columns "_" #leaves, "linear_grad_input_hopper_" #columns "_" #leaves, \
-    WEIGHT_##weight("linear_grad_weight_hopper_" #columns "_" #leaves)}, 1},
+#define KERNEL_0(name) NULL
+#define KERNEL_1(name) name
+#define LARGE(leaves, columns, slots, kept, room, cost, dx, dw)          \
+  {leaves, leaves, 128, columns, CLUSTER, cost, 384,                     \
+   RING(slots, (128 + (columns)) * DEPTH * 2) + 2 * (room),              \
+   {"linear_hopper_" #columns "_" #leaves,                               \
+    KERNEL_##dx("linear_grad_input_hopper_" #columns "_" #leaves),       \
+    KERNEL_##dw("linear_grad_weight_hopper_" #columns "_" #leaves)}, 1},
 #define FEW(tokens, leaves, halves, slots, levels, cost) \
   {1, leaves, tokens, 64, 1, cost, 160,                  \
    RING(slots, (64 + (tokens)) * (halves) * DEPTH * 2),  \
