@@ -16,8 +16,11 @@ describe("blocks.gemm", function()
 
   it("may leave sizes open", function()
     local said = {}
-    local function report(path, format, ...) said[#said + 1] = path .. ": " .. format:format(...) end
-    for _, gemm in ipairs { {}, { m = 128 }, { n = 256 }, { n = 128, k = 64 }, { m = 16, n = 64 } } do
+    local function report(path, format, ...)
+      said[#said + 1] = path .. ": " .. format:format(...)
+    end
+    for _, gemm in ipairs { {}, { m = 128 }, { n = 256 }, { n = 128, k = 64 },
+      { m = 16, n = 64 } } do
       blocks.check({ attention = { split = 8192 }, gemm = gemm }, report)
     end
     assert.same({}, said)
