@@ -194,8 +194,8 @@ describe("recipes/hf_finetune.lua", function()
     for i = 1, 600 do ids[i] = i * i % 96 end
     local tokens = folder:write_tokens("book.bin", ids, "I4")
     local text, status = support.run(("run recipes/hf_finetune.lua folder=%s tokens=%s "
-      .. "train.steps=2 batch.length=130 batch.samples=2 layout.tp=2 --runs %s"):format(root, tokens,
-      folder:path "runs"))
+      .. "train.steps=2 batch.length=130 batch.samples=2 layout.tp=2 --runs %s"):format(root,
+      tokens, folder:path "runs"))
     assert.equal(0, status, text)
     contains("loaded     " .. root .. ": 0.", text)
     contains(" MiB read in ", text)
