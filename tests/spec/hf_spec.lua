@@ -132,6 +132,20 @@ describe("a model of a folder", function()
     assert.not_equal(before, run:weights_hash())
   end)
 
+  it("goes on from a checkpoint in another layout, with the same bits", function()
+    local fields = { ["train.lr"] = 1e-2, ["train.steps"] = 4 }
+    local straight <close> = started(nil, fields)
+    local saved
+    for i = 1, 4 do
+      straight:step()
+      if i == 2 then saved = straight:save(folder:path "checkpoints") end
+    end
+    fields["layout.tp"] = 2
+    local resumed <close> = started(nil, fields, { resume = saved })
+    for _ = 1, 2 do resumed:step() end
+    assert.equal(straight:weights_hash(), resumed:weights_hash())
+  end)
+
   it("reads bf16 and f16 files", function()
     local wide <close> = core.weights.open(root .. "/model.safetensors")
     for _, dtype in ipairs { "BF16", "F16" } do
