@@ -12,6 +12,7 @@
 #include "execute_cuda.h"
 #include "limit.h"
 #include "memory.h"
+#include "peers_cuda.h"
 #include "results.h"
 
 typedef struct rank {
@@ -28,6 +29,7 @@ typedef struct rank {
 struct tl_ranks {
   tl_world *world;
   tl_threads *transport;
+  tl_peers *peers; /* NULL on the host */
   tl_pool *pool;
   tl_fault *faults;
   tl_limit limit;
@@ -102,11 +104,54 @@ static tl_status open_comms(tl_ranks *ranks, const tl_ranks_options *o) {
     const tl_program *p = o->plans[i].program;
     for (int32_t g = 0; g < p->group_count; g++) {
       const tl_rank_group *group = &o->plans[i].groups[g];
-      TL_TRY(tl_threads_group(ranks->transport, p->texts[p->group_names[g]], group->ranks,
-                              group->size, group->position, ranks->list[i].executor.team,
-                              &ranks->list[i].comms[g]));
+      const char *name = p->texts[p->group_names[g]];
+      if (ranks->peers != NULL) {
+        TL_TRY(tl_peers_group(ranks->peers, i, g, name, group));
+      } else {
+        TL_TRY(tl_threads_group(ranks->transport, name, group->ranks, group->size, group->position,
+                                ranks->list[i].executor.team, &ranks->list[i].comms[g]));
+      }
     }
   }
+  return TL_OK;
+}
+
+static tl_status open_channels(tl_ranks *ranks, const tl_channel *channels, int32_t count) {
+  for (int32_t i = 0; i < count; i++) {
+    const tl_channel *c = &channels[i];
+    TL_TRY(ranks->peers != NULL
+               ? tl_peers_channel(ranks->peers, c->source, c->target, c->number, c->bytes_max)
+               : tl_threads_channel(ranks->transport, c->source, c->target, c->number,
+                                    c->bytes_max));
+  }
+  return TL_OK;
+}
+
+static tl_status check_gpus(const tl_ranks_options *o) {
+  int32_t there = 0;
+  TL_TRY(tl_cuda_count(&there));
+  if (o->gpu_first + o->count <= there) return TL_OK;
+  return tl_fail(TL_DEVICE,
+                 "%d ranks need a GPU each, from GPU %d on, and this machine has %d: use a layout "
+                 "of %d, more machines, or device = \"host\"",
+                 o->count, o->gpu_first, there,
+                 there > o->gpu_first ? there - o->gpu_first : 1);
+}
+
+/* Each GPU is there when its rank is; they see each other from here on. */
+static tl_status connect_gpus(tl_ranks *ranks, const tl_ranks_options *o,
+                              const tl_channel *channels, int32_t channel_count) {
+  TL_TRY(tl_peers_open(o->count, &ranks->peers));
+  for (int32_t i = 0; i < o->count; i++) {
+    tl_cuda *cuda = tl_gpu_cuda(ranks->list[i].executor.gpu);
+    TL_TRY(tl_peers_add(ranks->peers, i, cuda));
+    if (o->count > 1) TL_TRY(tl_cuda_preload(cuda));
+  }
+  TL_TRY(open_comms(ranks, o));
+  TL_TRY(open_channels(ranks, channels, channel_count));
+  TL_TRY(tl_peers_connect(ranks->peers));
+  for (int32_t i = 0; i < o->count; i++)
+    tl_gpu_connect(ranks->list[i].executor.gpu, tl_peers_end(ranks->peers, i));
   return TL_OK;
 }
 
@@ -202,14 +247,17 @@ static tl_status open_all(tl_ranks *ranks, const tl_ranks_options *o, const tl_c
   TL_TRY(tl_world_open(o->count, describe, ranks, &ranks->world));
   TL_TRY(tl_threads_open(ranks->world, o->count <= o->cores, &ranks->transport));
   TL_TRY(tl_pool_open(helpers, 0, &ranks->pool));
+  if (o->gpu_first >= 0) TL_TRY(check_gpus(o));
   for (int32_t i = 0; i < o->count; i++) {
     TL_TRY(check_feeds(o, i));
     TL_TRY(open_rank(ranks, o, i));
   }
-  TL_TRY(open_comms(ranks, o));
-  for (int32_t i = 0; i < channel_count; i++)
-    TL_TRY(tl_threads_channel(ranks->transport, channels[i].source, channels[i].target,
-                              channels[i].number, channels[i].bytes_max));
+  if (o->gpu_first < 0) {
+    TL_TRY(open_comms(ranks, o));
+    TL_TRY(open_channels(ranks, channels, channel_count));
+  } else if (o->count > 1) {
+    TL_TRY(connect_gpus(ranks, o, channels, channel_count));
+  }
   return start_threads(ranks);
 }
 
@@ -253,6 +301,7 @@ void tl_ranks_close(tl_ranks *ranks) {
   for (int32_t i = 0; i < ranks->count && !ranks->lost; i++)
     if (ranks->list[i].started) pthread_join(ranks->list[i].thread, NULL);
   if (ranks->lost) return;
+  tl_peers_close(ranks->peers);
   for (int32_t i = 0; i < ranks->count; i++) close_rank(&ranks->list[i]);
   tl_pool_close(ranks->pool);
   tl_threads_close(ranks->transport);

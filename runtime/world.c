@@ -100,6 +100,11 @@ int32_t tl_gate_wait(tl_world *world, tl_gate *g, int32_t rank, int32_t peer) {
   return 1;
 }
 
+int32_t tl_world_patient(tl_world *world, int32_t rank, int32_t peer) {
+  atomic_store(&world->seats[rank].waits_for, peer);
+  return peer < 0 || tl_now_ns() < newest_stamp(world, peer) + world->limit_ns;
+}
+
 void tl_gate_done(tl_world *world, int32_t rank) {
   atomic_store(&world->seats[rank].stamp, tl_now_ns());
   atomic_store(&world->seats[rank].waits_for, -1);

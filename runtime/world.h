@@ -65,6 +65,10 @@ void tl_gate_close(tl_gate *gate);
 int32_t tl_gate_wait(tl_world *world, tl_gate *gate, int32_t rank, int32_t peer);
 void tl_gate_done(tl_world *world, int32_t rank);
 
+/* For a rank that waits elsewhere than at a gate, and looks again every now and then: 0 if `peer`,
+** and whom it waits for in turn, have been silent for too long. -1: it waits for nobody. */
+int32_t tl_world_patient(tl_world *world, int32_t rank, int32_t peer);
+
 /* The two ways in which a wait of `rank` ends badly; no gate may be locked. Both return TL_COMM;
 *the
 ** first aborts the world. */
