@@ -110,6 +110,36 @@ void tl_gate_done(tl_world *world, int32_t rank) {
   atomic_store(&world->seats[rank].waits_for, -1);
 }
 
+void tl_world_tell(tl_world *world, int32_t rank, const tl_seat *told) {
+  seat *s = &world->seats[rank];
+  atomic_store(&s->stamp, tl_now_ns() - told->age_ns);
+  atomic_store(&s->instruction, told->instruction);
+  atomic_store(&s->waits_for, told->waits_for);
+}
+
+tl_seat tl_world_seat(tl_world *world, int32_t rank) {
+  seat *s = &world->seats[rank];
+  return (tl_seat){.age_ns = tl_now_ns() - atomic_load(&s->stamp),
+                   .instruction = atomic_load(&s->instruction),
+                   .waits_for = atomic_load(&s->waits_for)};
+}
+
+void tl_world_place(tl_world *world, int32_t rank, char *out, size_t bytes) {
+  const int32_t at = atomic_load(&world->seats[rank].instruction);
+  out[0] = '\0';
+  if (at >= 0) world->describe(world->context, rank, at, out, bytes);
+}
+
+int32_t tl_world_judge(tl_world *world) {
+  for (int32_t rank = 0; rank < world->ranks; rank++) {
+    const int32_t peer = atomic_load(&world->seats[rank].waits_for);
+    if (peer < 0 || tl_now_ns() < newest_stamp(world, peer) + world->limit_ns) continue;
+    tl_world_silent(world, rank, peer);
+    return 1;
+  }
+  return 0;
+}
+
 tl_status tl_world_open(int32_t ranks, tl_describe describe, void *context, tl_world **out) {
   tl_world *world = calloc(1, sizeof *world);
   seat *seats = aligned_alloc(sizeof(seat), (size_t)ranks * sizeof *seats);

@@ -30,15 +30,16 @@ TL_GPU void tell_host(int32_t *to, int32_t value) { *(volatile int32_t *)to = va
 
 enum { LOOKS = 4096 }; /* between two looks at the host */
 
-/* Until *from has reached `value`, or the host wants an end. */
-TL_GPU void wait_until(const uint64_t *from, uint64_t value, tl_peer_progress *progress,
+/* Until *from has reached `value`: true; or the host wants an end. */
+TL_GPU bool wait_until(const uint64_t *from, uint64_t value, tl_peer_progress *progress,
                        int32_t group, int32_t peer) {
-  for (int32_t k = 1; look(from) < value; k++) {
+  for (uint32_t k = 1; look(from) < value; k++) {
     if (k % LOOKS != 0) continue;
     tell_host(&progress->group, group);
     tell_host(&progress->waits_for, peer);
-    if (look_host(&progress->stop)) return;
+    if (look_host(&progress->stop)) return false;
   }
+  return true;
 }
 
 /* One block; thread r deals with member r. */
@@ -52,11 +53,12 @@ extern "C" __global__ void peer_meet(const __grid_constant__ tl_meet_args k) {
   }
   if (r < k.n) {
     tl_peer_row *to = k.boards[r] + (turn & 1) * k.n + k.position;
-    tl_peer_row *from = k.board + (turn & 1) * k.n + r;
+    const tl_peer_row *from = k.board + (turn & 1) * k.n + r;
     to->x = k.x, to->y = k.y;
     tell(&to->turn, turn);
-    wait_until(&from->turn, turn, k.progress, k.group, r);
-    k.parts[r] = *from;
+    const bool came = wait_until(&from->turn, turn, k.progress, k.group, r);
+    k.parts[r].x = came ? from->x : k.x; /* memory that is there, also after a failure */
+    k.parts[r].y = came ? from->y : k.y;
   }
   __syncthreads();
   if (r == 0) {

@@ -64,6 +64,7 @@ commands.list = {
       { name = "quiet", about = "no header, no table: the summary only" },
       { name = "check", about = "look for NaN and Inf after every instruction" },
       { name = "poison", about = "fill memory with NaN before its first use" },
+      { name = "timeout", kind = "count", about = "seconds that a silent rank is waited for; 10" },
       threads, point,
     },
   },

@@ -10,6 +10,7 @@ local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
 local grid = require "tidelock.layout"
 local kept = require "tidelock.kept"
+local launch = require "tidelock.launch"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
 local rates = require "tidelock.schedule"
@@ -111,30 +112,58 @@ local function call(fn, ...)
 end
 
 ---@param recipe table
----@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s
+--- Bytes for arenas: of all machines together, when they are like this one; nil where GPUs have them.
+local function room_of(spec, launched)
+  local bytes = room.bytes()
+  if spec.device == "cuda" or not bytes then return nil end
+  return launched and bytes * launched.world // launched.here_world or bytes
+end
+
+--- Every rank's place, told before the first step where ranks are not all alike.
+local function places_of(self, launched)
+  local count = #self.table
+  if launched then return launch.agree(launched, self.plan) end
+  if self.spec.device == "cuda" and count > 1 and core.cuda_count() >= count then
+    return launch.of_threads(self.plan, count)
+  end
+end
+
+--- In a process whose rank is not 0 this returns when rank 0 has closed its run, without a run.
+---@param recipe table
+---@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s,
+--- start: s, launched: tidelock.Launch
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
-  local plan = planner(recipe, nil, { keep = options.keep })
+  local launched = options.launched
+  local plan = planner(recipe, nil, { keep = options.keep, world = launched and launched.world })
   local spec = plan.spec
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   check_patterns(self, options.keep)
-  room.check(plan, room.bytes())
+  room.check(plan, room_of(spec, launched))
   self.table = rank_table(plan)
   local sources, samples, notes = open_data(spec)
   self.sources, self.notes, self.check = sources, notes, options.check
   local texts = {}
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
   plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
+  self.launched = launched ~= nil
+  self.places = places_of(self, launched)
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
   self.ranks = call(core.ranks, {
     programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources,
     samples = samples[1], eval_samples = samples[2] and { samples[2] },
-    gpu_first = spec.device == "cuda" and 0 or -1, threads = options.threads,
-    poison = options.poison, timeout_s = options.timeout,
+    gpu_first = spec.device == "cuda" and (launched and launched.here or 0) or -1,
+    threads = options.threads, poison = options.poison, timeout_s = options.timeout,
+    start_s = options.start, job = launched and launched.job,
   })
+  if launched and launched.rank > 0 then
+    call(self.ranks.serve, self.ranks)
+    self:close()
+    return self
+  end
   self:begin()
   return self
 end

@@ -13,6 +13,7 @@ local driver = require "tidelock.driver"
 local explain = require "tidelock.explain"
 local flops = require "tidelock.flops"
 local header = require "tidelock.header"
+local launch = require "tidelock.launch"
 local log = require "tidelock.log"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
@@ -21,6 +22,7 @@ local screen = require "tidelock.screen"
 local run = {}
 
 local peak_seconds = 0.05
+local start_seconds = 300 -- for the first run of a section, whatever --timeout says
 local poison_byte = 0xff -- four of them are a NaN, in f32 and in bf16
 
 local function new_screen(options)
@@ -156,7 +158,13 @@ end
 local function drive(session, request)
   local show = session.screen
   local data = session.run.notes[1]
-  show:print(header.text(session.plan, request.recipe, data.summary, session.ready_seconds))
+  show:print(header.text(session.plan, request.recipe, data.summary, session.ready_seconds,
+    session.run.launched))
+  if session.run.places then
+    local coordinates = {}
+    for i, rank in ipairs(session.run.table) do coordinates[i] = rank.coordinates end
+    show:print(launch.table(session.run.places, coordinates))
+  end
   for _, notes in ipairs(session.run.notes) do
     for _, warning in ipairs(notes.warnings) do show:note(warning) end
   end
@@ -186,15 +194,21 @@ local function new_session(trained, request, begin)
   }
 end
 
---- The command.
----@param request tidelock.Request
----@return integer # exit status
-function run.command(request)
-  local options, begin = request.options, core.files.seconds()
-  local trained <close> = requests.guarded(driver.start, requests.of(request), {
-    threads = options.threads, check = options.check,
+--- What the driver is told.
+local function start_options(options, launched)
+  local timeout = options.timeout
+  return {
+    threads = options.threads, check = options.check, launched = launched, timeout = timeout,
+    start = timeout and math.max(timeout, start_seconds),
     poison = options.poison and poison_byte or nil,
-  })
+  }
+end
+
+--- The run of the one process, or of rank 0.
+local function lead(request, launched)
+  local options, begin = request.options, core.files.seconds()
+  local trained <close> = requests.guarded(driver.start, requests.of(request),
+    start_options(options, launched))
   local session = new_session(trained, request, begin)
   local ok, result = pcall(drive, session, request)
   if ok then return result end
@@ -202,6 +216,34 @@ function run.command(request)
   session.log:close()
   session.folder:abandon()
   error(result, 0)
+end
+
+--- What the other ranks do. Rank 0 prints what goes wrong; if that is lost, rank 1 does.
+local function follow(request, launched)
+  local job = launched.job
+  local ok, problem = pcall(function()
+    requests.guarded(driver.start, requests.of(request), start_options(request.options, launched))
+  end)
+  if not ok then
+    local text = type(problem) == "table" and problem.message or tostring(problem)
+    job:fail(("rank %d: %s"):format(launched.rank, text))
+    if job:headless() and launched.rank == 1 then io.stderr:write(text, "\n") end
+  end
+  job:close(ok)
+  return ok and 0 or type(problem) == "table" and problem.status or 1
+end
+
+--- The command.
+---@param request tidelock.Request
+---@return integer # exit status
+function run.command(request)
+  local launched = launch.open(request.options.timeout)
+  if not launched then return lead(request) end
+  if launched.rank > 0 then return follow(request, launched) end
+  local ok, result = pcall(lead, request, launched)
+  launched.job:close(ok)
+  if not ok then error(result, 0) end
+  return result
 end
 
 return run
