@@ -12,7 +12,7 @@
 
 #include "job_meet.h"
 
-enum { TICK_MS = 100, TELL_NS = 500000000, KIND_SEAT = -1, KIND_ABORT = -2, KIND_BYE = -3 };
+enum { TICK_MS = 100, LAST_WORDS_MS = 10000, TELL_NS = 500000000, KIND_SEAT = -1, KIND_ABORT = -2, KIND_BYE = -3 };
 
 typedef struct entry {
   struct entry *next;
@@ -21,7 +21,7 @@ typedef struct entry {
 
 typedef struct peer {
   int socket; /* -1: none */
-  int32_t left; /* it has said goodbye */
+  _Atomic int32_t left; /* it has said goodbye, or is lost */
   int64_t heard_ns;
   pthread_mutex_t sending;
   entry *first, *last; /* frames that nobody has taken; guarded by the job's mutex */
@@ -341,14 +341,23 @@ static void free_queue(peer *p) {
   }
 }
 
+/* Tells the others. A launcher ends all processes when the first one ends badly, so rank 0, which
+** has something to say, goes before the others. */
+static void end_badly(tl_job *job) {
+  fail_here(job, job->rank, "this rank has failed");
+  int32_t waited_ms = 0;
+  do {
+    nanosleep(&(struct timespec){.tv_nsec = TICK_MS * 1000000}, NULL);
+    waited_ms += TICK_MS;
+  } while (waited_ms < 3 * TICK_MS ||
+           (job->rank != 0 && !job->peers[0].left && waited_ms < LAST_WORDS_MS));
+}
+
 void tl_job_close(tl_job *job, int32_t failed) {
   if (job == NULL) return;
   if (job->started) {
     if (!failed && !atomic_load(&job->failed)) tell_all(job, KIND_BYE, "", 0);
-    if (failed) {
-      fail_here(job, job->rank, "this rank has failed");
-      nanosleep(&(struct timespec){.tv_nsec = 3 * TICK_MS * 1000000}, NULL); /* it is told */
-    }
+    if (failed) end_badly(job);
     atomic_store(&job->closing, 1);
     pthread_join(job->thread, NULL);
   }

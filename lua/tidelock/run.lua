@@ -218,6 +218,12 @@ local function lead(request, launched)
   error(result, 0)
 end
 
+local function message_of(problem)
+  return type(problem) == "table" and problem.message or tostring(problem)
+end
+
+local function status_of(problem) return type(problem) == "table" and problem.status or 1 end
+
 --- What the other ranks do. Rank 0 prints what goes wrong; if that is lost, rank 1 does.
 local function follow(request, launched)
   local job = launched.job
@@ -225,12 +231,12 @@ local function follow(request, launched)
     requests.guarded(driver.start, requests.of(request), start_options(request.options, launched))
   end)
   if not ok then
-    local text = type(problem) == "table" and problem.message or tostring(problem)
+    local text = message_of(problem)
     job:fail(("rank %d: %s"):format(launched.rank, text))
     if job:headless() and launched.rank == 1 then io.stderr:write(text, "\n") end
   end
   job:close(ok)
-  return ok and 0 or type(problem) == "table" and problem.status or 1
+  return ok and 0 or status_of(problem)
 end
 
 --- The command.
@@ -241,9 +247,12 @@ function run.command(request)
   if not launched then return lead(request) end
   if launched.rank > 0 then return follow(request, launched) end
   local ok, result = pcall(lead, request, launched)
+  if not ok then -- said before the others may end: then the launcher ends this one too
+    io.stdout:flush()
+    io.stderr:write(message_of(result), "\n")
+  end
   launched.job:close(ok)
-  if not ok then error(result, 0) end
-  return result
+  return ok and result or status_of(result)
 end
 
 return run
