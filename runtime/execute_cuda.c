@@ -202,6 +202,13 @@ static tl_status queue_step(tl_gpu *gpu) {
   return tl_lanes_fork(gpu->lanes);
 }
 
+/* Ends what queue_step began: all streams are joined. */
+static tl_status queue_end(tl_gpu *gpu) {
+  TL_TRY(tl_lanes_join(gpu->lanes));
+  if (gpu->comm == NULL || gpu->comm->kind->finish == NULL) return TL_OK;
+  return gpu->comm->kind->finish(gpu->comm, tl_cuda_stream(gpu->cuda));
+}
+
 static tl_status wait_for(tl_gpu *gpu) {
   TRY_CUDA(gpu, "waiting for the GPU", stream_wait(tl_cuda_stream(gpu->cuda)));
   return TL_OK;
@@ -289,7 +296,7 @@ static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
     if (status != TL_OK) return tl_execute_locate(e, index, step, status);
     if (e->trace != NULL) tl_trace_note(e->trace, index, start, tl_now_ns());
   }
-  TL_TRY(tl_lanes_join(gpu->lanes));
+  TL_TRY(queue_end(gpu));
   return wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda));
 }
 
@@ -304,7 +311,7 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
     status = queue_instruction(gpu, e, section.first + k);
     if (status != TL_OK) tl_execute_locate(e, section.first + k, step, status);
   }
-  if (status == TL_OK) status = tl_lanes_join(gpu->lanes);
+  if (status == TL_OK) status = queue_end(gpu);
   const int error = api->capture_end(tl_cuda_stream(gpu->cuda), &graph);
   if (status == TL_OK) status = tl_cuda_check(api, error, "end of capture");
   if (status == TL_OK)

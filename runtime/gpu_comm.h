@@ -26,6 +26,9 @@ typedef struct tl_gpu_message {
 
 typedef struct tl_gpu_comm_kind {
   tl_status (*queue)(tl_gpu_comm *comm, const tl_gpu_message *message);
+  /* At the end of a section: `stream` ends after everything that was queued elsewhere. May be
+  ** NULL. */
+  tl_status (*finish)(tl_gpu_comm *comm, void *stream);
   /* The rank that the device waits for, -1: none is known; and the instruction that it is in, -1:
   ** not known. */
   int32_t (*waits_for)(tl_gpu_comm *comm, int32_t *instruction);

@@ -8,7 +8,7 @@
 #include "memory.h"
 
 enum {
-  WHOLE_BYTES = 256 << 10, /* an all_reduce up to here is folded by everybody */
+  WHOLE_BYTES = 1 << 20,   /* an all_reduce of two ranks up to here is folded by both */
   BLOCKS_MAX = 1056,       /* of a copy or fold; blocks stride over the rest */
   SLICE_ELEMENTS = 16      /* borders of slices are multiples of this */
 };
@@ -153,7 +153,7 @@ static tl_status all_reduce(end *e, const group *g, const tl_gpu_message *m, int
   const int64_t element = tl_dtype_bytes(m->x->dtype);
   const int64_t first = slice_first(g, g->position, count);
   tl_peer_fold_args k = {.kind = kind, .outer = 1};
-  if (bytes <= WHOLE_BYTES) return reduce_whole(e, g, m, &k);
+  if (bytes * g->n <= 2 * WHOLE_BYTES) return reduce_whole(e, g, m, &k);
   k.out = (char *)m->y->data + first * element;
   k.piece = slice_first(g, g->position + 1, count) - first;
   k.part_first = first;
@@ -248,7 +248,7 @@ static void stop(tl_gpu_comm *comm) {
   ((volatile tl_peer_progress *)((end *)comm)->progress)->stop = 1;
 }
 
-static const tl_gpu_comm_kind peer_kind = {queue, waits_for, stop};
+static const tl_gpu_comm_kind peer_kind = {queue, NULL, waits_for, stop};
 
 /* --- Opening ---------------------------------------------------------------------------------- */
 

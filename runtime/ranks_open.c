@@ -22,6 +22,7 @@ static tl_status open_comm(tl_ranks *ranks, int32_t rank, int32_t g, const tl_ra
   tl_executor *e = &ranks->list[rank].executor;
   const char *name = e->program->texts[e->program->group_names[g]];
   if (ranks->peers != NULL) return tl_peers_group(ranks->peers, rank, g, name, group);
+  if (ranks->nccl != NULL) return tl_nccl_group(ranks->nccl, g, group);
   if (ranks->exchange != NULL)
     return tl_exchange_group(ranks->exchange, name, group->ranks, group->size, group->position,
                              &e->comms[g]);
@@ -30,6 +31,7 @@ static tl_status open_comm(tl_ranks *ranks, int32_t rank, int32_t g, const tl_ra
 }
 
 static tl_status open_channel(tl_ranks *ranks, const tl_channel *c) {
+  if (ranks->nccl != NULL) return TL_OK; /* it has them all */
   if (ranks->peers != NULL)
     return tl_peers_channel(ranks->peers, c->source, c->target, c->number, c->bytes_max);
   if (ranks->exchange == NULL)
@@ -78,12 +80,23 @@ static tl_status connect_gpus(tl_ranks *ranks, const tl_ranks_options *o,
   for (int32_t i = 0; i < o->count; i++) {
     tl_cuda *cuda = tl_gpu_cuda(ranks->list[i].executor.gpu);
     TL_TRY(tl_peers_add(ranks->peers, i, cuda));
-    if (o->count > 1) TL_TRY(tl_cuda_preload(cuda));
+    TL_TRY(tl_cuda_preload(cuda));
   }
   TL_TRY(open_comms(ranks, o, channels, channel_count));
   TL_TRY(tl_peers_connect(ranks->peers));
   for (int32_t i = 0; i < o->count; i++)
     tl_gpu_connect(ranks->list[i].executor.gpu, tl_peers_end(ranks->peers, i));
+  return TL_OK;
+}
+
+/* The other GPUs are other processes'. */
+static tl_status connect_processes(tl_ranks *ranks, const tl_ranks_options *o,
+                                   const tl_channel *channels, int32_t channel_count) {
+  tl_gpu *gpu = ranks->list[ranks->first].executor.gpu;
+  TL_TRY(tl_cuda_preload(tl_gpu_cuda(gpu)));
+  TL_TRY(tl_nccl_open(ranks->job, tl_gpu_cuda(gpu), channels, channel_count, &ranks->nccl));
+  TL_TRY(open_comms(ranks, o, channels, channel_count));
+  tl_gpu_connect(gpu, tl_nccl_end(ranks->nccl));
   return TL_OK;
 }
 
@@ -183,6 +196,7 @@ static tl_status open_all(tl_ranks *ranks, const tl_ranks_options *o, const tl_c
     memcpy(ranks->faults, o->faults, (size_t)o->fault_count * sizeof *ranks->faults);
   }
   TL_TRY(tl_world_open(o->count, describe, ranks, &ranks->world));
+  if (ranks->job != NULL) tl_world_trust(ranks->world);
   if (ranks->job == NULL) {
     TL_TRY(tl_threads_open(ranks->world, o->count <= o->cores, &ranks->transport));
   } else if (o->gpu_first < 0) {
@@ -196,6 +210,8 @@ static tl_status open_all(tl_ranks *ranks, const tl_ranks_options *o, const tl_c
   }
   if (o->gpu_first < 0) {
     TL_TRY(open_comms(ranks, o, channels, channel_count));
+  } else if (ranks->job != NULL) {
+    TL_TRY(connect_processes(ranks, o, channels, channel_count));
   } else if (o->count > 1) {
     TL_TRY(connect_gpus(ranks, o, channels, channel_count));
   }
@@ -250,6 +266,7 @@ void tl_ranks_close(tl_ranks *ranks) {
     if (ranks->list[i].started) pthread_join(ranks->list[i].thread, NULL);
   if (ranks->lost) return;
   tl_peers_close(ranks->peers);
+  tl_nccl_close(ranks->nccl);
   for (int32_t i = 0; i < ranks->count; i++) close_rank(&ranks->list[i]);
   tl_pool_close(ranks->pool);
   tl_threads_close(ranks->transport);

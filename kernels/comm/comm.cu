@@ -220,6 +220,31 @@ extern "C" __global__ void peer_message_tell(const __grid_constant__ tl_peer_mes
   tell(k.told, done);
 }
 
+/* --- For another transport's bytes ------------------------------------------------------------- */
+
+extern "C" __global__ void peer_rows(const __grid_constant__ tl_peer_rows_args k) {
+  if ((int32_t)threadIdx.x < k.n) k.rows[threadIdx.x].x = k.x[threadIdx.x];
+}
+
+TL_KERNEL peer_pack(const __grid_constant__ tl_peer_pack_args k) {
+  const int64_t step = (int64_t)gridDim.x * TL_DEVICE_THREADS;
+  for (int64_t i = tl_thread(); i < k.count; i += step) {
+    const int64_t e = k.at + i, row = tl_quotient(e, k.run);
+    const int64_t apart = row * k.stride + k.first + (e - row * k.run);
+    if (k.unpack) {
+      copy_word(k.spread, apart, k.packed, i, k.word);
+    } else {
+      copy_word(k.packed, i, k.spread, apart, k.word);
+    }
+  }
+}
+
+extern "C" __global__ void peer_mark(const __grid_constant__ tl_peer_mark_args k) {
+  tell_host(&k.progress->instruction, k.instruction);
+  tell_host(&k.progress->group, -1);
+  tell_host(&k.progress->waits_for, k.waits_for);
+}
+
 /* --- For tests: shakes the order of lanes ------------------------------------------------------ */
 
 extern "C" __global__ void peer_delay(const __grid_constant__ tl_peer_delay_args k) {

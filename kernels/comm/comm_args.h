@@ -83,6 +83,29 @@ typedef struct tl_peer_message_args {
   int32_t receives, peer, instruction;
 } tl_peer_message_args;
 
+/* For bytes that another transport moves: rows made of addresses, words of 4 bytes taken out of
+** pieces or put into them, and a note for the host.
+**
+** pack:   packed[e] = spread[e / run * stride + first + e % run]      e = at .. at + count - 1
+** unpack: the other way round; packed begins with e = at
+*/
+typedef struct tl_peer_rows_args {
+  tl_peer_row *rows;
+  const void *x[TL_PEERS_MAX];
+  int32_t n;
+} tl_peer_rows_args;
+
+typedef struct tl_peer_pack_args {
+  char *packed, *spread;
+  int64_t at, count, run, stride, first; /* words */
+  int32_t word, unpack;                  /* bytes of a word: 1 or 4 */
+} tl_peer_pack_args;
+
+typedef struct tl_peer_mark_args {
+  tl_peer_progress *progress;
+  int32_t instruction, waits_for; /* a rank, -1: nobody */
+} tl_peer_mark_args;
+
 typedef struct tl_peer_delay_args {
   int64_t ns;
 } tl_peer_delay_args;

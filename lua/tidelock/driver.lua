@@ -160,8 +160,9 @@ function driver.start(recipe, options)
     start_s = options.start, job = launched and launched.job,
   })
   if launched and launched.rank > 0 then
-    call(self.ranks.serve, self.ranks)
+    local ok, problem = pcall(self.ranks.serve, self.ranks)
     self:close()
+    if not ok then error({ status = 1, message = problem }, 0) end
     return self
   end
   self:begin()

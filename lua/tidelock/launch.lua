@@ -112,7 +112,7 @@ function launch.facts(found, plan)
   if plan.spec.device == "cuda" then
     local gpu = core.cuda_device(found.here)
     facts.device = ("GPU %d, %s"):format(found.here, gpu.name)
-    facts.pci, facts.nccl = gpu.pci, core.nccl_version and core.nccl_version() or nil
+    facts.pci, facts.nccl = gpu.pci, core.nccl_version()
   end
   return facts
 end
