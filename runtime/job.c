@@ -232,6 +232,7 @@ tl_status tl_job_receive(tl_job *job, int32_t rank, tl_frame *out) {
 }
 
 void tl_job_watch(tl_job *job, tl_world *world) {
+  if (world == NULL) notice_failure(job); /* it may be younger than the thread's last look */
   pthread_mutex_lock(&job->mutex);
   job->watched = world;
   pthread_mutex_unlock(&job->mutex);

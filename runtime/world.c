@@ -152,6 +152,7 @@ tl_status tl_world_open(int32_t ranks, tl_describe describe, void *context, tl_w
     return tl_fail(TL_MEMORY, "no room for a world of %d ranks", ranks);
   }
   memset(seats, 0, (size_t)ranks * sizeof *seats);
+  for (int32_t i = 0; i < ranks; i++) seats[i].instruction = seats[i].waits_for = -1;
   world->ranks = ranks, world->seats = seats;
   world->describe = describe, world->context = context;
   tl_gate_open(world, &world->failure);

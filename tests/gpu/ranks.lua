@@ -20,82 +20,20 @@ if n == 1 then
   os.exit(0)
 end
 
---- Values of all sizes and signs, the same for the same seed.
-local function filled(dtype, count, seed)
-  local bits, state = {}, seed * 7919 + 17
-  for i = 1, count do
-    state = (state * 6364136223846793005 + 1442695040888963407) & -1
-    local word = state >> 33
-    if dtype == "i64" then
-      bits[i] = word
-    else -- exponents 2^-16 .. 2^15
-      local f32 = (word & 1) << 31 | (111 + (word >> 8 & 31)) << 23 | (word >> 4 & 0x7fffff)
-      bits[i] = dtype == "bf16" and f32 >> 16 or f32
-    end
-  end
-  return core.tensor_from_bits(dtype, { count }, bits)
-end
-
-local cases = {}
-
---- `make(b, size)` adds instructions to a program and returns the tensor that is given and the one
---- that is looked at.
-local function case(name, sizes, dtype, make)
-  for _, size in ipairs(sizes) do
-    cases[#cases + 1] = { name = name .. " of " .. size, size = size, dtype = dtype, make = make }
-  end
-end
-
-local function collective(op, attrs, in_place)
-  return function(b, size, dtype)
-    local x = b:tensor(dtype, { size }, { persistent = true })
-    local out = op == "all_gather" and size * n or op == "reduce_scatter" and size // n or size
-    local y = in_place and x or b:tensor(dtype, { out })
-    b:add("step", op, { x }, { y }, attrs)
-    return x, y
-  end
-end
-
--- of two ranks, 262,144 floats are the longest sum that everybody folds whole
-local sums = { 1, 3, 16, 4097, 65536, 262144, 262145, 1000003 }
-case("all_reduce", sums, "f32", collective("all_reduce", { group = 0 }))
-case("all_reduce in place", sums, "f32", collective("all_reduce", { group = 0 }, true))
-case("all_reduce_max", { 1, 4097, 100003 }, "f32", collective("all_reduce_max", { group = 0 }))
-case("all_reduce_count", { 1, 4097, 100003 }, "i64",
-  collective("all_reduce_count", { group = 0 }, true))
-case("reduce_scatter", { 8, 24, 8 * 4099, 1 << 19 }, "f32",
-  collective("reduce_scatter", { group = 0, outer = 1 }))
-case("reduce_scatter, outer 3", { 24, 24 * 1025 }, "f32",
-  collective("reduce_scatter", { group = 0, outer = 3 }))
-case("all_gather", { 1, 7, 4096, 300001 }, "bf16",
-  collective("all_gather", { group = 0, outer = 1 }))
-case("all_gather, outer 5", { 5, 35, 40000 }, "f32",
-  collective("all_gather", { group = 0, outer = 5 }))
-
---- Sums in a lane of their own beside other work, with everything stated.
-case("all_reduce in a lane", { 4097, 300000 }, "f32", function(b, size)
-  local x = b:tensor("f32", { size }, { persistent = true })
-  local y, z = b:tensor("f32", { size }), b:tensor("f32", { size })
-  for _ = 1, 5 do
-    local made = b:add("step", "scale", { x }, { y }, { factor = 0.5 })
-    local sum = b:add("step", "all_reduce", { y }, { y }, { group = 0 },
-      { lane = 1, waits = { made } })
-    b:add("step", "scale", { x }, { z }, { factor = 3 })
-    b:add("step", "binary", { y, z }, { x }, { kind = 0, broadcast = 0 }, { waits = { sum } })
-  end
-  return x, x
-end)
+local cases, filled = require "support.comm_cases" (n)
 
 local function run(case, gpu_first, options)
   local b = programs.new { "all" }
   local x, y = case.make(b, case.size, case.dtype)
   local program <close> = b:program()
-  local settings = { gpu_first = gpu_first }
-  for key, value in pairs(options or {}) do settings[key] = value end
+  local settings, steps = { gpu_first = gpu_first }, 4
+  for key, value in pairs(options or {}) do
+    if key == "steps" then steps = value else settings[key] = value end
+  end
   local ranks <close> = programs.ranks(program, n, settings)
   local found = {}
   for rank = 0, n - 1 do ranks:write(rank, x, filled(case.dtype, case.size, rank + 1)) end
-  for step = 0, 3 do
+  for step = 0, steps - 1 do
     ranks:run("step", { step = step })
     for rank = 0, n - 1 do found[#found + 1] = ranks:read(rank, y) end
   end
@@ -190,8 +128,9 @@ for _, c in ipairs(cases) do
   if good then compare(c.name, host, gpu) else judge(c.name, false, host) end
 end
 compare("messages in a ring", ring(-1), ring(0))
-local lane = cases[#cases]
-compare("lanes with random delays", run(lane, -1), run(lane, 0, { delay_us = 500 }))
+local lane = cases[#cases - 1]
+compare("lanes with delays of up to 2 ms", run(lane, -1, { steps = 500 }),
+  run(lane, 0, { steps = 500, delay_us = 2000 }))
 check_fault("fail", "rank 1 of " .. n .. ".*a test made it fail")
 check_fault("stall", "rank %d+ waits for rank 1: silent for .* s in instruction %d+ all_reduce")
 print(("%d passed, %d failed"):format(passed, failed))
