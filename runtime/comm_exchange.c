@@ -90,17 +90,18 @@ static tl_status put(exchange_comm *c, int32_t member, const void *data, int64_t
 
 static tl_status take(exchange_comm *c, int32_t member, void *data, int64_t bytes) {
   if (bytes <= 0) return TL_OK;
-  return moved(c->exchange,
-               c->exchange->mover->receive(c->base.ranks[member], c->tag, data, bytes,
-                                           &c->moves[c->base.size + member]));
+  return moved(c->exchange, c->exchange->mover->receive(c->base.ranks[member], c->tag, data, bytes,
+                                                        &c->moves[c->base.size + member]));
 }
 
-static int64_t clamp(int64_t left, int64_t most) { return left < 0 ? 0 : left < most ? left : most; }
+static int64_t clamp(int64_t left, int64_t most) {
+  return left < 0 ? 0 : left < most ? left : most;
+}
 
 /* --- Sums ------------------------------------------------------------------------------------- */
 
-/* x as its owners see it: element e of member j's share is x[e / run * stride + first[j] + e % run],
-** and it has share[j] elements. */
+/* x as its owners see it: element e of member j's share, which has share(j) elements, is
+** x[e / run * stride + first(j) + e % run]. */
 typedef struct layout {
   const char *x;
   int64_t element, run, stride;
@@ -265,8 +266,7 @@ static tl_status barrier(tl_comm *comm) {
   return all_reduce_count(comm, &one, &one, 1);
 }
 
-static channel *find_channel(const tl_exchange *x, int32_t source, int32_t target,
-                             int32_t number) {
+static channel *find_channel(const tl_exchange *x, int32_t source, int32_t target, int32_t number) {
   for (channel *c = x->channels; c != NULL; c = c->next)
     if (c->source == source && c->target == target && c->number == number) return c;
   return NULL;

@@ -25,8 +25,8 @@ void tl_exchange_close(tl_exchange *exchange); /* after its comms; NULL is allow
 tl_status tl_exchange_group(tl_exchange *exchange, const char *name, const int32_t *ranks,
                             int32_t size, int32_t position, tl_comm **out);
 /* A channel that this rank sends or receives on. */
-tl_status tl_exchange_channel(tl_exchange *exchange, int32_t source, int32_t target,
-                              int32_t number, int64_t bytes);
+tl_status tl_exchange_channel(tl_exchange *exchange, int32_t source, int32_t target, int32_t number,
+                              int64_t bytes);
 /* At the end of a section: waits until what was sent is on its way. */
 tl_status tl_exchange_finish(tl_exchange *exchange);
 

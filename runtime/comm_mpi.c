@@ -1,6 +1,6 @@
-/* comm_mpi.c - Open MPI as a mover of bytes. Built as a module, mpi.so, where its headers are found.
+/* comm_mpi.c - Open MPI as a mover of bytes. A module of its own, built where its headers are.
 **
-** Sums never go through MPI's own reductions, whose order is not ours. Errors are returned and not
+** Sums never go through MPI's own reductions, whose order is not ours. Errors are returned, not
 ** fatal. Programs were verified together (verify.h), so every message has the size that is expected;
 ** a longer one is an error of MPI.
 */

@@ -57,8 +57,11 @@ static tl_status launch(tl_nccl *n, void *stream, const char *kernel, int64_t it
                         const void *args) {
   const int64_t blocks = (items + TL_DEVICE_THREADS - 1) / TL_DEVICE_THREADS;
   const tl_cuda_grid grid = {
-      .blocks = {(uint32_t)(blocks < 1 ? 1 : blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX), 1, 1},
-        .threads = {items == 1 ? 1 : TL_DEVICE_THREADS,                                    1, 1}
+      .blocks = {(uint32_t)(blocks < 1            ? 1
+                            : blocks < BLOCKS_MAX ? blocks
+                                                  : BLOCKS_MAX),
+                 1,                                                                  1},
+      .threads = {items == 1 ? 1 : TL_DEVICE_THREADS,                              1, 1}
   };
   return tl_cuda_launch_on(n->cuda, stream, kernel, &grid, args);
 }
@@ -80,7 +83,9 @@ static tl_status take(tl_nccl *n, int32_t rank, void *x, int64_t bytes, void *st
   return TL_OK;
 }
 
-static int64_t clamp(int64_t left, int64_t most) { return left < 0 ? 0 : left < most ? left : most; }
+static int64_t clamp(int64_t left, int64_t most) {
+  return left < 0 ? 0 : left < most ? left : most;
+}
 
 static int64_t chunk_of(const group *g) { return STAGING_BYTES / g->n / 64 * 64; }
 
@@ -222,8 +227,7 @@ static tl_status gather_chunk(tl_nccl *n, const group *g, const tl_gpu_message *
   for (int32_t j = 0; j < g->n && status == TL_OK; j++) {
     if (j == g->position) continue;
     status = put(n, g->ranks[j], x, count, m->stream);
-    if (status == TL_OK)
-      status = take(n, g->ranks[j], n->in + j * chunk_of(g), count, m->stream);
+    if (status == TL_OK) status = take(n, g->ranks[j], n->in + j * chunk_of(g), count, m->stream);
   }
   TRY_NCCL(n, "group", end());
   for (int32_t j = 0; j < g->n && status == TL_OK; j++)
@@ -246,8 +250,9 @@ static tl_status collective(tl_nccl *n, const tl_gpu_message *m) {
                    g->n);
   if (g->n == 1) {
     if (m->x->data != m->y->data)
-      TRY_CUDA(n, "copy", copy_within(address(m->y->data), address(m->x->data),
-                                      (size_t)tl_view_bytes(m->x), m->stream));
+      TRY_CUDA(n, "copy",
+               copy_within(address(m->y->data), address(m->x->data), (size_t)tl_view_bytes(m->x),
+                           m->stream));
     return TL_OK;
   }
   TL_TRY(mark(n, m, g->ranks[g->position == 0 ? 1 : 0]));
@@ -412,7 +417,8 @@ static tl_status open_all(tl_nccl *n, tl_job *job, const tl_channel *channels, i
   n->channel_count = count;
   tl_status status = share_ids(n, job, ids, count + 1);
   if (status == TL_OK)
-    status = tl_nccl_check(n->api->open(&n->comm, n->ranks, ids[0], n->rank), "communicator of all ranks");
+    status = tl_nccl_check(n->api->open(&n->comm, n->ranks, ids[0], n->rank),
+                           "communicator of all ranks");
   for (int32_t i = 0; i < count && status == TL_OK; i++) {
     channel *c = &n->channels[i];
     c->source = channels[i].source, c->target = channels[i].target;

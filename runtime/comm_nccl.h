@@ -3,8 +3,8 @@
 **   all_reduce   slices to their owners | fold in tree order | sums to everybody
 **   send, recv   a communicator and a stream for each channel, two slots at the sender
 **
-** Only sends and receives of NCCL (nccl.h) are used: its own reductions add in an order that depends
-** on size and topology. The ids of communicators travel over the job's connections.
+** Only sends and receives of NCCL (nccl.h) are used: its own reductions add in an order that
+** depends on size and topology. The ids of communicators travel over the job's connections.
 */
 #ifndef TL_COMM_NCCL_H
 #define TL_COMM_NCCL_H

@@ -189,8 +189,8 @@ static tl_status allow_shared(tl_cuda *cuda, kernel *k, uint32_t bytes) {
 
 static uint32_t at_least_one(uint32_t n) { return n == 0 ? 1 : n; }
 
-tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name,
-                            const tl_cuda_grid *grid, const void *arguments) {
+tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const tl_cuda_grid *grid,
+                            const void *arguments) {
   kernel *k = NULL;
   void *pointers[] = {(void *)(uintptr_t)arguments};
   if (grid->blocks[0] == 0) return TL_OK;

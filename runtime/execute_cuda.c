@@ -274,8 +274,7 @@ static tl_status check_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
 }
 
 /* One instruction; `wait`: it is also waited for. */
-static tl_status run_one(tl_gpu *gpu, tl_executor *e, int32_t index, const tl_run *run,
-                         int wait) {
+static tl_status run_one(tl_gpu *gpu, tl_executor *e, int32_t index, const tl_run *run, int wait) {
   if (e->delay_us > 0) TL_TRY(queue_delay(gpu, e, index, run->step.step));
   TL_TRY(tl_execute_faults(e, index, 0));
   TL_TRY(queue_instruction(gpu, e, index));

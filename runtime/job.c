@@ -12,7 +12,8 @@
 
 #include "job_meet.h"
 
-enum { TICK_MS = 100, LAST_WORDS_MS = 10000, TELL_NS = 500000000, KIND_SEAT = -1, KIND_ABORT = -2, KIND_BYE = -3 };
+enum { TICK_MS = 100, LAST_WORDS_MS = 10000, TELL_NS = 500000000 };
+enum { KIND_SEAT = -1, KIND_ABORT = -2, KIND_BYE = -3 };
 
 typedef struct entry {
   struct entry *next;
@@ -20,7 +21,7 @@ typedef struct entry {
 } entry;
 
 typedef struct peer {
-  int socket; /* -1: none */
+  int socket;           /* -1: none */
   _Atomic int32_t left; /* it has said goodbye, or is lost */
   int64_t heard_ns;
   pthread_mutex_t sending;
@@ -76,8 +77,7 @@ static void notice_failure(tl_job *job) {
   if (text[0] != '\0') fail_here(job, rank, text);
 }
 
-static void send_quietly(tl_job *job, int32_t rank, int32_t kind, const void *data,
-                         int64_t bytes) {
+static void send_quietly(tl_job *job, int32_t rank, int32_t kind, const void *data, int64_t bytes) {
   peer *p = &job->peers[rank];
   if (p->socket < 0 || p->left) return;
   pthread_mutex_lock(&p->sending);
@@ -163,8 +163,7 @@ static void look_at_clocks(tl_job *job, int64_t *told_ns) {
   *told_ns = now;
   pthread_mutex_lock(&job->mutex);
   tl_world *world = job->watched;
-  const tl_seat seat =
-      world != NULL ? tl_world_seat(world, job->rank) : (tl_seat){0, -1, -1};
+  const tl_seat seat = world != NULL ? tl_world_seat(world, job->rank) : (tl_seat){0, -1, -1};
   if (world != NULL && job->rank == 0) tl_world_judge(world);
   pthread_mutex_unlock(&job->mutex);
   tell_all(job, KIND_SEAT, &seat, sizeof seat);
@@ -184,8 +183,8 @@ static void *watch(void *argument) {
   int64_t told_ns = 0;
   while (polls != NULL && !atomic_load(&job->closing)) {
     for (int32_t r = 0; r < job->world; r++)
-      polls[r] = (struct pollfd){.fd = job->peers[r].left ? -1 : job->peers[r].socket,
-                                 .events = POLLIN};
+      polls[r] =
+          (struct pollfd){.fd = job->peers[r].left ? -1 : job->peers[r].socket, .events = POLLIN};
     poll(polls, (nfds_t)job->world, TICK_MS);
     for (int32_t r = 0; r < job->world; r++)
       if (polls[r].revents != 0) read_peer(job, r);
@@ -300,8 +299,8 @@ static tl_status open_job(tl_job *job, const tl_job_options *o) {
   if (o->module != NULL) TL_TRY(load_mover(job, o->module));
   int *sockets = malloc((size_t)job->world * sizeof *sockets);
   if (sockets == NULL) return tl_fail(TL_MEMORY, "no room for a job");
-  const tl_job_meeting meeting = {job->rank, job->world, job->mover, o->address, o->port,
-                                  o->start_s};
+  const tl_job_meeting meeting = {job->rank,  job->world, job->mover,
+                                  o->address, o->port,    o->start_s};
   const tl_status status = tl_job_meet(&meeting, sockets);
   for (int32_t r = 0; status == TL_OK && r < job->world; r++) {
     job->peers[r].socket = sockets[r];

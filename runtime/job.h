@@ -43,10 +43,10 @@ int32_t tl_job_rank(const tl_job *job);
 int32_t tl_job_world(const tl_job *job);
 const tl_mover *tl_job_mover(const tl_job *job); /* NULL without MPI */
 
-/* From now on the job sees to this world; NULL: no more. `limit_s` of waits is told by the world. */
+/* From now on the job sees to this world; NULL: no more. */
 void tl_job_watch(tl_job *job, tl_world *world);
 
-/* Messages, in order between two ranks; a rank has a connection to rank 0 and rank 0 to all.
+/* Messages, in order between two ranks: rank 0 has a connection to all, others have one to rank 0.
 ** receive waits, and fails when the run has failed anywhere. The caller frees out->data. */
 tl_status tl_job_send(tl_job *job, int32_t rank, int32_t kind, const void *data, int64_t bytes);
 tl_status tl_job_receive(tl_job *job, int32_t rank, tl_frame *out);

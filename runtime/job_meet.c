@@ -57,8 +57,8 @@ static tl_status gather(const tl_job_meeting *m, int listener, int *sockets) {
     tl_wire_close(s);
     list_missing(sockets, m->world, missing, sizeof missing);
     if (seconds_since(start) > m->start_s)
-      return tl_fail(TL_COMM, "%d of %d ranks have come within %.3g s; missing: %s", here,
-                     m->world, m->start_s, missing);
+      return tl_fail(TL_COMM, "%d of %d ranks have come within %.3g s; missing: %s", here, m->world,
+                     m->start_s, missing);
     if (seconds_since(start) - reported < REPORT_S) continue;
     reported = seconds_since(start);
     fprintf(stderr, "waiting for ranks since %.0f s; missing: %s\n", reported, missing);

@@ -6,9 +6,9 @@
 struct tl_lanes {
   tl_cuda *cuda;
   const tl_program *program;
-  void *second;                 /* NULL: all is on the first */
-  int32_t apart[TL_LANES_MAX];  /* 1: the lane is on the second stream */
-  void **events;                /* by instruction; NULL: nobody on the other stream waits for it */
+  void *second;                /* NULL: all is on the first */
+  int32_t apart[TL_LANES_MAX]; /* 1: the lane is on the second stream */
+  void **events;               /* by instruction; NULL: nobody on the other stream waits for it */
   void *begun, *ended;
 };
 

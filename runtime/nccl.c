@@ -31,8 +31,9 @@ tl_status tl_nccl_find(const tl_nccl_api **out) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, open_library);
   if (nccl.library == NULL)
-    return tl_fail(TL_COMM, "libnccl.so.2 is not here: processes with a GPU each need NCCL; install "
-                            "it, or run all GPUs of a machine in one process");
+    return tl_fail(TL_COMM,
+                   "libnccl.so.2 is not here: processes with a GPU each need NCCL; "
+                   "install it, or run all GPUs of a machine in one process");
   if (nccl.missing != NULL)
     return tl_fail(TL_COMM, "libnccl.so.2 has no %s: it is too old", nccl.missing);
   *out = &nccl.api;

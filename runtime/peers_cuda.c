@@ -8,9 +8,9 @@
 #include "memory.h"
 
 enum {
-  WHOLE_BYTES = 1 << 20,   /* an all_reduce of two ranks up to here is folded by both */
-  BLOCKS_MAX = 1056,       /* of a copy or fold; blocks stride over the rest */
-  SLICE_ELEMENTS = 16      /* borders of slices are multiples of this */
+  WHOLE_BYTES = 1 << 20, /* an all_reduce of two ranks up to here is folded by both */
+  BLOCKS_MAX = 1056,     /* of a copy or fold; blocks stride over the rest */
+  SLICE_ELEMENTS = 16    /* borders of slices are multiples of this */
 };
 
 typedef struct group {
@@ -26,7 +26,7 @@ typedef struct channel {
   struct channel *next;
   int32_t source, target, number;
   int64_t slot_bytes, bytes_max;
-  char *slots;                       /* on the target */
+  char *slots;                         /* on the target */
   uint64_t *source_side, *target_side; /* on either side: { done, done by the other } */
 } channel;
 
@@ -143,8 +143,9 @@ static tl_status reduce_whole(end *e, const group *g, const tl_gpu_message *m,
   TL_TRY(fold(e, g, m, k));
   TL_TRY(meet(e, g, m));
   if (in_place)
-    TRY_CUDA(e, "copy of a sum", copy_within(address(m->y->data), address(e->whole),
-                                             (size_t)tl_view_bytes(m->y), m->stream));
+    TRY_CUDA(e, "copy of a sum",
+             copy_within(address(m->y->data), address(e->whole), (size_t)tl_view_bytes(m->y),
+                         m->stream));
   return TL_OK;
 }
 
@@ -171,8 +172,9 @@ static tl_status all_reduce(end *e, const group *g, const tl_gpu_message *m, int
 /* A group of one: nothing is added. */
 static tl_status copy_alone(end *e, const tl_gpu_message *m) {
   if (m->x->data == m->y->data || tl_view_bytes(m->x) == 0) return TL_OK;
-  TRY_CUDA(e, "copy", copy_within(address(m->y->data), address(m->x->data),
-                                  (size_t)tl_view_bytes(m->x), m->stream));
+  TRY_CUDA(e, "copy",
+           copy_within(address(m->y->data), address(m->x->data), (size_t)tl_view_bytes(m->x),
+                       m->stream));
   return TL_OK;
 }
 
@@ -305,8 +307,7 @@ static tl_status join_group(tl_peers *p, group *g) {
     for (int32_t i = 0; i < TL_GROUPS_MAX && g->boards[m] == NULL; i++) {
       const group *o = &other->groups[i];
       if (o->name == NULL || strcmp(o->name, g->name) != 0 || o->n != g->n) continue;
-      if (memcmp(o->ranks, g->ranks, (size_t)g->n * sizeof *g->ranks) == 0)
-        g->boards[m] = o->board;
+      if (memcmp(o->ranks, g->ranks, (size_t)g->n * sizeof *g->ranks) == 0) g->boards[m] = o->board;
     }
     if (g->boards[m] == NULL)
       return tl_fail(TL_PROGRAM, "rank %d is in no group %s like rank %d's", g->ranks[m], g->name,

@@ -27,7 +27,7 @@ enum { TL_SCALARS_MAX = 256 };
 typedef struct tl_ranks tl_ranks;
 
 typedef struct tl_ranks_options {
-  tl_job *job; /* ranks are processes, this one executes the job's rank; NULL: all are threads here */
+  tl_job *job; /* ranks are processes, this one executes the job's; NULL: all are threads here */
   const tl_rank_plan *plans; /* (count) programs stay the caller's and outlive the ranks */
   int32_t count;
   const tl_feed *feeds; /* (count, feed_count); the sources stay the caller's */

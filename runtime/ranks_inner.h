@@ -44,7 +44,7 @@ struct tl_ranks {
   tl_limit limit;
   tl_job *job; /* ranks are processes, and one of them is here; NULL: all are */
   int32_t count, poison;
-  int32_t first, local; /* ranks first .. first + local - 1 are here; the others have a program */
+  int32_t first, local;  /* ranks first .. first + local - 1 are here; the others have a program */
   pthread_mutex_t mutex; /* guards what follows */
   pthread_cond_t begin, end;
   int64_t turn;    /* runs begun */

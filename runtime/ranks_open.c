@@ -40,8 +40,8 @@ static tl_status open_channel(tl_ranks *ranks, const tl_channel *c) {
   return tl_exchange_channel(ranks->exchange, c->source, c->target, c->number, c->bytes_max);
 }
 
-static tl_status open_comms(tl_ranks *ranks, const tl_ranks_options *o,
-                            const tl_channel *channels, int32_t channel_count) {
+static tl_status open_comms(tl_ranks *ranks, const tl_ranks_options *o, const tl_channel *channels,
+                            int32_t channel_count) {
   for (int32_t i = ranks->first; i < ranks->first + ranks->local; i++)
     for (int32_t g = 0; g < o->plans[i].program->group_count; g++)
       TL_TRY(open_comm(ranks, i, g, &o->plans[i].groups[g]));
@@ -56,8 +56,9 @@ static tl_status open_exchange(tl_ranks *ranks, const tl_ranks_options *o) {
     largest = size > largest ? size : largest;
   }
   if (tl_job_mover(ranks->job) == NULL)
-    return tl_fail(TL_COMM, "ranks on the host as processes need MPI: start them with mpirun or "
-                            "srun; other launchers are for device = \"cuda\"");
+    return tl_fail(TL_COMM,
+                   "ranks on the host as processes need MPI: start them with mpirun or "
+                   "srun; other launchers are for device = \"cuda\"");
   return tl_exchange_open(ranks->world, tl_job_mover(ranks->job), ranks->first, largest,
                           &ranks->exchange);
 }

@@ -95,11 +95,11 @@ static tl_status serve_run(tl_ranks *ranks, const order *o) {
   const int32_t me = ranks->first;
   const tl_program *p = ranks->list[me].executor.program;
   tl_told told = {0};
-  const tl_run run = {.section = (tl_section)o->section,
-                      .check = o->check,
-                      .step = {.step = o->step,
-                               .scalars = o->scalars,
-                               .scalar_count = o->scalar_count}};
+  const tl_run run = {
+      .section = (tl_section)o->section,
+      .check = o->check,
+      .step = {.step = o->step, .scalars = o->scalars, .scalar_count = o->scalar_count}
+  };
   TL_TRY(tl_ranks_run_here(ranks, &run, o->limit_s));
   for (int r = 0; r < TL_RESULTS; r++)
     if (p->result_written[run.section][r])
@@ -117,8 +117,7 @@ static tl_status serve_read(tl_ranks *ranks, const order *o) {
   char *copy = malloc((size_t)tl_view_bytes(&view) + 1);
   if (copy == NULL) return tl_fail(TL_MEMORY, "no room for a tensor that rank 0 asks for");
   tl_status status = tl_ranks_read(ranks, ranks->first, o->tensor, copy);
-  if (status == TL_OK)
-    status = tl_job_send(ranks->job, 0, ANSWER, copy, tl_view_bytes(&view));
+  if (status == TL_OK) status = tl_job_send(ranks->job, 0, ANSWER, copy, tl_view_bytes(&view));
   free(copy);
   return status;
 }

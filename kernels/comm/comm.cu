@@ -12,7 +12,7 @@
 #include "../device.cuh"
 #include "comm_args.h"
 
-/* --- Signals between devices: all earlier writes are seen by who sees the number ---------------- */
+/* --- Signals between devices: who sees the number sees all earlier writes -------------------- */
 
 TL_GPU void tell(uint64_t *to, uint64_t value) {
   __threadfence_system();
@@ -220,7 +220,7 @@ extern "C" __global__ void peer_message_tell(const __grid_constant__ tl_peer_mes
   tell(k.told, done);
 }
 
-/* --- For another transport's bytes ------------------------------------------------------------- */
+/* --- For another transport's bytes ---------------------------------------------------------- */
 
 extern "C" __global__ void peer_rows(const __grid_constant__ tl_peer_rows_args k) {
   if ((int32_t)threadIdx.x < k.n) k.rows[threadIdx.x].x = k.x[threadIdx.x];
@@ -245,7 +245,7 @@ extern "C" __global__ void peer_mark(const __grid_constant__ tl_peer_mark_args k
   tell_host(&k.progress->waits_for, k.waits_for);
 }
 
-/* --- For tests: shakes the order of lanes ------------------------------------------------------ */
+/* --- For tests: shakes the order of lanes --------------------------------------------------- */
 
 extern "C" __global__ void peer_delay(const __grid_constant__ tl_peer_delay_args k) {
   uint64_t start, now;

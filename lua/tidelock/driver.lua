@@ -112,7 +112,7 @@ local function call(fn, ...)
 end
 
 ---@param recipe table
---- Bytes for arenas: of all machines together, when they are like this one; nil where GPUs have them.
+--- Bytes for arenas: of all machines together, if they are like this one; nil for memory of GPUs.
 local function room_of(spec, launched)
   local bytes = room.bytes()
   if spec.device == "cuda" or not bytes then return nil end

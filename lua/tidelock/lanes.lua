@@ -3,10 +3,10 @@
 ---     lane 0   [a][b]      [c][d]      [e]        e reads what the sum writes
 ---     lane 1         [sum of b's result]
 ---
---- Instructions of a lane run in order. One of lane 1 waits for the last of lane 0 before it; one of
---- lane 0 waits for the last of lane 1 whose bytes it touches: reads what that writes, or writes what
---- that reads or writes. Places of the arena are used again by other tensors, so bytes are compared
---- and not tensors. The verifier of programs checks the result.
+--- Instructions of a lane run in order. One of lane 1 waits for the last of lane 0 before it; one
+--- of lane 0 waits for the last of lane 1 whose bytes it touches: reads what that writes, or writes
+--- what that reads or writes. Places of the arena are used again by other tensors, so bytes are
+--- compared and not tensors. The verifier of programs checks the result.
 local lanes = {}
 
 local sizes = { f32 = 4, bf16 = 2, i32 = 4, i64 = 8, u8 = 1 }

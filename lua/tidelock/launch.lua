@@ -6,8 +6,8 @@
 ---       open       the processes find each other (runtime/job.h)
 ---       agree      recipe, key, program are the same everywhere; an odd rank is named
 ---
---- Rank 0 prints and keeps files; the others do what it says. Two launchers that say different things
---- are an error that names both.
+--- Rank 0 prints and keeps files; the others do what it says. Two launchers that say different
+--- things are an error that names both.
 local core = require "tidelock.core"
 
 local launch = {}
@@ -88,6 +88,13 @@ function launch.open(timeout)
   return found
 end
 
+--- Calls the C half; its messages need no place in this file.
+local function call(fn, ...)
+  local ok, result = pcall(fn, ...)
+  if not ok then error(result, 0) end
+  return result
+end
+
 local function read(path, otherwise)
   local file = io.open(path)
   if not file then return otherwise end
@@ -110,9 +117,9 @@ function launch.facts(found, plan)
     library = found.job:about() or "no MPI", simd = build.simd, device = plan.spec.device,
   }
   if plan.spec.device == "cuda" then
-    local gpu = core.cuda_device(found.here)
+    local gpu = call(core.cuda_device, found.here)
     facts.device = ("GPU %d, %s"):format(found.here, gpu.name)
-    facts.pci, facts.nccl = gpu.pci, core.nccl_version()
+    facts.pci, facts.nccl = gpu.pci, call(core.nccl_version)
   end
   return facts
 end

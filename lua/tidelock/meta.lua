@@ -219,10 +219,33 @@ function Ranks:spans(rank) end
 function Ranks:memory() end
 ---@return integer
 function Ranks:count() end
+--- Of a process whose rank is not 0: does what rank 0 says, until that closes its ranks.
+function Ranks:serve() end
 function Ranks:close() end
 ---@param options table # programs, ranks, seed, data, samples, threads, timeout_s, ..
 ---@return tidelock.Ranks
 function core.ranks(options) end
+
+---@class tidelock.Job # the processes of a run; closed without `good`, it ends them
+local Job = {}
+---@return integer
+function Job:rank() end
+---@return integer
+function Job:world() end
+---@return string? # what MPI it is
+function Job:about() end
+---@param text string
+---@return string[] # of every rank, rank 0 first
+function Job:gather(text) end
+---@param message string
+function Job:fail(message) end
+---@return boolean # rank 0 was lost
+function Job:headless() end
+---@param good? boolean
+function Job:close(good) end
+---@param options table # rank, world, mpi, address, port, timeout_s, start_s
+---@return tidelock.Job
+function core.job(options) end
 
 -- Data and weights ------------------------------------------------------------------------------
 
@@ -304,6 +327,8 @@ function core.json.decode(text) end
 ---@return T
 function core.json.array(list) end
 
+---@return string # "2.28.3"; raises where there is no NCCL
+function core.nccl_version() end
 --- GPUs that can be used; 0 comes with the reason.
 ---@return integer count
 ---@return string? why

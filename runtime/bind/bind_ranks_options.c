@@ -169,9 +169,10 @@ static void read_plans(lua_State *L, int programs, int ranks, tl_ranks_options *
 }
 
 static void refuse_unknown(lua_State *L, int arg) {
-  static const char *const names[] = {
-      "programs", "ranks",  "seed",         "threads",  "data",   "samples",   "timeout_s",
-      "start_s",  "poison", "eval_samples", "delay_us", "faults", "gpu_first", "job", NULL};
+  static const char *const names[] = {"programs",  "ranks",        "seed",      "threads",
+                                      "data",      "samples",      "timeout_s", "start_s",
+                                      "poison",    "eval_samples", "delay_us",  "faults",
+                                      "gpu_first", "job",          NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);

@@ -285,7 +285,7 @@ end)
 
 describe("lua/tidelock/meta.lua", function()
   local text = read "lua/tidelock/meta.lua"
-  local classes = { "Tensor", "Program", "Ranks", "Data", "Weights" }
+  local classes = { "Tensor", "Program", "Ranks", "Job", "Data", "Weights" }
 
   it("has every function and method of the C half, and no other", function()
     local known = {}

@@ -63,7 +63,8 @@ describe("ranks as processes", function()
       local runs = "--stop-at 2 --runs " .. folder .. " "
       local one = shell(tidelock .. " " .. quickstart .. runs)
       local hash = assert(one:match "weights +(%x+)")
-      for _, layout in ipairs { "layout.dp=8 batch.micro=2", "layout.tp=2 layout.pp=2 layout.dp=2" } do
+      local eight = "layout.tp=2 layout.pp=2 layout.dp=2"
+      for _, layout in ipairs { "layout.dp=8 batch.micro=2", eight } do
         local text, status = mpirun(8, quickstart .. runs .. layout)
         assert.equal(0, status, text)
         assert.matches("weights +" .. hash, text)
@@ -74,8 +75,8 @@ describe("ranks as processes", function()
 
   test("list every rank before the first step; only rank 0 prints", function()
     in_folder(function(folder)
-      local text = mpirun(4, "run recipes/quickstart.lua layout.tp=2 layout.dp=2 --stop-at 1 --runs "
-        .. folder)
+      local text = mpirun(4, "run recipes/quickstart.lua layout.tp=2 layout.dp=2 --stop-at 1 "
+        .. "--runs " .. folder)
       assert.matches("ranks +4 processes on", text)
       for rank = 0, 3 do
         assert.matches(("\n +%d +%%S+ +%%d+ +host +%%- +%d +%d  0 +Open MPI"):format(rank, rank % 2,
@@ -94,8 +95,8 @@ describe("ranks as processes", function()
 
   test("name the rank that runs something else", function()
     local both = tidelock .. " " .. quickstart .. "layout.dp=2"
-    local text, status = shell(("%stimeout 60 mpirun --oversubscribe -np 1 %s : -np 1 %s %s"):format(
-      root, both, both, "train.lr=1e-3"))
+    local text, status = shell(("%stimeout 60 mpirun --oversubscribe -np 1 %s : -np 1 %s %s")
+      :format(root, both, both, "train.lr=1e-3"))
     assert.equal(2, status)
     assert.matches("rank 1 %(host %S+, process %d+%): recipe hash %x+; 1 of 2 ranks have %x+", text)
     assert.matches("rank 1 .*: key %x+; 1 of 2", text)
@@ -120,11 +121,11 @@ describe("ranks as processes", function()
     in_folder(function(folder)
       local out = folder .. "/out"
       text, status = shell(("(%stimeout 60 mpirun --oversubscribe -np 4 %s run "
-        .. "recipes/quickstart.lua layout.dp=4 train.steps=9000 --runs %s %s >%s 2>&1; echo $? >>%s) & "
-        .. "for i in $(seq 300); do sleep 0.1; grep -q '^ *1  5[.]' %s && break; done; "
-        .. "p=$(awk '$1 == %d && NF > 7 {print $3; exit}' %s); s=$(date +%%s); kill -%s $p; wait; "
-        .. "echo took $(($(date +%%s) - s)); kill -KILL $p 2>/dev/null; cat %s"):format(root, tidelock,
-        folder, options, out, out, out, rank, out, signal, out))
+        .. "recipes/quickstart.lua layout.dp=4 train.steps=9000 --runs %s %s >%s 2>&1; "
+        .. "echo $? >>%s) & for i in $(seq 300); do sleep 0.1; "
+        .. "grep -q '^ *1  5[.]' %s && break; done; p=$(awk '$1 == %d && NF > 7 {print $3; exit}' %s); s=$(date +%%s); kill -%s $p; "
+        .. "wait; echo took $(($(date +%%s) - s)); kill -KILL $p 2>/dev/null; cat %s"):format(
+        root, tidelock, folder, options, out, out, out, rank, out, signal, out))
     end)
     return text, tonumber(text:match "took (%d+)"), status
   end
@@ -167,7 +168,8 @@ describe("launchers", function()
       torch.world, torch.here, torch.mpi, torch.address, torch.port })
     local open = find { OMPI_COMM_WORLD_RANK = "2", OMPI_COMM_WORLD_SIZE = "4",
       OMPI_COMM_WORLD_LOCAL_RANK = "0", OMPI_COMM_WORLD_LOCAL_SIZE = "2" }
-    assert.same({ 2, 4, 0, 2, true }, { open.rank, open.world, open.here, open.here_world, open.mpi })
+    assert.same({ 2, 4, 0, 2, true },
+      { open.rank, open.world, open.here, open.here_world, open.mpi })
     local slurm = { SLURM_PROCID = "5", SLURM_NTASKS = "8", SLURM_LOCALID = "1",
       SLURM_TASKS_PER_NODE = "4(x2)" }
     assert.is_nil(find(slurm)) -- a shell inside salloc must not wait for others
