@@ -1,8 +1,8 @@
 /* comm_mpi.c - Open MPI as a mover of bytes. A module of its own, built where its headers are.
 **
-** Sums never go through MPI's own reductions, whose order is not ours. Errors are returned, not
-** fatal. Programs were verified together (verify.h), so every message has the size that is expected;
-** a longer one is an error of MPI.
+** Sums never go through MPI's own reductions, whose order is not ours. Errors are returned, and end
+** nothing by themselves. Programs were verified together (verify.h), so every message has the size
+** that is expected; a longer one is an error of MPI.
 */
 #include <mpi.h>
 #include <stdio.h>
