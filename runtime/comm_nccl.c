@@ -1,6 +1,7 @@
 /* comm_nccl.c - collectives as sends and receives in groups, in chunks of fixed staging. */
 #include "comm_nccl.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -340,13 +341,25 @@ static int32_t waits_for(tl_gpu_comm *comm, int32_t *instruction) {
   return p->waits_for;
 }
 
+static void *abort_one(void *comm) {
+  const tl_nccl_api *api;
+  if (tl_nccl_find(&api) == TL_OK) api->abort(comm);
+  return NULL;
+}
+
+/* An abort ends the kernels at once, but returns only when no graph knows the communicator, or not
+** at all when a peer is stopped: it has a thread of its own, which nobody waits for. */
+static void abort_apart(void *comm) {
+  pthread_t thread;
+  if (comm != NULL && pthread_create(&thread, NULL, abort_one, comm) == 0) pthread_detach(thread);
+}
+
 static void stop(tl_gpu_comm *comm) {
   tl_nccl *n = (tl_nccl *)comm;
   if (n->stopped) return;
   n->stopped = 1;
-  if (n->comm != NULL) n->api->abort(n->comm);
-  for (int32_t i = 0; i < n->channel_count; i++)
-    if (n->channels[i].comm != NULL) n->api->abort(n->channels[i].comm);
+  abort_apart(n->comm);
+  for (int32_t i = 0; i < n->channel_count; i++) abort_apart(n->channels[i].comm);
 }
 
 static const tl_gpu_comm_kind nccl_kind = {queue, finish, waits_for, stop};

@@ -97,12 +97,19 @@ tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison
   return status;
 }
 
+void tl_gpu_forget(tl_gpu *gpu) {
+  if (gpu == NULL || tl_cuda_enter(gpu->cuda) != TL_OK) return;
+  for (int s = 0; s < TL_SECTIONS; s++) {
+    if (gpu->graphs[s] != NULL) tl_cuda_calls(gpu->cuda)->graph_close(gpu->graphs[s]);
+    gpu->graphs[s] = NULL;
+  }
+}
+
 void tl_gpu_close(tl_gpu *gpu) {
   if (gpu == NULL) return;
   if (gpu->cuda != NULL && tl_cuda_enter(gpu->cuda) == TL_OK) {
     const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
-    for (int s = 0; s < TL_SECTIONS; s++)
-      if (gpu->graphs[s] != NULL) api->graph_close(gpu->graphs[s]);
+    tl_gpu_forget(gpu);
     if (gpu->host_step != NULL) api->host_free(gpu->host_step);
     if (gpu->staging != NULL) api->host_free(gpu->staging);
     tl_lanes_close(gpu->lanes);

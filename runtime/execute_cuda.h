@@ -32,6 +32,9 @@ tl_cuda *tl_gpu_cuda(const tl_gpu *gpu);
 /* How its instructions communicate; stays the caller's. Needed when the program has any. */
 void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm);
 
+/* Forgets captured sections. A communicator of NCCL that a graph knows cannot be closed. */
+void tl_gpu_forget(tl_gpu *gpu);
+
 tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *executor, const tl_run *run);
 
 /* Copies between a place of the arena and host memory; they wait. */

@@ -1,7 +1,7 @@
 /* mover.h - bytes between processes: what a transport must be able to do, and nothing more.
 **
 ** A mover starts transfers and tells which have ended. It adds nothing: the order of sums is
-** comm_exchange.c's alone. MPI is one (comm_mpi.c), a module of its own that is loaded when a run
+** comm_processes.c's alone. MPI is one (comm_mpi.c), a module of its own that is loaded when a run
 ** was started by mpirun or srun, so that the program itself needs no MPI.
 */
 #ifndef TL_MOVER_H

@@ -28,8 +28,8 @@ static void run_section(tl_rank *r) {
   tl_ranks *ranks = r->ranks;
   r->status = fill_scratch(ranks, &r->executor);
   if (r->status == TL_OK) r->status = tl_execute(&r->executor, &ranks->run);
-  if (r->status == TL_OK && ranks->exchange != NULL)
-    r->status = tl_exchange_finish(ranks->exchange);
+  if (r->status == TL_OK && ranks->processes != NULL)
+    r->status = tl_processes_finish(ranks->processes);
   if (r->status == TL_OK) return;
   snprintf(r->error, sizeof r->error, "%s", tl_last_error());
   tl_world_abort(ranks->world, r->executor.rank, r->error);

@@ -48,7 +48,7 @@ typedef struct tl_ranks_options {
 /* Verifies the ranks together, allocates everything, starts the threads. */
 tl_status tl_ranks_open(const tl_ranks_options *options, tl_ranks **out);
 /* Ends the threads and frees everything; NULL is allowed. If a rank never came back from a kernel,
-** its thread and memory stay behind. */
+** or NCCL would wait for peers that are lost, threads and memory stay behind. */
 void tl_ranks_close(tl_ranks *ranks);
 
 typedef struct tl_results {

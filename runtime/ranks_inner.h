@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-#include "comm_exchange.h"
+#include "comm_processes.h"
 #include "comm_nccl.h"
 #include "comm_threads.h"
 #include "execute_cuda.h"
@@ -36,9 +36,9 @@ typedef struct tl_rank {
 struct tl_ranks {
   tl_world *world;
   tl_threads *transport;
-  tl_exchange *exchange; /* ranks are processes: instead of `transport` */
-  tl_peers *peers;       /* GPUs of this process: instead of both */
-  tl_nccl *nccl;         /* a process for each GPU */
+  tl_processes *processes; /* ranks are processes: instead of `transport` */
+  tl_peers *peers;         /* GPUs of this process: instead of both */
+  tl_nccl *nccl;           /* a process for each GPU */
   tl_pool *pool;
   tl_fault *faults;
   tl_limit limit;

@@ -23,9 +23,9 @@ static tl_status open_comm(tl_ranks *ranks, int32_t rank, int32_t g, const tl_ra
   const char *name = e->program->texts[e->program->group_names[g]];
   if (ranks->peers != NULL) return tl_peers_group(ranks->peers, rank, g, name, group);
   if (ranks->nccl != NULL) return tl_nccl_group(ranks->nccl, g, group);
-  if (ranks->exchange != NULL)
-    return tl_exchange_group(ranks->exchange, name, group->ranks, group->size, group->position,
-                             &e->comms[g]);
+  if (ranks->processes != NULL)
+    return tl_processes_group(ranks->processes, name, group->ranks, group->size, group->position,
+                              &e->comms[g]);
   return tl_threads_group(ranks->transport, name, group->ranks, group->size, group->position,
                           e->team, &e->comms[g]);
 }
@@ -34,10 +34,10 @@ static tl_status open_channel(tl_ranks *ranks, const tl_channel *c) {
   if (ranks->nccl != NULL) return TL_OK; /* it has them all */
   if (ranks->peers != NULL)
     return tl_peers_channel(ranks->peers, c->source, c->target, c->number, c->bytes_max);
-  if (ranks->exchange == NULL)
+  if (ranks->processes == NULL)
     return tl_threads_channel(ranks->transport, c->source, c->target, c->number, c->bytes_max);
   if (!tl_ranks_here(ranks, c->source) && !tl_ranks_here(ranks, c->target)) return TL_OK;
-  return tl_exchange_channel(ranks->exchange, c->source, c->target, c->number, c->bytes_max);
+  return tl_processes_channel(ranks->processes, c->source, c->target, c->number, c->bytes_max);
 }
 
 static tl_status open_comms(tl_ranks *ranks, const tl_ranks_options *o, const tl_channel *channels,
@@ -49,7 +49,7 @@ static tl_status open_comms(tl_ranks *ranks, const tl_ranks_options *o, const tl
   return TL_OK;
 }
 
-static tl_status open_exchange(tl_ranks *ranks, const tl_ranks_options *o) {
+static tl_status open_processes(tl_ranks *ranks, const tl_ranks_options *o) {
   int32_t largest = 1;
   for (int32_t g = 0; g < o->plans[ranks->first].program->group_count; g++) {
     const int32_t size = o->plans[ranks->first].groups[g].size;
@@ -59,8 +59,8 @@ static tl_status open_exchange(tl_ranks *ranks, const tl_ranks_options *o) {
     return tl_fail(TL_COMM,
                    "ranks on the host as processes need MPI: start them with mpirun or "
                    "srun; other launchers are for device = \"cuda\"");
-  return tl_exchange_open(ranks->world, tl_job_mover(ranks->job), ranks->first, largest,
-                          &ranks->exchange);
+  return tl_processes_open(ranks->world, tl_job_mover(ranks->job), ranks->first, largest,
+                           &ranks->processes);
 }
 
 static tl_status check_gpus(const tl_ranks *ranks, const tl_ranks_options *o) {
@@ -201,7 +201,7 @@ static tl_status open_all(tl_ranks *ranks, const tl_ranks_options *o, const tl_c
   if (ranks->job == NULL) {
     TL_TRY(tl_threads_open(ranks->world, o->count <= o->cores, &ranks->transport));
   } else if (o->gpu_first < 0) {
-    TL_TRY(open_exchange(ranks, o));
+    TL_TRY(open_processes(ranks, o));
   }
   TL_TRY(tl_pool_open(helpers, 0, &ranks->pool));
   if (o->gpu_first >= 0) TL_TRY(check_gpus(ranks, o));
@@ -259,6 +259,10 @@ void tl_ranks_close(tl_ranks *ranks) {
     if (ranks->world != NULL && !tl_world_aborted(ranks->world)) tl_remote_close(ranks);
     tl_job_watch(ranks->job, NULL);
   }
+  if (ranks->nccl != NULL && tl_world_aborted(ranks->world)) {
+    tl_nccl_end(ranks->nccl)->kind->stop(tl_nccl_end(ranks->nccl));
+    ranks->lost = 1; /* NCCL would wait for its peers */
+  }
   pthread_mutex_lock(&ranks->mutex);
   ranks->closing = 1;
   pthread_cond_broadcast(&ranks->begin);
@@ -266,12 +270,13 @@ void tl_ranks_close(tl_ranks *ranks) {
   for (int32_t i = 0; i < ranks->count && !ranks->lost; i++)
     if (ranks->list[i].started) pthread_join(ranks->list[i].thread, NULL);
   if (ranks->lost) return;
+  for (int32_t i = 0; i < ranks->count; i++) tl_gpu_forget(ranks->list[i].executor.gpu);
   tl_peers_close(ranks->peers);
   tl_nccl_close(ranks->nccl);
   for (int32_t i = 0; i < ranks->count; i++) close_rank(&ranks->list[i]);
   tl_pool_close(ranks->pool);
   tl_threads_close(ranks->transport);
-  tl_exchange_close(ranks->exchange);
+  tl_processes_close(ranks->processes);
   tl_world_close(ranks->world);
   free(ranks->faults);
   pthread_cond_destroy(&ranks->end);

@@ -243,6 +243,9 @@ function Job:fail(message) end
 function Job:headless() end
 ---@param good? boolean
 function Job:close(good) end
+--- Tells the others to end, and ends this process at once.
+---@param status integer
+function Job:leave(status) end
 ---@param options table # rank, world, mpi, address, port, timeout_s, start_s
 ---@return tidelock.Job
 function core.job(options) end

@@ -235,8 +235,9 @@ local function follow(request, launched)
     job:fail(("rank %d: %s"):format(launched.rank, text))
     if job:headless() and launched.rank == 1 then io.stderr:write(text, "\n") end
   end
-  job:close(ok)
-  return ok and 0 or status_of(problem)
+  if not ok then job:leave(status_of(problem)) end
+  job:close(true)
+  return 0
 end
 
 --- The command.
@@ -251,8 +252,9 @@ function run.command(request)
     io.stdout:flush()
     io.stderr:write(message_of(result), "\n")
   end
-  launched.job:close(ok)
-  return ok and result or status_of(result)
+  if not ok then launched.job:leave(status_of(result)) end
+  launched.job:close(true)
+  return result
 end
 
 return run

@@ -6,6 +6,7 @@
 **   job:gather(text) -> { text of rank 0, .. }       called by all ranks
 **   job:fail(message)   ends the run on every rank   job:headless() -> rank 0 was lost
 **   job:close(good)     good: waits for all ranks; else it tells them to end
+**   job:leave(status)   tells them to end, and ends this process at once
 */
 #define _GNU_SOURCE
 #include "bind_job.h"
@@ -119,6 +120,15 @@ static int job_close(lua_State *L) {
   return 0;
 }
 
+/* Ends this process at once: libraries that would wait for lost peers at exit are not asked. */
+static int job_leave(lua_State *L) {
+  const int status = (int)luaL_checkinteger(L, 2);
+  lua_settop(L, 1);
+  job_close(L);
+  fflush(NULL);
+  _exit(status);
+}
+
 void bind_job_open(lua_State *L) {
   static const luaL_Reg methods[] = {
       {"rank",     job_rank    },
@@ -127,6 +137,7 @@ void bind_job_open(lua_State *L) {
       {"gather",   job_gather  },
       {"fail",     job_fail    },
       {"headless", job_headless},
+      {"leave",    job_leave   },
       {NULL,       NULL        },
   };
   bind_class(L, class_name, methods, job_close);

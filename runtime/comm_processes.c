@@ -1,5 +1,5 @@
-/* comm_exchange.c - collectives as transfers between pairs, in chunks. */
-#include "comm_exchange.h"
+/* comm_processes.c - collectives as transfers between pairs, in chunks. */
+#include "comm_processes.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ typedef struct channel {
   slot slots[TL_SLOTS];
 } channel;
 
-struct tl_exchange {
+struct tl_processes {
   tl_world *world;
   const tl_mover *mover;
   int32_t rank, largest;
@@ -40,16 +40,16 @@ struct tl_exchange {
   channel *channels;
 };
 
-typedef struct exchange_comm {
+typedef struct process_comm {
   tl_comm base;
-  tl_exchange *exchange;
+  tl_processes *processes;
   int32_t tag, rank;
   tl_move *moves; /* (2, size): to and from each member */
   const void **parts;
   int32_t ranks[];
-} exchange_comm;
+} process_comm;
 
-static tl_status moved(const tl_exchange *x, int failed) {
+static tl_status moved(const tl_processes *x, int failed) {
   return failed ? tl_fail(TL_COMM, "%s", x->mover->error()) : TL_OK;
 }
 
@@ -63,7 +63,7 @@ static void rest(int32_t *looks) {
   }
 }
 
-static tl_status wait_move(tl_exchange *x, tl_move *move, int32_t peer) {
+static tl_status wait_move(tl_processes *x, tl_move *move, int32_t peer) {
   int32_t looks = 0;
   while (move->handle != NULL) {
     TL_TRY(moved(x, x->mover->test(move)));
@@ -76,22 +76,22 @@ static tl_status wait_move(tl_exchange *x, tl_move *move, int32_t peer) {
   return TL_OK;
 }
 
-static tl_status wait_all(exchange_comm *c) {
+static tl_status wait_all(process_comm *c) {
   for (int32_t i = 0; i < 2 * c->base.size; i++)
-    TL_TRY(wait_move(c->exchange, &c->moves[i], c->base.ranks[i % c->base.size]));
+    TL_TRY(wait_move(c->processes, &c->moves[i], c->base.ranks[i % c->base.size]));
   return TL_OK;
 }
 
-static tl_status put(exchange_comm *c, int32_t member, const void *data, int64_t bytes) {
+static tl_status put(process_comm *c, int32_t member, const void *data, int64_t bytes) {
   if (bytes <= 0) return TL_OK;
-  return moved(c->exchange, c->exchange->mover->send(c->base.ranks[member], c->tag, data, bytes,
-                                                     &c->moves[member]));
+  return moved(c->processes, c->processes->mover->send(c->base.ranks[member], c->tag, data, bytes,
+                                                       &c->moves[member]));
 }
 
-static tl_status take(exchange_comm *c, int32_t member, void *data, int64_t bytes) {
+static tl_status take(process_comm *c, int32_t member, void *data, int64_t bytes) {
   if (bytes <= 0) return TL_OK;
-  return moved(c->exchange, c->exchange->mover->receive(c->base.ranks[member], c->tag, data, bytes,
-                                                        &c->moves[c->base.size + member]));
+  return moved(c->processes, c->processes->mover->receive(c->base.ranks[member], c->tag, data,
+                                                          bytes, &c->moves[c->base.size + member]));
 }
 
 static int64_t clamp(int64_t left, int64_t most) {
@@ -133,7 +133,7 @@ static void pack(const layout *l, int32_t j, int64_t at, int64_t count, char *ou
 }
 
 /* My share of every member, chunk by chunk: fold(parts) -> y. */
-static tl_status fold_shares(exchange_comm *c, const layout *l, tl_fold fold, char *y) {
+static tl_status fold_shares(process_comm *c, const layout *l, tl_fold fold, char *y) {
   const int32_t n = c->base.size, me = c->base.position;
   const int64_t chunk = CHUNK_BYTES / l->element;
   int64_t longest = 0;
@@ -141,8 +141,8 @@ static tl_status fold_shares(exchange_comm *c, const layout *l, tl_fold fold, ch
   for (int64_t at = 0; at < longest; at += chunk) {
     const int64_t mine = clamp(l->share(l, me) - at, chunk);
     for (int32_t j = 0; j < n; j++) {
-      char *out = c->exchange->out + (int64_t)j * CHUNK_BYTES;
-      char *in = c->exchange->in + (int64_t)j * CHUNK_BYTES;
+      char *out = c->processes->out + (int64_t)j * CHUNK_BYTES;
+      char *in = c->processes->in + (int64_t)j * CHUNK_BYTES;
       const int64_t theirs = clamp(l->share(l, j) - at, chunk);
       c->parts[j] = j == me ? out : in;
       pack(l, j, at, theirs, out);
@@ -166,11 +166,11 @@ static tl_status reduce_scatter(tl_comm *comm, const float *x, float *y, int64_t
                     .share = piece_share,
                     .count = outer * piece};
   if (l.count == 0) return TL_OK;
-  return fold_shares((exchange_comm *)comm, &l, tl_fold_tree, (char *)y);
+  return fold_shares((process_comm *)comm, &l, tl_fold_tree, (char *)y);
 }
 
 /* Everybody's slice of y to everybody. */
-static tl_status spread_slices(exchange_comm *c, const layout *l, char *y) {
+static tl_status spread_slices(process_comm *c, const layout *l, char *y) {
   const int32_t n = c->base.size, me = c->base.position;
   const int64_t cut = CUT_BYTES / l->element, longest = l->count;
   for (int64_t at = 0; at < longest; at += cut) {
@@ -191,7 +191,7 @@ static tl_status spread_slices(exchange_comm *c, const layout *l, char *y) {
 
 static tl_status reduce(tl_comm *comm, const void *x, void *y, int64_t count, int64_t element,
                         tl_fold fold) {
-  exchange_comm *c = (exchange_comm *)comm;
+  process_comm *c = (process_comm *)comm;
   const layout l = {.x = x,
                     .element = element,
                     .run = count > 0 ? count : 1,
@@ -229,26 +229,26 @@ static void unpack(char *y, int32_t n, int32_t j, int64_t bytes, int64_t at, int
 }
 
 static tl_status all_gather(tl_comm *comm, const void *x, void *y, int64_t outer, int64_t bytes) {
-  exchange_comm *c = (exchange_comm *)comm;
+  process_comm *c = (process_comm *)comm;
   const int32_t n = comm->size, me = comm->position;
   const int64_t whole = outer * bytes;
   for (int64_t at = 0; at < whole; at += CHUNK_BYTES) {
     const int64_t count = clamp(whole - at, CHUNK_BYTES);
     for (int32_t j = 0; j < n; j++) {
       if (j == me) continue;
-      TL_TRY(take(c, j, c->exchange->in + (int64_t)j * CHUNK_BYTES, count));
+      TL_TRY(take(c, j, c->processes->in + (int64_t)j * CHUNK_BYTES, count));
       TL_TRY(put(c, j, (const char *)x + at, count));
     }
     TL_TRY(wait_all(c));
     for (int32_t j = 0; j < n; j++)
       unpack(y, n, j, bytes, at, count,
-             j == me ? (const char *)x + at : c->exchange->in + (int64_t)j * CHUNK_BYTES);
+             j == me ? (const char *)x + at : c->processes->in + (int64_t)j * CHUNK_BYTES);
   }
   return TL_OK;
 }
 
 static tl_status broadcast(tl_comm *comm, const void *x, void *y, int64_t bytes, int32_t root) {
-  exchange_comm *c = (exchange_comm *)comm;
+  process_comm *c = (process_comm *)comm;
   const int mine = comm->position == root;
   for (int64_t at = 0; at < bytes; at += CUT_BYTES) {
     const int64_t count = clamp(bytes - at, CUT_BYTES);
@@ -266,7 +266,8 @@ static tl_status barrier(tl_comm *comm) {
   return all_reduce_count(comm, &one, &one, 1);
 }
 
-static channel *find_channel(const tl_exchange *x, int32_t source, int32_t target, int32_t number) {
+static channel *find_channel(const tl_processes *x, int32_t source, int32_t target,
+                             int32_t number) {
   for (channel *c = x->channels; c != NULL; c = c->next)
     if (c->source == source && c->target == target && c->number == number) return c;
   return NULL;
@@ -284,8 +285,8 @@ static tl_status check_message(const channel *c, int32_t source, int32_t target,
 
 static tl_status send(tl_comm *comm, int32_t peer, int32_t number, const void *data,
                       int64_t bytes) {
-  exchange_comm *c = (exchange_comm *)comm;
-  tl_exchange *x = c->exchange;
+  process_comm *c = (process_comm *)comm;
+  tl_processes *x = c->processes;
   const int32_t target = comm->ranks[peer];
   channel *found = find_channel(x, x->rank, target, number);
   TL_TRY(check_message(found, x->rank, target, number, bytes));
@@ -296,8 +297,8 @@ static tl_status send(tl_comm *comm, int32_t peer, int32_t number, const void *d
 }
 
 static tl_status recv(tl_comm *comm, int32_t peer, int32_t number, void *data, int64_t bytes) {
-  exchange_comm *c = (exchange_comm *)comm;
-  tl_exchange *x = c->exchange;
+  process_comm *c = (process_comm *)comm;
+  tl_processes *x = c->processes;
   const int32_t source = comm->ranks[peer];
   tl_move move = {NULL};
   TL_TRY(check_message(find_channel(x, source, x->rank, number), source, x->rank, number, bytes));
@@ -305,7 +306,7 @@ static tl_status recv(tl_comm *comm, int32_t peer, int32_t number, void *data, i
   return wait_move(x, &move, source);
 }
 
-tl_status tl_exchange_finish(tl_exchange *x) {
+tl_status tl_processes_finish(tl_processes *x) {
   for (channel *c = x->channels; c != NULL; c = c->next)
     for (int32_t i = 0; i < TL_SLOTS; i++) TL_TRY(wait_move(x, &c->slots[i].move, c->target));
   return TL_OK;
@@ -314,13 +315,13 @@ tl_status tl_exchange_finish(tl_exchange *x) {
 /* --- Opening ---------------------------------------------------------------------------------- */
 
 static void comm_close(tl_comm *comm) {
-  exchange_comm *c = (exchange_comm *)comm;
+  process_comm *c = (process_comm *)comm;
   free(c->moves);
   free(c->parts);
   free(c);
 }
 
-static const tl_comm_kind exchange_kind = {
+static const tl_comm_kind process_kind = {
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_reduce = all_reduce,
@@ -333,9 +334,9 @@ static const tl_comm_kind exchange_kind = {
     .close = comm_close,
 };
 
-tl_status tl_exchange_open(tl_world *world, const tl_mover *mover, int32_t rank, int32_t largest,
-                           tl_exchange **out) {
-  tl_exchange *x = calloc(1, sizeof *x);
+tl_status tl_processes_open(tl_world *world, const tl_mover *mover, int32_t rank, int32_t largest,
+                            tl_processes **out) {
+  tl_processes *x = calloc(1, sizeof *x);
   void *memory;
   if (x == NULL) return tl_fail(TL_MEMORY, "no room for messages");
   const tl_status status =
@@ -350,7 +351,7 @@ tl_status tl_exchange_open(tl_world *world, const tl_mover *mover, int32_t rank,
   return TL_OK;
 }
 
-void tl_exchange_close(tl_exchange *x) {
+void tl_processes_close(tl_processes *x) {
   if (x == NULL) return;
   for (channel *c = x->channels, *next; c != NULL; c = next) {
     next = c->next;
@@ -361,14 +362,14 @@ void tl_exchange_close(tl_exchange *x) {
   free(x);
 }
 
-tl_status tl_exchange_group(tl_exchange *x, const char *name, const int32_t *ranks, int32_t size,
-                            int32_t position, tl_comm **out) {
+tl_status tl_processes_group(tl_processes *x, const char *name, const int32_t *ranks, int32_t size,
+                             int32_t position, tl_comm **out) {
   const size_t bytes = (size_t)size * sizeof *ranks;
-  exchange_comm *c = calloc(1, sizeof *c + bytes);
+  process_comm *c = calloc(1, sizeof *c + bytes);
   if (c == NULL) return tl_fail(TL_MEMORY, "no room for group %s", name);
   memcpy(c->ranks, ranks, bytes);
-  c->base = (tl_comm){&exchange_kind, c->ranks, size, position, NULL};
-  c->exchange = x, c->rank = x->rank;
+  c->base = (tl_comm){&process_kind, c->ranks, size, position, NULL};
+  c->processes = x, c->rank = x->rank;
   c->tag = (int32_t)(tl_hash_bytes(name, (int64_t)strlen(name)) % TAGS);
   c->moves = calloc(2 * (size_t)size, sizeof *c->moves);
   c->parts = calloc((size_t)size, sizeof *c->parts);
@@ -380,8 +381,8 @@ tl_status tl_exchange_group(tl_exchange *x, const char *name, const int32_t *ran
   return TL_OK;
 }
 
-tl_status tl_exchange_channel(tl_exchange *x, int32_t source, int32_t target, int32_t number,
-                              int64_t bytes) {
+tl_status tl_processes_channel(tl_processes *x, int32_t source, int32_t target, int32_t number,
+                               int64_t bytes) {
   channel *c = calloc(1, sizeof *c);
   void *memory = NULL;
   if (c == NULL) return tl_fail(TL_MEMORY, "no room for channel %d", number);
