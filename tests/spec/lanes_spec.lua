@@ -93,4 +93,26 @@ describe("lanes of a program for GPUs", function()
     for i, made in ipairs(program.instructions) do waits[i] = made.waits end
     assert.same({ {}, { 1 }, {}, {}, { 2 } }, waits)
   end)
+
+  it("let a message overtake what it does not need", function()
+    local function f32(offset) return { offset = offset, dtype = "f32", shape = { 4 } } end
+    local program = {
+      tensors = { f32(0), f32(64), f32(128), f32(192) },
+      instructions = {
+        { op = "scale", inputs = { 1 }, outputs = { 2 } }, -- dx
+        { op = "scale", inputs = { 1 }, outputs = { 3 } }, -- dw
+        { op = "scale", inputs = { 2 }, outputs = { 4 } },
+        { op = "all_reduce", inputs = { 4 }, outputs = { 4 } },
+        { op = "scale", inputs = { 4 }, outputs = { 1 } },
+      },
+      sections = { step = { 1, 5 } },
+    }
+    for _, made in ipairs(program.instructions) do made.waits = {} end
+    assert.same({ 1, 4, 2, 3, 5 }, lanes.assign(program))
+    local found = {}
+    for i, made in ipairs(program.instructions) do
+      found[i] = { made.outputs[1], made.lane or 0, table.unpack(made.waits) }
+    end
+    assert.same({ { 2, 0 }, { 4, 0 }, { 4, 1, 2 }, { 3, 0 }, { 1, 0, 3 } }, found)
+  end)
 end)

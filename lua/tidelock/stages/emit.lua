@@ -129,7 +129,10 @@ function emit.run(plan)
   local names, index = groups_of(plan.ranks)
   for pp, rank in ipairs(plan.ranks) do
     local base, varying = base_program(rank, plan.places[pp].bytes, names, index)
-    if plan.spec.device == "cuda" then lanes.assign(base) end
+    if plan.spec.device == "cuda" then
+      local position = lanes.assign(base)
+      for i, old in ipairs(varying) do varying[i] = position[old] end
+    end
     for tp = 0, tp_size - 1 do programs[(pp - 1) * tp_size + tp + 1] = program_of(base, varying,
       tp) end
   end
