@@ -9,6 +9,7 @@
 #include "comm_processes.h"
 #include "comm_nccl.h"
 #include "comm_threads.h"
+#include "cores.h"
 #include "execute_cuda.h"
 #include "limit.h"
 #include "memory.h"
@@ -44,6 +45,7 @@ struct tl_ranks {
   tl_limit limit;
   tl_job *job; /* ranks are processes, and one of them is here; NULL: all are */
   int32_t count, poison;
+  tl_placement placement;
   int32_t first, local;  /* ranks first .. first + local - 1 are here; the others have a program */
   pthread_mutex_t mutex; /* guards what follows */
   pthread_cond_t begin, end;

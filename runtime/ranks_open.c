@@ -179,6 +179,8 @@ static tl_status start_threads(tl_ranks *ranks) {
     if (pthread_create(&ranks->list[i].thread, NULL, tl_rank_main, &ranks->list[i]) != 0)
       TL_TRY_GOTO(status, tl_fail(TL_MEMORY, "the thread of rank %d cannot be started", i), done);
     ranks->list[i].started = 1;
+    tl_cores_name(ranks->list[i].thread, "rank", i);
+    if (ranks->placement.pinned) TL_TRY_GOTO(status, tl_cores_pin(ranks->list[i].thread, i), done);
   }
   pthread_mutex_lock(&ranks->mutex);
   while (ranks->running > 0) pthread_cond_wait(&ranks->end, &ranks->mutex);
@@ -197,13 +199,17 @@ static tl_status open_all(tl_ranks *ranks, const tl_ranks_options *o, const tl_c
     memcpy(ranks->faults, o->faults, (size_t)o->fault_count * sizeof *ranks->faults);
   }
   TL_TRY(tl_world_open(o->count, describe, ranks, &ranks->world));
+  TL_TRY(tl_cores_place(ranks->local + helpers, &ranks->placement));
+  /* a GPU's rank only queues, near its GPU at best; processes do not know each other's places */
+  if (o->gpu_first >= 0 || ranks->job != NULL) ranks->placement.pinned = 0;
+  const tl_placement *p = &ranks->placement;
   if (ranks->job != NULL) tl_world_trust(ranks->world);
   if (ranks->job == NULL) {
-    TL_TRY(tl_threads_open(ranks->world, o->count <= o->cores, &ranks->transport));
+    TL_TRY(tl_threads_open(ranks->world, p->look_on, &ranks->transport));
   } else if (o->gpu_first < 0) {
     TL_TRY(open_processes(ranks, o));
   }
-  TL_TRY(tl_pool_open(helpers, 0, &ranks->pool));
+  TL_TRY(tl_pool_open(helpers, p->pinned ? o->count : -1, p->look_on, &ranks->pool));
   if (o->gpu_first >= 0) TL_TRY(check_gpus(ranks, o));
   for (int32_t i = 0; i < o->count; i++) {
     TL_TRY(check_feeds(o, i));

@@ -82,8 +82,8 @@ local function add_to_partner(actions, blocks, leaf, depth, micro)
   return true
 end
 
---- actions[micro + 1]: what to do when that micro-batch's gradients are there; and the buffers
---- used.
+--- actions[micro + 1]: what to do when that micro-batch's gradients are there; and the buffers that
+--- it takes.
 ---@param o { samples: integer, micro: integer, leaves: integer, length: integer, matrix: boolean }
 ---@return tidelock.Action[][] actions
 ---@return integer depth # buffers on the stack
