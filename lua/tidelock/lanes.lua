@@ -4,10 +4,10 @@
 ---     lane 0       [dx][dw]     [norm]                norm reads what the sum writes
 ---     lane 1           [sum of dx]
 ---
---- First, what stands before a message and is not needed for it moves behind it. Then an instruction
---- waits for the last one of the other lane whose bytes it touches: reads what that writes, or writes
---- what that reads or writes. Places of the arena are used again by other tensors, so bytes are
---- compared and not tensors. The verifier of programs checks the result.
+--- First, what stands before a message and is not needed for it moves behind it. Then an
+--- instruction waits for the last one of the other lane whose bytes it touches: reads what that
+--- writes, or writes what that reads or writes. Places of the arena are used again by other
+--- tensors, so bytes are compared and not tensors. The verifier of programs checks the result.
 local lanes = {}
 
 local sizes = { f32 = 4, bf16 = 2, i32 = 4, i64 = 8, u8 = 1 }

@@ -76,6 +76,16 @@ function launch.find(getenv)
   return found
 end
 
+--- Raises when several processes were started for a command that is for one.
+---@param command string
+function launch.refuse(command)
+  local found = launch.find(os.getenv)
+  if not found then return end
+  if found.rank > 0 then error({ status = 2, message = "" }, 0) end -- rank 0 says it
+  fail("%s is for one process, and %s started %d; several are for ./tl run", command,
+    found.launcher, found.world)
+end
+
 --- Finds the others. Returns nil for a run of one process.
 ---@param timeout? integer # seconds that a silent rank is waited for
 function launch.open(timeout)

@@ -12,7 +12,6 @@ local core = {}
 ---@alias tidelock.Dtype "f32"|"bf16"|"i32"|"i64"|"u8"
 
 -- Tensors ---------------------------------------------------------------------------------------
-
 --- Dense and row-major; `==` is identity, core.equal compares bits. `#t` is the size of dim 1.
 ---@class tidelock.Tensor
 local Tensor = {}
@@ -84,7 +83,6 @@ function core.equal(a, b) end
 function core.assemble(dtype, shape, pieces) end
 
 -- Operators -------------------------------------------------------------------------------------
-
 --- Runs the host kernel of one row of kernels/ops.def. An operand that is left out is `false`.
 ---@param op string
 ---@param inputs (tidelock.Tensor|false)[]
@@ -170,7 +168,6 @@ function core.group(ranks) end
 function core.comm(name, inputs, outputs, options) end
 
 -- Numbers and hashes ----------------------------------------------------------------------------
-
 --- `x` as f32 keeps it.
 ---@param x number
 ---@return number
@@ -230,7 +227,6 @@ function core.math.sigmoid(x) end
 function core.math.rsqrt(x) end
 
 -- Programs and ranks ----------------------------------------------------------------------------
-
 ---@class tidelock.Program # verified; what it is made of: runtime/bind/bind_program.c
 local Program = {}
 ---@return integer
@@ -277,39 +273,24 @@ function Ranks:spans(rank) end
 function Ranks:memory() end
 ---@return integer
 function Ranks:count() end
---- Of a process whose rank is not 0: does what rank 0 says, until that closes its ranks.
-function Ranks:serve() end
+function Ranks:serve() end -- in a process whose rank is not 0: does what rank 0 says
 function Ranks:close() end
 ---@param options table # programs, ranks, seed, data, samples, threads, timeout_s, ..
 ---@return tidelock.Ranks
 function core.ranks(options) end
 
----@class tidelock.Job # the processes of a run; closed without `good`, it ends them
-local Job = {}
----@return integer
+local Job = {} ---@class tidelock.Job # the processes of a run: runtime/bind/bind_job.c
 function Job:rank() end
----@return integer
 function Job:world() end
----@return string? # what MPI it is
 function Job:about() end
----@param text string
----@return string[] # of every rank, rank 0 first
 function Job:gather(text) end
----@param message string
 function Job:fail(message) end
----@return boolean # rank 0 was lost
 function Job:headless() end
----@param good? boolean
 function Job:close(good) end
---- Tells the others to end, and ends this process at once.
----@param status integer
 function Job:leave(status) end
----@param options table # rank, world, mpi, address, port, timeout_s, start_s
----@return tidelock.Job
 function core.job(options) end
 
 -- Data and weights ------------------------------------------------------------------------------
-
 ---@class tidelock.Data # an opened source of samples
 local Data = {}
 ---@param step integer
@@ -427,7 +408,6 @@ function Saver:close() end
 function core.saver(folder, files, texts) end
 
 -- JSON, YAML, files, the machine ------------------------------------------------------------------
-
 core.json = {}
 core.json.null = nil ---@type userdata
 ---@return string # keys in bytewise order
@@ -440,8 +420,7 @@ function core.json.decode(text) end
 ---@return T
 function core.json.array(list) end
 
----@return string # "2.28.3"; raises where there is no NCCL
-function core.nccl_version() end
+function core.nccl_version() end -- "2.28.3"; raises where there is no NCCL
 --- GPUs that can be used; 0 comes with the reason.
 ---@return integer count
 ---@return string? why

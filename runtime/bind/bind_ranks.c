@@ -233,7 +233,11 @@ static const tl_trace_record *check_records(lua_State *L, int32_t *count) {
   const lua_Integer rank = luaL_checkinteger(L, 2);
   luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), 2, "no such rank");
   const tl_trace_record *records = tl_ranks_records(ranks, (int32_t)rank);
-  if (records == NULL) luaL_error(L, "tracing is off: call ranks:trace(true) before a run");
+  if (records == NULL)
+    luaL_error(L,
+               "no times of rank %I: tracing is off (call ranks:trace(true) before a run), or the "
+               "rank is another process, whose times are its own",
+               rank);
   *count = tl_ranks_program(ranks, (int32_t)rank)->instruction_count;
   return records;
 }

@@ -20,7 +20,7 @@ if n == 1 then
   os.exit(0)
 end
 
-local cases, filled = require "support.comm_cases" (n)
+local cases, filled = require "support.comm_programs" (n)
 
 local function run(case, gpu_first, options)
   local b = programs.new { "all" }

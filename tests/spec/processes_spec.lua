@@ -190,6 +190,17 @@ describe("launchers", function()
       message { RANK = "0", WORLD_SIZE = "2" })
   end)
 
+  it("start several processes for ./tl run alone", function()
+    local variables = "RANK=%d WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 "
+    local text, status = shell(variables:format(0) .. tidelock .. " plan recipes/quickstart.lua")
+    assert.equal(2, status)
+    assert.equal("tidelock: plan is for one process, and torchrun started 2; several are for "
+      .. "./tl run\n", text)
+    text, status = shell(variables:format(1) .. tidelock .. " plan recipes/quickstart.lua")
+    assert.equal(2, status)
+    assert.equal("", text)
+  end)
+
   it("need every rank to have what most have", function()
     local function facts(rank, key)
       return { rank = rank, host = "n" .. rank, process = 100 + rank, key = key, version = "1" }

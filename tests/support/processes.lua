@@ -12,7 +12,7 @@ local programs = require "support.programs"
 
 local found = assert(launch.open(arg[1] and 2), "start it with mpirun")
 local n, job = found.world, found.job
-local cases, filled = require "support.comm_cases" (n, 250000)
+local cases, filled = require "support.comm_programs" (n, 250000)
 
 --- What every rank has after each of three steps; nil on another rank than 0.
 local function run(case, settings)

@@ -1,6 +1,6 @@
---- comm_cases.lua - small programs that communicate, for every transport: what one gives, all give.
+--- comm_programs.lua - small programs that communicate: what one transport gives, all give.
 ---
----     local cases, filled = require "support.comm_cases" (n, most)
+---     local cases, filled = require "support.comm_programs" (n, most)
 ---                          n ranks, in one group "all"; sizes up to `most`
 ---     case = { name, size, dtype, make }       x, y = make(builder, size, dtype)
 ---
