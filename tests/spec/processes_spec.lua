@@ -73,6 +73,22 @@ describe("ranks as processes", function()
     end)
   end)
 
+  test("save a state that other processes in another layout go on from", function()
+    in_folder(function(folder)
+      local runs = (" --runs %s/a "):format(folder)
+      local one = shell(tidelock .. " " .. quickstart .. "--stop-at 3" .. runs)
+      local hash = assert(one:match "weights +(%x+)")
+      runs = (" --runs %s/b "):format(folder)
+      local text, status = mpirun(2, quickstart .. "layout.dp=2 'train.save={every=2}' --stop-at 2"
+        .. runs)
+      assert.equal(0, status, text)
+      local saved = assert(text:match "saved +([^:]+):")
+      text = mpirun(4, quickstart .. "layout.tp=2 layout.pp=2 --stop-at 3 --resume " .. saved
+        .. (" --runs %s/c "):format(folder))
+      assert.matches("weights +" .. hash, text)
+    end)
+  end)
+
   test("list every rank before the first step; only rank 0 prints", function()
     in_folder(function(folder)
       local text = mpirun(4, "run recipes/quickstart.lua layout.tp=2 layout.dp=2 --stop-at 1 "
