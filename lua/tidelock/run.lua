@@ -276,7 +276,7 @@ local function open_folder(plan, options, append)
 end
 
 --- The session of a started run: folder, log, screen, and what the machine can do.
-local function new_session(trained, request, begin, found)
+local function new_session(trained, request, begin, found, peak)
   local options, plan = request.options, trained.plan
   local show, earlier = new_screen(options), found and records_before(found, trained.forks) or {}
   local folder, records = open_folder(plan, options, found ~= nil)
@@ -293,7 +293,7 @@ local function new_session(trained, request, begin, found)
     last = math.min(plan.spec.train.steps, options.stop_at or math.huge), saves = saves,
     parent = parent or found and found.state.parent, log = records,
     work = flops.of_step(plan.graph, plan.spec.batch),
-    peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads),
+    peak = peak,
     ready_seconds = core.files.seconds() - begin,
   }
 end
@@ -304,7 +304,7 @@ local function start_options(options, launched, found, forks)
   local cores = launched and math.max(1, core.files.cpu_count() // launched.here_world)
   return {
     threads = options.threads or cores, check = options.check, launched = launched,
-    timeout = timeout,
+    timeout = timeout, eager = options.eager,
     start = timeout and math.max(timeout, start_seconds), resume = found, forks = forks,
     poison = options.poison and poison_byte or nil,
   }
@@ -312,13 +312,16 @@ end
 
 --- The run of the one process, or of rank 0.
 local function lead(request, launched)
-  local options, begin = request.options, core.files.seconds()
+  local options, begin, peak = request.options, core.files.seconds(), nil
   local found, forks = find_checkpoint(options)
-  local trained <close> = requests.guarded(driver.start, requests.of(request),
-    start_options(options, launched, found, forks))
+  local start = start_options(options, launched, found, forks)
+  function start.planned(plan) -- before the arena takes the memory
+    peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads, plan.spec.device)
+  end
+  local trained <close> = requests.guarded(driver.start, requests.of(request), start)
   check_steps(found, trained, options)
   core.catch_interrupts()
-  local session = new_session(trained, request, begin, found)
+  local session = new_session(trained, request, begin, found, peak)
   session.found = found
   local ok, result = pcall(drive, session, request)
   if ok then return result end
