@@ -61,4 +61,14 @@ typedef struct tl_cuda_grid {
 tl_status tl_cuda_launch(tl_cuda *cuda, const char *kernel, const tl_cuda_grid *grid,
                          const void *arguments);
 
+/* The same on another stream of this GPU. */
+tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *kernel,
+                            const tl_cuda_grid *grid, const void *arguments);
+
+/* Lets kernels of `cuda` read and write the memory of `peer`. Fails where there is no link. */
+tl_status tl_cuda_reach(tl_cuda *cuda, const tl_cuda *peer);
+/* Loads every kernel now. A kernel that is loaded at its first launch waits for all that runs on
+** the device, and so for ever if that waits for a peer whose turn comes later. */
+tl_status tl_cuda_preload(tl_cuda *cuda);
+
 #endif
