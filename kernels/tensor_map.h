@@ -24,6 +24,7 @@ struct alignas(64) tl_tensor_map {
 };
 #else
 #include "../runtime/cuda.h"
+#include "../runtime/dtype.h"
 
 typedef struct tl_tensor_map {
   _Alignas(64) uint64_t words[16];

@@ -141,12 +141,14 @@ static tl_status launch(const tl_call *call, const variant *v, int64_t blocks, u
 tl_status tl_cuda_attention(const tl_call *call) {
   tl_attention_sizes z;
   tl_attention_args args;
+  int on_hopper = 0;
   TL_TRY(tl_attention_describe(call, &call->in[3], &z));
   TL_TRY(tl_attention_check_forward(call, &z));
   TL_TRY(fill(call, &call->in[3], &z, &args));
   args.out = output_of(&call->out[0]);
   args.lse = call->out[1].data;
-  if (tl_attention_hopper_takes(call, &z, &args)) return tl_attention_hopper(call, &z, &args);
+  TL_TRY(tl_attention_hopper_runs(call, &z, &args, &on_hopper));
+  if (on_hopper) return tl_attention_hopper(call, &z, &args);
   const variant *v = choose(z.dtype == TL_BF16 ? forward_bf16 : forward_f32, &z);
   args.tiles = quotient_up(z.rows, v->rows);
   return launch(call, v, args.tiles * z.heads, 1, forward_shared(v, &z), &args);
@@ -200,6 +202,20 @@ static tl_status heads_at_once(const tl_attention_sizes *z, int64_t *out) {
   return TL_OK;
 }
 
+/* The backward pass of some heads. */
+static tl_status launch_heads(const tl_call *call, const tl_attention_sizes *z,
+                              tl_attention_args *args) {
+  int on_hopper = 0;
+  TL_TRY(tl_attention_hopper_runs_grad(call, z, args, &on_hopper));
+  TL_TRY(launch_sums(call, args));
+  if (on_hopper) {
+    void *behind = args->sums + sums_floats(args);
+    return tl_attention_hopper_grad(call, z, args, behind, args->first_head == 0);
+  }
+  TL_TRY(launch_key(call, z, args));
+  return launch_query(call, z, args);
+}
+
 tl_status tl_cuda_attention_grad(const tl_call *call) {
   const tl_view *in = call->in, *out = call->out;
   tl_attention_sizes z;
@@ -218,14 +234,7 @@ tl_status tl_cuda_attention_grad(const tl_call *call) {
   for (int64_t first = 0; first < z.heads; first += heads) {
     args.first_head = (int32_t)first;
     args.head_count = (int32_t)least(heads, z.heads - first);
-    TL_TRY(launch_sums(call, &args));
-    if (tl_attention_hopper_takes_grad(call, &z, &args)) {
-      void *behind = args.sums + sums_floats(&args);
-      TL_TRY(tl_attention_hopper_grad(call, &z, &args, behind, first == 0));
-      continue;
-    }
-    TL_TRY(launch_key(call, &z, &args));
-    TL_TRY(launch_query(call, &z, &args));
+    TL_TRY(launch_heads(call, &z, &args));
   }
   return TL_OK;
 }

@@ -66,8 +66,8 @@ struct Forward {
           barrier_arrive(base + Q_FULL);
         } else {
           barrier_expect(base + Q_FULL, QUERIES);
-          load_along<width, OWN_ROWS>(base, a.q, base + Q_FULL, item.start + item.offset,
-                                      item.head);
+          load_rows<width, OWN_ROWS, block>(base, a.q, base + Q_FULL, item.start + item.offset,
+                                            item.head);
         }
       }
       q.next();
@@ -77,8 +77,8 @@ struct Forward {
       barrier_wait(base + K_EMPTY + 8 * k.slot, k.parity ^ 1);
       if (threadIdx.x == 0) {
         barrier_expect(full, SLOT);
-        load_along<width, block>(base + KEYS + k.slot * SLOT, a.k, full, item.start + at * block,
-                                 item.head / a.g.group);
+        load_rows<width, block, block>(base + KEYS + k.slot * SLOT, a.k, full,
+                                       item.start + at * block, item.head / a.g.group);
       }
       k.next();
     }
@@ -90,13 +90,13 @@ struct Forward {
       barrier_wait(base + V_EMPTY + 8 * v.slot, v.parity ^ 1);
       if (threadIdx.x == 0) {
         barrier_expect(bar, SLOT);
-        load_across<width, block>(slot, a.v, bar, item.start + at * block,
-                                  item.head / a.g.group);
+        load_rows<width, block, block>(slot, a.v, bar, item.start + at * block,
+                                       item.head / a.g.group);
       }
       if (left < block) {
         barrier_wait(bar, border.parity);
         border.next();
-        clear_across<width, block>(slot, left);
+        clear_rows<width, block>(slot, left);
         fence_async();
         __syncwarp();
         if (threadIdx.x == 0) barrier_arrive(full);

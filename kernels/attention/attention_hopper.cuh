@@ -18,8 +18,7 @@ enum {
   READER_THREADS = 256,
   OWN_ROWS = TL_ATTENTION_TILE,
   HALF_ROW = 128,      // bytes
-  BOX_ROWS = 64,
-  BOX = BOX_ROWS * HALF_ROW
+  BOX_ROWS = 64        // of hopper.cuh's factors across
 };
 
 // A tile and a head; there are no more where head is negative.
@@ -84,38 +83,27 @@ GPU Item load_item(uint32_t from) {
   return item;
 }
 
-// `rows` rows of a head as a factor along: halves of `rows` rows follow each other.
-template <int width, int rows>
-GPU void load_along(uint32_t to, const tl_tensor_map &map, uint32_t bar, int row, int head) {
+// `rows` rows of a head, in boxes of `box` rows; the halves of `rows` rows follow each other.
+template <int width, int rows, int box>
+GPU void load_rows(uint32_t to, const tl_tensor_map &map, uint32_t bar, int row, int head) {
 #pragma unroll
   for (int half = 0; half < width / 64; half++)
 #pragma unroll
-    for (int box = 0; box < rows / BOX_ROWS; box++)
-      box_load(to + half * rows * HALF_ROW + box * BOX, &map, bar, half * 64, head,
-               row + box * BOX_ROWS);
-}
-// The same as a factor across: 64 rows after the other, their halves follow each other. Up to 64
-// rows are a factor both ways.
-template <int width, int rows>
-GPU void load_across(uint32_t to, const tl_tensor_map &map, uint32_t bar, int row, int head) {
-#pragma unroll
-  for (int box = 0; box < rows / BOX_ROWS; box++)
-    load_along<width, BOX_ROWS>(to + box * (width / 64) * BOX, map, bar, row + box * BOX_ROWS,
-                                head);
+    for (int at = 0; at < rows; at += box)
+      box_load(to + (half * rows + at) * HALF_ROW, &map, bar, half * 64, head, row + at);
 }
 
-// Zeros in rows `first` .. rows - 1 of what load_across brought, by the load warp.
+// Zeros in rows `first` .. rows - 1 of a slot, by the load warp.
 template <int width, int rows>
-GPU void clear_across(uint32_t slot, int first) {
+GPU void clear_rows(uint32_t slot, int first) {
   const uint32_t zeros[4] = {0, 0, 0, 0};
   for (int i = first * 8 + int(threadIdx.x); i < rows * 8; i += 32)
 #pragma unroll
     for (int half = 0; half < width / 64; half++)
-      store_shared(slot + (i / (BOX_ROWS * 8) * (width / 64) + half) * BOX + i % (BOX_ROWS * 8) * 16,
-                   zeros);
+      store_shared(slot + half * rows * HALF_ROW + i * 16, zeros);
 }
 
-// The warp's 16 rows from `row` on of what load_along<width, rows> brought, as fragments of A.
+// The warp's 16 rows from `row` on of a slot, as fragments of A.
 template <int width, int rows>
 GPU void load_fragments(uint32_t slot, int row, uint32_t (&a)[width / 4]) {
   const int lane = threadIdx.x % 32, r = lane % 16;
@@ -143,13 +131,15 @@ GPU void multiply_along(float *sum, uint32_t a, uint32_t slot) {
         sum, factor_at<ALONG>(a + k / 4 * own * HALF_ROW) + k % 4 * 2,
         factor_at<ALONG>(slot + k / 4 * rows * HALF_ROW) + k % 4 * 2, k > 0);
 }
-// sum resumes the chain over `rows` rows of a slot; `weights` are fragments of A.
+// sum resumes the chain over `rows` rows of a slot; `weights` are fragments of A. The halves are
+// further apart than factor_at says where they have more than 64 rows.
 template <int width, int rows>
 GPU void multiply_across(float *sum, const uint32_t *weights, uint32_t slot) {
+  const uint64_t apart = uint64_t((rows - BOX_ROWS) * HALF_ROW / 16) << 16;
 #pragma unroll
   for (int k = 0; k < rows / 16; k++)
-    product<width, ALONG, ACROSS>::run(
-        sum, weights + 4 * k, factor_at<ACROSS>(slot + k / 4 * (width / 64) * BOX) + k % 4 * 128, 1);
+    product<width, ALONG, ACROSS>::run(sum, weights + 4 * k,
+                                       factor_at<ACROSS>(slot) + apart + k * 128, 1);
 }
 
 // Fragments that a product reads outlive its end; the compiler sees no use of them behind its start.

@@ -10,15 +10,17 @@
 #include "attention_args.h"
 #include "attention_call.h"
 
-int tl_attention_hopper_takes(const tl_call *call, const tl_attention_sizes *sizes,
-                              const tl_attention_args *args);
+/* Whether they run this call: if they take it and q_block is not 64. With q_block = 128, a call
+** that they do not take is an error that says what they take. */
+tl_status tl_attention_hopper_runs(const tl_call *call, const tl_attention_sizes *sizes,
+                                   const tl_attention_args *args, int *out);
 tl_status tl_attention_hopper(const tl_call *call, const tl_attention_sizes *sizes,
                               const tl_attention_args *args);
 
 /* dq, dk and dv of the heads that args name, after attention_grad_sums. `scratch` lies behind the
 ** sums. `is_first`: these are the first heads, so rows of no segment are written too. */
-int tl_attention_hopper_takes_grad(const tl_call *call, const tl_attention_sizes *sizes,
-                                   const tl_attention_args *args);
+tl_status tl_attention_hopper_runs_grad(const tl_call *call, const tl_attention_sizes *sizes,
+                                        const tl_attention_args *args, int *out);
 tl_status tl_attention_hopper_grad(const tl_call *call, const tl_attention_sizes *sizes,
                                    const tl_attention_args *args, void *scratch, int is_first);
 

@@ -3,10 +3,10 @@
 ** They take whole tiles by the copy engine and multiply them by warpgroups; attention_args.h has
 ** the plain kernels, which take whatever these do not. Both give the same bits.
 **
-**   kernel                            own rows         stream                   from slots
+**   kernel                            own rows         stream
 **   attention_wgmma_<w>_<kv>          128 queries      keys, a block at a time
-**   attention_grad_query_wgmma_<w>    128 queries      keys, 64 at a time
-**   attention_grad_key_wgmma_<w>      128 keys         queries of the heads that read them, 64
+**   attention_grad_query_wgmma_<w>    128 queries      keys
+**   attention_grad_key_wgmma_<w>      128 keys         queries of the heads that read them
 **   attention_plan                    writes the list of tiles, and +0 to rows of no segment
 **
 ** A tile lies in one segment and begins at a multiple of 128 from its start. The list of tiles
@@ -29,7 +29,7 @@
 
 enum {
   TL_ATTENTION_TILE = 128,         /* own rows */
-  TL_ATTENTION_STEP = 64,          /* rows of the stream of the backward kernels */
+  TL_ATTENTION_WORK = 64,          /* rows of the stream: the unit of work in the list */
   TL_ATTENTION_WGMMA_THREADS = 384,
   TL_ATTENTION_PLAN_THREADS = 1024,
   TL_ATTENTION_PLAN_BINS = 4096    /* tiles with more work than this stand in any order */
@@ -69,16 +69,16 @@ typedef struct tl_attention_plan_args {
 /* clang-format off */
 #define TL_ATTENTION_WGMMA(ROW)                                             \
   ROW(64, 64, 6, 6) ROW(64, 128, 4, 4) ROW(128, 64, 5, 4) ROW(128, 128, 3, 2)
-/* width, slots */
-#define TL_ATTENTION_GRAD_WGMMA(ROW) ROW(64, 6) ROW(128, 4)
+/* width, rows of the stream at a time, slots */
+#define TL_ATTENTION_GRAD_QUERY_WGMMA(ROW) ROW(64, 128, 4) ROW(128, 128, 2)
+#define TL_ATTENTION_GRAD_KEY_WGMMA(ROW) ROW(64, 64, 6) ROW(128, 64, 4)
 /* clang-format on */
 /* Bytes of shared memory: own rows twice, slots, barriers and the name of the tile, 1 KB to begin
 ** at a multiple of 1,024. */
 #define TL_ATTENTION_WGMMA_SHARED(width, block, keys, values) \
   (2 * (width) * (2 * TL_ATTENTION_TILE + (block) * ((keys) + (values))) + 512 + 1024)
-/* The same, and lse and delta of each row of a slot. */
-#define TL_ATTENTION_GRAD_SHARED(width, slots)                      \
-  (4 * (width) * (TL_ATTENTION_TILE + TL_ATTENTION_STEP * (slots)) + \
-   (slots) * 8 * TL_ATTENTION_STEP + 512 + 1024)
+/* The same; lse and delta of each row of a slot, which only the key kernel keeps there. */
+#define TL_ATTENTION_GRAD_SHARED(width, step, slots) \
+  (4 * (width) * (TL_ATTENTION_TILE + (step) * (slots)) + (slots) * 8 * (step) + 512 + 1024)
 
 #endif

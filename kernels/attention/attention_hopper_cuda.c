@@ -10,24 +10,28 @@
 #include "../../runtime/cuda.h"
 #include "attention_hopper_args.h"
 
-/* A kernel for heads of up to `width`; `block` keys where that matters, else 0. */
+/* A kernel for heads of up to `width`; `block` keys where that matters, else 0; its boxes have
+** `box` rows. */
 typedef struct variant {
   const char *name;
-  int32_t width, block;
+  int32_t width, block, box;
   uint32_t shared;
 } variant;
 
-#define ROW(w, b, keys, values)      \
-  {"attention_wgmma_" #w "_" #b, w, b, \
-   TL_ATTENTION_WGMMA_SHARED(w, b, keys, values)},
-static const variant forward[] = {TL_ATTENTION_WGMMA(ROW){NULL, 0, 0, 0}};
+#define ROW(w, b, keys, values) \
+  {"attention_wgmma_" #w "_" #b, w, b, b, TL_ATTENTION_WGMMA_SHARED(w, b, keys, values)},
+static const variant forward[] = {TL_ATTENTION_WGMMA(ROW){NULL, 0, 0, 0, 0}};
 #undef ROW
-#define ROW(w, slots) {"attention_grad_query_wgmma_" #w, w, 0, TL_ATTENTION_GRAD_SHARED(w, slots)},
-static const variant query[] = {TL_ATTENTION_GRAD_WGMMA(ROW){NULL, 0, 0, 0}};
+#define ROW(w, step, slots) \
+  {"attention_grad_query_wgmma_" #w, w, 0, step, TL_ATTENTION_GRAD_SHARED(w, step, slots)},
+static const variant query[] = {TL_ATTENTION_GRAD_QUERY_WGMMA(ROW){NULL, 0, 0, 0, 0}};
 #undef ROW
-#define ROW(w, slots) {"attention_grad_key_wgmma_" #w, w, 0, TL_ATTENTION_GRAD_SHARED(w, slots)},
-static const variant key[] = {TL_ATTENTION_GRAD_WGMMA(ROW){NULL, 0, 0, 0}};
+#define ROW(w, step, slots) \
+  {"attention_grad_key_wgmma_" #w, w, 0, step, TL_ATTENTION_GRAD_SHARED(w, step, slots)},
+static const variant key[] = {TL_ATTENTION_GRAD_KEY_WGMMA(ROW){NULL, 0, 0, 0, 0}};
 #undef ROW
+
+_Static_assert((int)TL_ATTENTION_TILE == (int)TL_ATTENTION_TILE_ROWS, "q_block of these kernels");
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -69,16 +73,49 @@ static int takes_inputs(const tl_call *call, const tl_attention_sizes *z) {
          tiles_max(z) * z->heads < INT32_MAX / 2;
 }
 
-int tl_attention_hopper_takes(const tl_call *call, const tl_attention_sizes *z,
-                              const tl_attention_args *args) {
+static int takes(const tl_call *call, const tl_attention_sizes *z, const tl_attention_args *args) {
   const variant *v = find(forward, z, z->kv_block);
   const int64_t kept = (int64_t)processors(call) * (v ? v->width / 2 + 4 : 0) * 256 * 4;
   return v != NULL && takes_inputs(call, z) && args->out.bf16 && is_whole(&call->out[0]) &&
          plan_bytes(z) + kept <= TL_CUDA_SCRATCH_BYTES;
 }
 
-/* Boxes of 64 rows and 64 channels of one head. */
-static tl_status map_of(const tl_call *call, const tl_view *view, const char *name,
+static int takes_grad(const tl_call *call, const tl_attention_sizes *z,
+                      const tl_attention_args *args) {
+  const int64_t sums = (int64_t)args->rows * args->head_count * 8 + 256;
+  const variant *v = find(key, z, 0);
+  if (v == NULL) return 0;
+  const int64_t stack = args->leaves_log * 2 * TL_ATTENTION_TILE * v->width * 4;
+  return takes_inputs(call, z) && is_whole(&call->in[5]) && is_whole(&call->out[0]) &&
+         is_whole(&call->out[1]) && is_whole(&call->out[2]) &&
+         sums + plan_bytes(z) + stack <= TL_CUDA_SCRATCH_BYTES;
+}
+
+/* What q_block asks for; 0 takes what there is. */
+static tl_status runs(const tl_attention_sizes *z, int takes, int *out) {
+  *out = takes && z->q_block != TL_ATTENTION_PLAIN_ROWS;
+  if (takes || z->q_block != TL_ATTENTION_TILE_ROWS) return TL_OK;
+  return tl_fail(TL_ARGUMENT,
+                 "attention: q_block is %d: on sm_90 for bf16 (outputs of the forward pass too),"
+                 " widths that are multiples of 8 up to 128, blocks of 64 or 128 keys, addresses"
+                 " that are multiples of 16; here: %s, widths %lld and %lld, blocks of %lld; 64 and"
+                 " 0 take all",
+                 TL_ATTENTION_TILE_ROWS, tl_dtype_name(z->dtype), (long long)z->width,
+                 (long long)z->value_width, (long long)z->kv_block);
+}
+
+tl_status tl_attention_hopper_runs(const tl_call *call, const tl_attention_sizes *z,
+                                   const tl_attention_args *args, int *out) {
+  return runs(z, takes(call, z, args), out);
+}
+
+tl_status tl_attention_hopper_runs_grad(const tl_call *call, const tl_attention_sizes *z,
+                                        const tl_attention_args *args, int *out) {
+  return runs(z, takes_grad(call, z, args), out);
+}
+
+/* Boxes of `rows` rows and 64 channels of one head. */
+static tl_status map_of(const tl_call *call, const tl_view *view, int32_t rows, const char *name,
                         tl_tensor_map *out) {
   const int64_t heads = view->shape[1], width = view->shape[2];
   const tl_tensor_box box = {
@@ -87,18 +124,23 @@ static tl_status map_of(const tl_call *call, const tl_view *view, const char *na
       .dims = 3,
       .size = {width, heads, view->shape[0]},
       .stride = {1, width, heads * width},
-      .box = {64, 1, 64},
+      .box = {64, 1, rows},
   };
   return tl_tensor_map_make(call->cuda, name, &box, out);
 }
 
-static tl_status fill(const tl_call *call, const tl_attention_args *args, void *scratch,
-                      const tl_attention_sizes *z, tl_attention_hopper_args *out) {
-  *out = (tl_attention_hopper_args){.g = *args, .plan = scratch};
-  out->kept = (float *)((char *)scratch + plan_bytes(z));
-  TL_TRY(map_of(call, &call->in[0], "attention: q", &out->q));
-  TL_TRY(map_of(call, &call->in[1], "attention: k", &out->k));
-  return map_of(call, &call->in[2], "attention: v", &out->v);
+static tl_status make_maps(const tl_call *call, const variant *v, tl_attention_hopper_args *args) {
+  TL_TRY(map_of(call, &call->in[0], v->box, "attention: q", &args->q));
+  TL_TRY(map_of(call, &call->in[1], v->box, "attention: k", &args->k));
+  TL_TRY(map_of(call, &call->in[2], v->box, "attention: v", &args->v));
+  if (call->in_count < 6) return TL_OK;
+  return map_of(call, &call->in[5], v->box, "attention_grad: do", &args->grad);
+}
+
+static tl_attention_hopper_args with_scratch(const tl_attention_args *args, void *scratch,
+                                             const tl_attention_sizes *z) {
+  return (tl_attention_hopper_args){
+      .g = *args, .plan = scratch, .kept = (float *)((char *)scratch + plan_bytes(z))};
 }
 
 static tl_attention_plan_args plan_args(const tl_attention_args *args, tl_attention_plan *plan) {
@@ -125,7 +167,8 @@ static tl_status launch_plan(const tl_call *call, const tl_attention_plan_args *
 }
 
 static tl_status launch(const tl_call *call, const variant *v, int64_t blocks,
-                        const tl_attention_hopper_args *args) {
+                        tl_attention_hopper_args *args) {
+  TL_TRY(make_maps(call, v, args));
   const tl_cuda_grid grid = {
       .blocks = {(uint32_t)least(blocks, processors(call))},
         .threads = {TL_ATTENTION_WGMMA_THREADS               },
@@ -136,24 +179,12 @@ static tl_status launch(const tl_call *call, const variant *v, int64_t blocks,
 
 tl_status tl_attention_hopper(const tl_call *call, const tl_attention_sizes *z,
                               const tl_attention_args *args) {
-  tl_attention_hopper_args filled;
-  TL_TRY(fill(call, args, tl_cuda_scratch(call->cuda), z, &filled));
+  tl_attention_hopper_args filled = with_scratch(args, tl_cuda_scratch(call->cuda), z);
   tl_attention_plan_args plan = plan_args(args, filled.plan);
   clear_output(&args->out, 0, &plan);
   plan.lse = args->lse;
   TL_TRY(launch_plan(call, &plan));
   return launch(call, find(forward, z, z->kv_block), tiles_max(z) * z->heads, &filled);
-}
-
-int tl_attention_hopper_takes_grad(const tl_call *call, const tl_attention_sizes *z,
-                                   const tl_attention_args *args) {
-  const int64_t sums = (int64_t)args->rows * args->head_count * 8 + 256;
-  const variant *v = find(key, z, 0);
-  if (v == NULL) return 0;
-  const int64_t stack = args->leaves_log * 2 * TL_ATTENTION_TILE * v->width * 4;
-  return takes_inputs(call, z) && is_whole(&call->in[5]) && is_whole(&call->out[0]) &&
-         is_whole(&call->out[1]) && is_whole(&call->out[2]) &&
-         sums + plan_bytes(z) + stack <= TL_CUDA_SCRATCH_BYTES;
 }
 
 /* As many blocks as have room for the leaves that wait. */
@@ -178,9 +209,7 @@ static tl_status launch_key(const tl_call *call, const tl_attention_sizes *z,
 
 tl_status tl_attention_hopper_grad(const tl_call *call, const tl_attention_sizes *z,
                                    const tl_attention_args *args, void *scratch, int is_first) {
-  tl_attention_hopper_args filled;
-  TL_TRY(fill(call, args, scratch, z, &filled));
-  TL_TRY(map_of(call, &call->in[5], "attention_grad: do", &filled.grad));
+  tl_attention_hopper_args filled = with_scratch(args, scratch, z);
   TL_TRY(launch_key(call, z, &filled, is_first));
   tl_attention_plan_args plan = plan_args(args, filled.plan);
   if (is_first) clear_output(&args->out, 0, &plan);

@@ -1,5 +1,5 @@
 /* attention_hopper_grad.cuh - what both backward kernels of Hopper share: own rows of two matrices,
-** and a ring of slots for 64 rows of two others.
+** and a ring of slots for `step` rows of two others.
 **
 **   query    own q, do; stream k, v      s = q k, g = do v    dq += ds k
 **   key      own k, v; stream q, do      s = k q, g = v do    dv += p do, dk += ds q
@@ -11,14 +11,12 @@
 
 #include "attention_hopper.cuh"
 
-enum { STEP = TL_ATTENTION_STEP };
-
-// Places in shared memory. `sums` bytes stand beside each slot.
-template <int width, int slots, int sums_bytes>
+// Places in shared memory. `sums_bytes` stand beside each slot.
+template <int width, int step, int slots, int sums_bytes>
 struct Places {
   enum {
     OWN = 2 * OWN_ROWS * width,  // bytes of one matrix; two follow each other
-    PART = 2 * STEP * width,     // of a slot: two follow each other
+    PART = 2 * step * width,     // of a slot: two follow each other
     STREAM = 2 * OWN,
     SUMS = STREAM + 2 * slots * PART,
     BARRIERS = SUMS + slots * sums_bytes,
@@ -63,8 +61,8 @@ struct Places {
       }
       const int row = item.start + item.offset;
       barrier_expect(base + OWN_FULL, 2 * OWN);
-      load_along<width, OWN_ROWS>(base, first, base + OWN_FULL, row, item.head);
-      load_along<width, OWN_ROWS>(base + OWN, second, base + OWN_FULL, row, item.head);
+      load_rows<width, OWN_ROWS, step>(base, first, base + OWN_FULL, row, item.head);
+      load_rows<width, OWN_ROWS, step>(base + OWN, second, base + OWN_FULL, row, item.head);
     }
     __device__ __forceinline__ uint32_t slot() const { return base + STREAM + ring.slot * 2 * PART; }
 
@@ -81,16 +79,16 @@ struct Places {
       beside();
       __syncwarp();
       if (threadIdx.x == 0) {
-        const uint32_t told = left < STEP ? bar : full;
+        const uint32_t told = left < step ? bar : full;
         barrier_expect(told, 2 * PART);
-        load_along<width, STEP>(slot(), first, told, item.start + at, head);
-        load_along<width, STEP>(slot() + PART, second, told, item.start + at, head);
+        load_rows<width, step, step>(slot(), first, told, item.start + at, head);
+        load_rows<width, step, step>(slot() + PART, second, told, item.start + at, head);
       }
-      if (left < STEP) {
+      if (left < step) {
         barrier_wait(bar, border.parity);
         border.next();
-        clear_across<width, STEP>(slot(), left);
-        if (both) clear_across<width, STEP>(slot() + PART, left);
+        clear_rows<width, step>(slot(), left);
+        if (both) clear_rows<width, step>(slot() + PART, left);
         fence_async();
         __syncwarp();
         if (threadIdx.x == 0) barrier_arrive(full);

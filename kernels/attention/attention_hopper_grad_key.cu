@@ -11,10 +11,10 @@
 // The heads of a KV head follow each other; a leaf's sums are complete after its last head.
 #include "attention_hopper_grad.cuh"
 
-template <int width, int slots>
+template <int width, int step, int slots>
 struct GradKey {
-  typedef Places<width, slots, 8 * STEP> P;
-  typedef float Scores[STEP / 2];
+  typedef Places<width, step, slots, 8 * step> P;
+  typedef float Scores[step / 2];
   typedef float Sum[width / 2];
 
   // The queries that see one of the keys end here; the first stands at the tile's offset.
@@ -24,6 +24,8 @@ struct GradKey {
   }
 
   // ---- the load warp ----
+
+  static_assert(step == 64, "a lane of the load warp has two queries");
 
   // lse and delta of two queries for each lane; +0 past the segment's end.
   static __device__ __forceinline__ void load_sums(const tl_attention_args &g, const Item &item,
@@ -47,9 +49,9 @@ struct GradKey {
       if (item.head < 0) return;
       const int end = queries_end(g, item);
       for (int head = item.head * g.group; head < (item.head + 1) * g.group; head++)
-        for (int at = item.offset; at < end; at += STEP)
+        for (int at = item.offset; at < end; at += step)
           to.stream(item, at, head, true, a.q, a.grad, [&] {
-            load_sums(g, item, at, head, base + P::SUMS + to.ring.slot * 8 * STEP);
+            load_sums(g, item, at, head, base + P::SUMS + to.ring.slot * 8 * step);
           });
     }
   }
@@ -60,7 +62,7 @@ struct GradKey {
   static __device__ __forceinline__ void weigh(const tl_attention_args &g, uint32_t sums,
                                                Scores &s) {
 #pragma unroll
-    for (int i = 0; i < STEP / 8; i++) {
+    for (int i = 0; i < step / 8; i++) {
       const float4 two = load_shared_f32x4(sums + 64 * i + threadIdx.x % 4 * 16);
 #pragma unroll
       for (int e = 0; e < 4; e++) s[4 * i + e] = weight(g, s[4 * i + e], e % 2 ? two.z : two.x);
@@ -70,7 +72,7 @@ struct GradKey {
   // p becomes ds.
   static __device__ __forceinline__ void grade(uint32_t sums, const Scores &grad, Scores &s) {
 #pragma unroll
-    for (int i = 0; i < STEP / 8; i++) {
+    for (int i = 0; i < step / 8; i++) {
       const float4 two = load_shared_f32x4(sums + 64 * i + threadIdx.x % 4 * 16);
 #pragma unroll
       for (int e = 0; e < 4; e++)
@@ -83,51 +85,51 @@ struct GradKey {
                                               int at, Scores &s) {
     const int t = threadIdx.x % 4, left = item.length - at;
 #pragma unroll
-    for (int i = 0; i < STEP / 2; i++) {
+    for (int i = 0; i < step / 2; i++) {
       const int column = i / 4 * 8 + 2 * t + i % 2, first = own - at + (i & 2 ? 8 : 0);
       if (column < first || column - first >= g.window || column >= left) s[i] = 0.0f;
     }
   }
 
   // Queries from `at` on of one head. The warpgroup's 64 keys begin at `key`.
-  static __device__ __forceinline__ void step(const tl_attention_args &g, typename P::Reader &to,
-                                              const Item &item, int at, uint32_t (&p)[STEP / 4],
-                                              uint32_t (&ds)[STEP / 4], Sum &dk, Sum &dv) {
+  static __device__ __forceinline__ void work(const tl_attention_args &g, typename P::Reader &to,
+                                              const Item &item, int at, uint32_t (&p)[step / 4],
+                                              uint32_t (&ds)[step / 4], Sum &dk, Sum &dv) {
     const int key = item.offset + 64 * to.warpgroup, row = 64 * HALF_ROW * to.warpgroup;
     const int own = item.offset + to.row + threadIdx.x % 32 / 4;
-    const bool border = at < key + 63 || at + STEP > item.length || at + 63 - key >= g.window;
-    const uint32_t sums = to.base + P::SUMS + to.ring.slot * 8 * STEP;
+    const bool border = at < key + 63 || at + step > item.length || at + 63 - key >= g.window;
+    const uint32_t sums = to.base + P::SUMS + to.ring.slot * 8 * step;
     Scores s, x;
     to.wait();
     products_begin();
-    multiply_along<width, OWN_ROWS, STEP>(s, to.base + row, to.slot());
+    multiply_along<width, OWN_ROWS, step>(s, to.base + row, to.slot());
     products_commit();
     products_wait<0>();
-    hold<STEP / 2>(s);
+    hold<step / 2>(s);
     outlive(p);
     outlive(ds);
     to.slot_read();
     products_begin();
-    multiply_along<width, OWN_ROWS, STEP>(x, to.base + P::OWN + row, to.slot() + P::PART);
+    multiply_along<width, OWN_ROWS, step>(x, to.base + P::OWN + row, to.slot() + P::PART);
     products_commit();
     weigh(g, sums, s);
     if (border) hide(g, item, own, at, s);
     products_wait<0>();  // fragments may not be written while products run
-    hold<STEP / 2>(x);
-    round_sums<STEP>(s, p);
+    hold<step / 2>(x);
+    round_sums<step>(s, p);
     grade(sums, x, s);
     if (border) hide(g, item, own, at, s);
-    round_sums<STEP>(s, ds);
+    round_sums<step>(s, ds);
     products_begin();
-    multiply_across<width, STEP>(dv, p, to.slot() + P::PART);
-    multiply_across<width, STEP>(dk, ds, to.slot());
+    multiply_across<width, step>(dv, p, to.slot() + P::PART);
+    multiply_across<width, step>(dk, ds, to.slot());
     products_commit();
     to.next();
   }
 
   // All products have ended, and the slot of the last ones has been read.
   static __device__ __forceinline__ void settle(typename P::Reader &to,
-                                                const uint32_t (&ds)[STEP / 4], Sum &dk, Sum &dv) {
+                                                const uint32_t (&ds)[step / 4], Sum &dk, Sum &dv) {
     products_wait<0>();
     hold<width / 2>(dk);
     hold<width / 2>(dv);
@@ -152,12 +154,12 @@ struct GradKey {
                                               typename P::Reader &to, const Item &item) {
     const tl_attention_args &g = a.g;
     const int end = queries_end(g, item);
-    uint32_t p[STEP / 4] = {}, ds[STEP / 4] = {};
+    uint32_t p[step / 4] = {}, ds[step / 4] = {};
     Sum dk, dv;
     clear(dk);
     clear(dv);
     for (int head = 1; head <= g.group; head++) {
-      for (int at = item.offset; at < end; at += STEP) step(g, to, item, at, p, ds, dk, dv);
+      for (int at = item.offset; at < end; at += step) work(g, to, item, at, p, ds, dk, dv);
       if (g.leaves_log == 0 || head % g.leaf_heads != 0) continue;
       settle(to, ds, dk, dv);
       end_leaf(a, head / g.leaf_heads - 1, head == g.group, dk, dv);
@@ -188,9 +190,9 @@ struct GradKey {
   }
 };
 
-#define KERNEL(width, slots)                                                                 \
+#define KERNEL(width, step, slots)                                                           \
   extern "C" __global__ void __launch_bounds__(TL_ATTENTION_WGMMA_THREADS, 1)                \
       attention_grad_key_wgmma_##width(const __grid_constant__ tl_attention_hopper_args a) { \
-    GradKey<width, slots>::run(a);                                                           \
+    GradKey<width, step, slots>::run(a);                                                     \
   }
-TL_ATTENTION_GRAD_WGMMA(KERNEL)
+TL_ATTENTION_GRAD_KEY_WGMMA(KERNEL)

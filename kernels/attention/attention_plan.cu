@@ -18,7 +18,7 @@ GPU int work_of(const tl_attention_plan_args &g, int offset, int length) {
   } else {
     begin = offset - g.window + 1 > 0 ? offset - g.window + 1 : 0;
   }
-  return (end - 1) / TL_ATTENTION_STEP - begin / TL_ATTENTION_STEP + 1;
+  return (end - 1) / TL_ATTENTION_WORK - begin / TL_ATTENTION_WORK + 1;
 }
 
 GPU int bin_of(int work) { return work < BINS ? BINS - work : 0; }

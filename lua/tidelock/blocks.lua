@@ -2,7 +2,7 @@
 --
 -- The key block of attention is part of the order of sums, so its default hangs on the head alone:
 -- 128 keys up to head_dim 128, 64 above. `split` closes a row's sums every so many keys and must be
--- a whole number of key blocks. All other sizes are speed only.
+-- a whole number of key blocks. All other sizes are speed only: they choose among compiled kernels.
 local blocks = {}
 
 --- Keys of an attention block for heads of width `head_dim`, unless `kv` is set.
@@ -20,10 +20,19 @@ local function sixteens(report, path, name, value, most)
   return false
 end
 
+--- Rows of the query tiles that kernels of attention have, and what they are.
+local query_tiles = { [64] = "mma.sync, everywhere", [128] = "wgmma, sm_90" }
+
+local function query_tile(report, q)
+  if not q or query_tiles[q] then return end
+  report("blocks.attention.q", "q %d; kernels have tiles of 64 rows (%s) and 128 (%s); unset, the "
+    .. "kernel chooses", q, query_tiles[64], query_tiles[128])
+end
+
 --- Reports sizes that no kernel has (rule R21). `section` is the checked section "blocks".
 function blocks.check(section, report)
   local attention = section.attention
-  sixteens(report, "blocks.attention.q", "q", attention.q, 256)
+  query_tile(report, attention.q)
   if sixteens(report, "blocks.attention.kv", "kv", attention.kv, 512) then
     local kv, split = attention.kv or 128, attention.split
     if split % kv ~= 0 then
