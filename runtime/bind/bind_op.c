@@ -117,8 +117,8 @@ static tl_op check_op(lua_State *L, int arg) {
 }
 
 static void check_options(lua_State *L, int arg) {
-  static const char *const names[] = {"step",    "seed",    "sample_base", "scalars",
-                                      "threads", "scratch", "device",      NULL};
+  static const char *const names[] = {"step",    "seed",   "sample_base", "scalars", "threads",
+                                      "scratch", "device", "repeats",     NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -171,8 +171,13 @@ static int core_call(lua_State *L) {
   call.in = read_operands(L, 2, op, 0, call.ints, &call.in_count);
   call.out = read_operands(L, 3, op, 1, call.ints, &call.out_count);
   if (on_gpu(L, 5)) {
-    bind_check(L, tl_call_on_gpu(bind_cuda(L, 0), op, &call));
-    return 0;
+    const int64_t repeats = option_int(L, 5, "repeats");
+    float ms = 0;
+    luaL_argcheck(L, repeats >= 0 && repeats <= INT32_MAX, 5, "repeats is not a count");
+    bind_check(L, tl_call_on_gpu(bind_cuda(L, 0), op, &call, (int32_t)repeats, &ms));
+    if (repeats == 0) return 0;
+    lua_pushnumber(L, ms);
+    return 1;
   }
   call.team = bind_team(L, option_int(L, 5, "threads"));
   if (tl_ops[op].host == NULL) luaL_error(L, "operator %s has no host kernel", tl_ops[op].name);

@@ -200,7 +200,57 @@ for _, dtype in ipairs { "f32", "bf16" } do
     label = "large tile" }
   linear { dtype = dtype, out = dtype, rows = 512, widths = { 512 }, depth = 512, leaves = 2 }
 end
+
+-- what the copy engine can move (kernels/gemm/gemm_hopper.h): pitches of 16 bytes, whole steps where
+-- parts of k meet. Rows and columns around the tiles of 128 and 256, k around slots of 64.
+for _, leaves in ipairs { 1, 2, 4, 8 } do
+  for i, s in ipairs { { 1, 8, 8 }, { 65, 72, 64 }, { 128, 264, 72 }, { 257, 136, 200 },
+    { 300, 520, 24 }, { 520, 256, 136 } } do
+    local rows, width, depth = s[1], s[2], s[3] * leaves
+    for _, out in ipairs { "f32", "bf16" } do
+      linear { dtype = "bf16", out = out, rows = rows, widths = { width, 40, 264 }, depth = depth,
+        leaves = leaves, bias = i % 3 == 1 and "bf16" or i % 3 == 2 and "f32" or nil }
+      linear { dtype = "bf16", out = out, rows = rows, widths = { width }, depth = depth,
+        leaves = leaves, kind = i % 2 == 0 and "wide" or "zeros" }
+      grad_input { dtype = "bf16", out = out, rows = rows, depth = width, widths = { depth },
+        leaves = leaves, kind = i % 2 == 0 and "wide" or "tiny" }
+      grad_input { dtype = "bf16", out = out, rows = rows, depth = width, leaves = leaves,
+        widths = { 80 * leaves, 16 * leaves, depth }, label = "parts" }
+      grad_input { dtype = "bf16", out = out, rows = rows, depth = width, leaves = leaves,
+        widths = { 256, 64 + 48 * leaves }, ranges = { 128, 16 * leaves, 64, 48 * leaves },
+        label = "ranges" }
+    end
+  end
+end
+for mode = 0, 2 do
+  for i, s in ipairs { { 8, 8, 1 }, { 72, 264, 64 }, { 136, 72, 63 }, { 264, 520, 65 },
+    { 520, 136, 130 }, { 256, 256, 16 } } do
+    local features, width, length = s[1], s[2], s[3]
+    for samples = 1, 3 do
+      grad_weight { dtype = "bf16", features = features, width = width, first = 3 * (i % 2),
+        samples = samples, length = length, stride = length + i % 3, mode = mode,
+        kind = i % 2 == 0 and "wide" or "zeros", label = "boxes" }
+    end
+  end
+end
+linear { dtype = "bf16", out = "bf16", rows = 700, widths = { 2304, 512 }, depth = 256, leaves = 1,
+  label = "several tiles a block" }
+linear { dtype = "bf16", out = "bf16", rows = 700, widths = { 2304, 512 }, depth = 256, leaves = 2,
+  label = "several tiles a block" }
+linear { dtype = "bf16", out = "f32", rows = 700, widths = { 2304, 512 }, depth = 256, leaves = 4,
+  label = "several tiles a block" }
+linear { dtype = "bf16", out = "bf16", rows = 700, widths = { 2304, 512 }, depth = 256, leaves = 8,
+  label = "several tiles a block" }
+grad_input { dtype = "bf16", out = "bf16", rows = 1030, depth = 2304, widths = { 128, 64 },
+  leaves = 4, label = "several tiles a block" }
+grad_weight { dtype = "bf16", features = 2304, width = 1288, samples = 3, length = 40, mode = 1,
+  label = "several tiles a block" }
+grad_weight { dtype = "bf16", features = 2304, width = 1288, samples = 3, length = 40, mode = 2,
+  label = "several tiles a block" }
+
 linear { dtype = "bf16", out = "f32", rows = 40, widths = { 48 }, depth = 160, kind = "special" }
+linear { dtype = "bf16", out = "bf16", rows = 160, widths = { 48 }, depth = 160, kind = "special",
+  bias = "f32" }
 linear { dtype = "bf16", out = "bf16", rows = 9, widths = { 48 }, depth = 160, kind = "special" }
 grad_input { dtype = "bf16", out = "bf16", rows = 40, depth = 48, widths = { 90, 70 },
   kind = "special" }
