@@ -101,7 +101,7 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "gemm", "step", "ranks" },
+    topics = { "plan", "matmul", "gemm", "attention", "step", "ranks" },
     about = "speed of products, a step, planning, ranks",
     example = "bench step --rounds 5",
     options = {
