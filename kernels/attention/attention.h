@@ -85,11 +85,8 @@
 ** segments a call has, not on threads and not on the processor's vector width. A number that is
 ** not finite voids this for its own segment.
 **
-** q_block, query rows of a tile, chooses a GPU kernel and no bit: 64 the plain ones, 128 Hopper's,
-** 0 the best that takes the call. The host has tiles of its own.
-**
 ** Errors: shapes, dtypes and numbers that do not fit the above; kv_block not a multiple of 8
-** (bf16: 16) from 8 to 1,024; split not a multiple of kv_block; a q_block that no kernel has; bad cu_seqlens, with the entry and
+** (bf16: 16) from 8 to 1,024; split not a multiple of kv_block; bad cu_seqlens, with the entry and
 ** its value.
 */
 #ifndef TL_ATTENTION_H
@@ -100,9 +97,7 @@
 enum {
   TL_ATTENTION_WIDTH_MAX = 256,
   TL_ATTENTION_BLOCK_MAX = 1024,
-  TL_ATTENTION_LEAVES_MAX = 64,
-  TL_ATTENTION_PLAIN_ROWS = 64, /* q_block of the kernels that run everywhere */
-  TL_ATTENTION_TILE_ROWS = 128  /* and of Hopper's */
+  TL_ATTENTION_LEAVES_MAX = 64
 };
 
 tl_status tl_host_attention(const tl_call *call);

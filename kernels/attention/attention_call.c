@@ -89,13 +89,6 @@ static tl_status check_numbers(const tl_attention_sizes *sizes) {
     return tl_fail(TL_ARGUMENT, "attention: split is %lld; it is a multiple of kv_block %lld",
                    (long long)sizes->split, (long long)sizes->kv_block);
   }
-  if (sizes->q_block != 0 && sizes->q_block != TL_ATTENTION_PLAIN_ROWS &&
-      sizes->q_block != TL_ATTENTION_TILE_ROWS) {
-    return tl_fail(TL_ARGUMENT,
-                   "attention: q_block is %lld; kernels have tiles of %d query rows (mma.sync) and"
-                   " %d (wgmma); 0: the launcher chooses",
-                   (long long)sizes->q_block, TL_ATTENTION_PLAIN_ROWS, TL_ATTENTION_TILE_ROWS);
-  }
   if (!(sizes->scale > 0.0f) || isinf(sizes->scale)) {
     return tl_fail(TL_ARGUMENT, "attention: scale is %g; it is a positive number",
                    (double)sizes->scale);
@@ -131,7 +124,6 @@ tl_status tl_attention_describe(const tl_call *call, const tl_view *cu, tl_atten
       .window = call->ints[0],
       .kv_block = call->ints[1],
       .split = call->ints[2],
-      .q_block = call->ints[call->int_count - 1],
       .scale = call->floats[0],
       .factor = call->floats[0] * TL_LOG2E,
   };

@@ -19,7 +19,6 @@ typedef struct tl_attention_sizes {
   const int32_t *cu;
   int64_t window; /* 0: none */
   int64_t kv_block, split;
-  int64_t q_block; /* rows of a GPU's query tile, 0: the launcher chooses */
   float scale, factor; /* c of attention.h */
   tl_dtype dtype;
   const tl_products *products;

@@ -10,8 +10,8 @@
 #include "attention_args.h"
 #include "attention_call.h"
 
-/* Whether they run this call: if they take it and q_block is not 64. With q_block = 128, a call
-** that they do not take is an error that says what they take. */
+/* Whether they run this call: if they take it and blocks.attention.q (tl_cuda_blocks) is not 64.
+** Where it is 128, a call that they do not take is an error that says what they take. */
 tl_status tl_attention_hopper_runs(const tl_call *call, const tl_attention_sizes *sizes,
                                    const tl_attention_args *args, int *out);
 tl_status tl_attention_hopper(const tl_call *call, const tl_attention_sizes *sizes,

@@ -29,6 +29,7 @@
 
 enum {
   TL_ATTENTION_TILE = 128,         /* own rows */
+  TL_ATTENTION_PLAIN_ROWS = 64,    /* of the plain bf16 kernels */
   TL_ATTENTION_WORK = 64,          /* rows of the stream: the unit of work in the list */
   TL_ATTENTION_WGMMA_THREADS = 384,
   TL_ATTENTION_PLAN_THREADS = 1024,

@@ -31,8 +31,6 @@ static const variant query[] = {TL_ATTENTION_GRAD_QUERY_WGMMA(ROW){NULL, 0, 0, 0
 static const variant key[] = {TL_ATTENTION_GRAD_KEY_WGMMA(ROW){NULL, 0, 0, 0, 0}};
 #undef ROW
 
-_Static_assert((int)TL_ATTENTION_TILE == (int)TL_ATTENTION_TILE_ROWS, "q_block of these kernels");
-
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The first that is wide enough and has blocks of `block` keys; NULL: none. */
@@ -91,27 +89,32 @@ static int takes_grad(const tl_call *call, const tl_attention_sizes *z,
          sums + plan_bytes(z) + stack <= TL_CUDA_SCRATCH_BYTES;
 }
 
-/* What q_block asks for; 0 takes what there is. */
-static tl_status runs(const tl_attention_sizes *z, int takes, int *out) {
-  *out = takes && z->q_block != TL_ATTENTION_PLAIN_ROWS;
-  if (takes || z->q_block != TL_ATTENTION_TILE_ROWS) return TL_OK;
+/* What blocks.attention.q asks for; unset takes what there is. */
+static tl_status runs(const tl_call *call, const tl_attention_sizes *z, int takes, int *out) {
+  const int32_t rows = tl_cuda_get_blocks(call->cuda)->attention_rows;
+  if (rows != 0 && rows != TL_ATTENTION_PLAIN_ROWS && rows != TL_ATTENTION_TILE)
+    return tl_fail(TL_ARGUMENT,
+                   "attention: tiles of %d query rows; kernels have %d (mma.sync) and %d (wgmma)",
+                   rows, TL_ATTENTION_PLAIN_ROWS, TL_ATTENTION_TILE);
+  *out = takes && rows != TL_ATTENTION_PLAIN_ROWS;
+  if (takes || rows != TL_ATTENTION_TILE) return TL_OK;
   return tl_fail(TL_ARGUMENT,
-                 "attention: q_block is %d: on sm_90 for bf16 (outputs of the forward pass too),"
-                 " widths that are multiples of 8 up to 128, blocks of 64 or 128 keys, addresses"
-                 " that are multiples of 16; here: %s, widths %lld and %lld, blocks of %lld; 64 and"
-                 " 0 take all",
-                 TL_ATTENTION_TILE_ROWS, tl_dtype_name(z->dtype), (long long)z->width,
-                 (long long)z->value_width, (long long)z->kv_block);
+                 "attention: tiles of %d query rows are for sm_90 and bf16 (outputs of the forward"
+                 " pass too), widths that are multiples of 8 up to 128, blocks of 64 or 128 keys,"
+                 " addresses that are multiples of 16; here: %s, widths %lld and %lld, blocks of"
+                 " %lld; tiles of %d take all",
+                 TL_ATTENTION_TILE, tl_dtype_name(z->dtype), (long long)z->width,
+                 (long long)z->value_width, (long long)z->kv_block, TL_ATTENTION_PLAIN_ROWS);
 }
 
 tl_status tl_attention_hopper_runs(const tl_call *call, const tl_attention_sizes *z,
                                    const tl_attention_args *args, int *out) {
-  return runs(z, takes(call, z, args), out);
+  return runs(call, z, takes(call, z, args), out);
 }
 
 tl_status tl_attention_hopper_runs_grad(const tl_call *call, const tl_attention_sizes *z,
                                         const tl_attention_args *args, int *out) {
-  return runs(z, takes_grad(call, z, args), out);
+  return runs(call, z, takes_grad(call, z, args), out);
 }
 
 /* Boxes of `rows` rows and 64 channels of one head. */

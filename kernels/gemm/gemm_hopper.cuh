@@ -85,9 +85,10 @@ __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
 template <Product P, class S>
 struct Hopper {
   static constexpr int columns = S::columns, sums = S::sums;
-  static constexpr bool starts = P == GRAD_WEIGHT;  // outputs may be read
-  uint32_t ring, full, empty;                       // shared memory
-  uint32_t rank;                                    // in the cluster
+  static constexpr bool adds = P == GRAD_WEIGHT;          // outputs may be read at the end
+  static constexpr bool starts = adds && S::leaves == 1;  // and at the start
+  uint32_t ring, full, empty;                             // shared memory
+  uint32_t rank;                                          // in the cluster
 
   // ---- warpgroup 0 ----
 
@@ -146,7 +147,7 @@ struct Hopper {
           for (int k = 0; k < g.slots[run] * DEPTH; k += DEPTH)
             load_factors(g, turn, a, b, m, n, k, piece);
         }
-      if (starts && g.start == START_ADD) load_output(g, turn, m, tile.column);
+      if (adds && g.start == START_ADD) load_output(g, turn, m, tile.column);
     }
   }
 
@@ -358,7 +359,7 @@ struct Hopper {
     float sum[sums], kept[S::kept == 0 ? 1 : S::kept];
     int slots = 0;
     for (int run = 0; run < g.runs; run++) slots += g.slots[run];
-    if (P == GRAD_WEIGHT) slots *= g.pieces;
+    if (P == GRAD_WEIGHT) slots *= g.pieces / S::leaves;
     for (int i = blockIdx.x / S::blocks; i < tiles; i += gridDim.x / S::blocks) {
       if constexpr (starts) {
         if (g.start == START_RESUME) {
@@ -380,12 +381,12 @@ struct Hopper {
           fold<0>(leaf, kept, own, sum);
         }
       }
-      if constexpr (starts)
+      if constexpr (adds)
         if (g.start == START_ADD) take_output<true>(turn, half, there, sum);
       const Tile tile = find_tile<S>(g, i);  // only here: registers are scarce before
       const int m = tile.row + rank * ROWS + half * 64;
       if (P == LINEAR && g.bias[tile.part] != nullptr) add_bias(g, tile, sum);
-      if (!starts && g.out_is_bf16)
+      if (!adds && g.out_is_bf16)
         store_bf16(&g.out[tile.part], buffer, name, m, tile.column, sum);
       else
         store_f32(&g.out[tile.part], buffer, name, m, tile.column, sum);

@@ -7,7 +7,7 @@
 **
 **   along    (k of a leaf, leaf, row)        linear: both; linear_grad_input: dy
 **   across   (row, k of a leaf, leaf)        linear_grad_input: weight; linear_grad_weight: both,
-**                                            where pieces of the one chain stand for leaves
+**                                            where pieces of all leaves stand for leaves
 **
 **                     linear           linear_grad_input    linear_grad_weight
 **   outputs           parts            1                    1
@@ -28,7 +28,7 @@ typedef struct tl_gemm_hopper_args {
   tl_tensor_map a[TL_GEMM_HOPPER_PARTS], b[TL_GEMM_HOPPER_PARTS];
   tl_tensor_map out[TL_GEMM_HOPPER_PARTS];  /* boxes of 64 rows, 128 bytes each */
   int32_t slots[TL_GEMM_HOPPER_PARTS];      /* of 64 k: of a run in a leaf, of a piece */
-  int32_t runs, pieces;                     /* pieces: leaves, or pieces of the one chain */
+  int32_t runs, pieces;                     /* pieces: leaves, or pieces of all leaves */
   int32_t row_tiles, column_tiles;          /* a row tile: of all blocks of a cluster */
   int32_t first_tile[TL_GEMM_HOPPER_PARTS]; /* of columns of output i */
   int32_t columns[TL_GEMM_HOPPER_PARTS];    /* of output i */

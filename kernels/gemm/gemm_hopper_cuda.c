@@ -16,13 +16,13 @@ typedef struct variant {
 /* The numbers of gemm_hopper.def. */
 /* clang-format off */
 #define RING(slots, slot_bytes) ((slots) * ((slot_bytes) + 16))
-#define WEIGHT_0(columns, leaves) NULL
-#define WEIGHT_1(columns, leaves) "linear_grad_weight_hopper_" #columns "_" #leaves
-#define LARGE(leaves, columns, slots, kept, room, cost, weight)                              \
+#define WEIGHT_0(name) NULL
+#define WEIGHT_1(name) name
+#define LARGE(leaves, columns, slots, kept, room, cost, weight)                            \
   {leaves, leaves, 128, columns, CLUSTER, cost, 384,                                         \
    RING(slots, (128 + (columns)) * DEPTH * 2) + 2 * (room),                                  \
    {"linear_hopper_" #columns "_" #leaves, "linear_grad_input_hopper_" #columns "_" #leaves, \
-    WEIGHT_##weight(columns, leaves)}},
+    WEIGHT_##weight("linear_grad_weight_hopper_" #columns "_" #leaves)}},
 #define FEW(tokens, leaves, slots, levels, cost) \
   {1, leaves, tokens, 64, 1, cost, 160,          \
    RING(slots, (64 + (tokens)) * DEPTH * 4),     \
@@ -55,7 +55,7 @@ static int run_fits(const tl_gemm *gemm, const tl_gemm_run *run, int along) {
   if (run->count <= 0 || run->count >= INT32_MAX) return 0;
   if (!is_aligned(run->a.data, stride_of(&run->a), TL_BF16)) return 0;
   if (!is_aligned(run->b.data, stride_of(&run->b), TL_BF16)) return 0;
-  return run->count % gemm->leaves == 0 && (!along || run->count / gemm->leaves % 8 == 0);
+  return !along || (run->count % gemm->leaves == 0 && run->count / gemm->leaves % 8 == 0);
 }
 
 static int output_fits(const tl_gemm *gemm, int32_t part) {
@@ -71,7 +71,7 @@ static int fits(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stri
   if (gemm->leaves > 8 || gemm->rows <= 0 || gemm->rows >= INT32_MAX) return 0;
   if (gemm->runs < 1 || kinds > TL_GEMM_HOPPER_PARTS || gemm->parts > TL_GEMM_HOPPER_PARTS)
     return 0;
-  if (gemm->runs >= INT32_MAX / DEPTH || piece_stride >= INT32_MAX) return 0;
+  if (gemm->runs * gemm->leaves >= INT32_MAX / DEPTH || piece_stride >= INT32_MAX) return 0;
   for (int32_t part = 0; part < gemm->parts; part++) {
     if (!output_fits(gemm, part)) return 0;
     if (gemm->out[part].dtype != gemm->out[0].dtype) return 0;
@@ -99,14 +99,17 @@ static int64_t count_tiles(const tl_gemm *gemm, const variant *v) {
   return quotient_up(gemm->rows, (int64_t)v->rows * v->blocks) * count_columns(gemm, v);
 }
 
+/* `blocks`: only a variant with these tiles, if there is one for this product; 0: any. */
 static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
-                             const tl_cuda_facts *facts) {
+                             const tl_cuda_facts *facts, const tl_cuda_blocks *blocks) {
   const variant *best = NULL;
   int64_t least = INT64_MAX;
   for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
     const variant *v = &variants[i];
     if (gemm->leaves < v->leaves_least || gemm->leaves > v->leaves_most) continue;
     if (v->kernel[product] == NULL) continue;
+    if (blocks->gemm_rows != 0 && blocks->gemm_rows != v->rows) continue;
+    if (blocks->gemm_columns != 0 && blocks->gemm_columns != v->columns) continue;
     const int64_t clusters = facts->multiprocessors / v->blocks;
     const int64_t cost = quotient_up(count_tiles(gemm, v), clusters) * v->cost;
     if (cost < least) best = v, least = cost;
@@ -205,11 +208,13 @@ tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t p
   const variant *v = NULL;
   *done = 0;
   if (!fits(product, gemm, piece_stride, facts)) return TL_OK;
-  v = choose(product, gemm, facts);
+  v = choose(product, gemm, facts, tl_cuda_get_blocks(cuda));
+  if (v == NULL) v = choose(product, gemm, facts, &(tl_cuda_blocks){0});
   if (v == NULL || count_tiles(gemm, v) >= INT32_MAX / 2) return TL_OK;
   tl_gemm_hopper_args args = {
       .runs = product == TL_GEMM_GRAD_WEIGHT ? 1 : (int32_t)gemm->runs,
-      .pieces = (int32_t)(product == TL_GEMM_GRAD_WEIGHT ? gemm->runs : gemm->leaves),
+      .pieces =
+          (int32_t)(product == TL_GEMM_GRAD_WEIGHT ? gemm->runs * gemm->leaves : gemm->leaves),
       .outputs = gemm->parts,
       .rows = (int32_t)gemm->rows,
       .row_tiles = (int32_t)quotient_up(gemm->rows, (int64_t)v->rows * v->blocks),

@@ -3,10 +3,10 @@
 
 #define WEIGHT_0(...)
 #define WEIGHT_1(name, ...) KERNEL(name, GRAD_WEIGHT, __VA_ARGS__)
-#define LARGE(leaves, columns, slots, kept, room, cost, weight)                                    \
-  KERNEL(linear_grad_input_hopper_##columns##_##leaves, GRAD_INPUT, leaves, columns, 2, slots,     \
-         kept, room)                                                                               \
-  WEIGHT_##weight(linear_grad_weight_hopper_##columns##_##leaves, leaves, columns, 2, slots, kept, \
-                  room)
+#define LARGE(leaves, columns, slots, kept, room, cost, weight)                                \
+  KERNEL(linear_grad_input_hopper_##columns##_##leaves, GRAD_INPUT, leaves, columns, 2, slots, \
+         kept, room)                                                                           \
+  WEIGHT_##weight(linear_grad_weight_hopper_##columns##_##leaves, leaves, columns, 2, slots,   \
+                  kept, room)
 #define FEW(...)
 #include "gemm_hopper.def"

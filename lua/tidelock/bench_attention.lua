@@ -59,9 +59,9 @@ local function open(case, repeats)
     core.tensor("f32", { rows, h }), random { rows, h, w }, core.tensor("bf16", { rows, h, w }),
     core.tensor("bf16", { rows, g, w }), core.tensor("bf16", { rows, g, w }) }
   local q, k, v, cus, o, lse, grad, dq, dk, dv = table.unpack(all)
-  local attrs = { window = 0, kv_block = 128, split = 8192, q_block = 0, scale = scale }
-  local back = { window = 0, kv_block = 128, split = 8192, q_block = 0, scale = scale,
-    head_leaves = 1, dk_scale = scale }
+  local attrs = { window = 0, kv_block = 128, split = 8192, scale = scale }
+  local back = { window = 0, kv_block = 128, split = 8192, scale = scale, head_leaves = 1,
+    dk_scale = scale }
   local options = { device = "cuda", repeats = repeats }
   local function time(pass)
     local ms = core.call("attention", { q, k, v, cus }, { o, lse }, attrs, options)

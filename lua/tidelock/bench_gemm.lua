@@ -61,7 +61,7 @@ local function operands(product)
     outputs[1] = core.tensor("f32", { layer.widths[1], layer.depth })
     local length = math.min(rows, 2048)
     return inputs, outputs, { first = 0, samples = rows // length, length = length,
-      stride = length, mode = product.mode }
+      stride = length, mode = product.mode, leaves = product.leaves }
   end
   local parts, ranges = #layer.widths, {}
   for i, width in ipairs(layer.widths) do

@@ -117,8 +117,9 @@ static tl_op check_op(lua_State *L, int arg) {
 }
 
 static void check_options(lua_State *L, int arg) {
-  static const char *const names[] = {"step",    "seed",   "sample_base", "scalars", "threads",
-                                      "scratch", "device", "repeats",     NULL};
+  static const char *const names[] = {"step",      "seed",         "sample_base", "scalars",
+                                      "threads",   "scratch",      "device",      "repeats",
+                                      "gemm_rows", "gemm_columns", "attention_rows", NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -174,6 +175,10 @@ static int core_call(lua_State *L) {
     const int64_t repeats = option_int(L, 5, "repeats");
     float ms = 0;
     luaL_argcheck(L, repeats >= 0 && repeats <= INT32_MAX, 5, "repeats is not a count");
+    tl_cuda_set_blocks(bind_cuda(L, 0),
+                       &(tl_cuda_blocks){(int32_t)option_int(L, 5, "gemm_rows"),
+                                         (int32_t)option_int(L, 5, "gemm_columns"),
+                                         (int32_t)option_int(L, 5, "attention_rows")});
     bind_check(L, tl_call_on_gpu(bind_cuda(L, 0), op, &call, (int32_t)repeats, &ms));
     if (repeats == 0) return 0;
     lua_pushnumber(L, ms);

@@ -36,7 +36,8 @@ end
 
 local defaults = {
   heads = 4, kv_heads = 2, width = 32, value_width = false, window = 0, kv_block = 64,
-  split = 8192, leaves = 1, unused = 0, exponent = 0, out = false, stored = false, q_block = 0,
+  split = 8192, leaves = 1, unused = 0, exponent = 0, out = false, stored = false,
+  rows_of_tile = false,
 }
 
 local function complete(fields, dtype, seed)
@@ -69,12 +70,12 @@ local function make_forward(c)
     poison(c.stored, { c.rows, c.heads, c.value_width }), poison("f32", { c.rows, c.heads }),
   }
   return { q, k, v, cu }, outputs,
-    { window = c.window, kv_block = c.kv_block, split = c.split, q_block = c.q_block,
-      scale = c.scale }
+    { window = c.window, kv_block = c.kv_block, split = c.split, scale = c.scale },
+    { attention_rows = c.rows_of_tile or 0 }
 end
 
 local function make_backward(c)
-  local inputs, outputs, attrs = make_forward(c)
+  local inputs, outputs, attrs, options = make_forward(c)
   core.call("attention", inputs, outputs, attrs)
   local q, k, v, cu = table.unpack(inputs)
   local grad = tensor(c.dtype, { c.rows, c.heads, c.value_width }, 0, c.used)
@@ -83,7 +84,7 @@ local function make_backward(c)
     poison(c.out, { c.rows, c.kv_heads, c.value_width }),
   }
   attrs.head_leaves, attrs.dk_scale = c.leaves, c.dk_scale
-  return { q, k, v, outputs[1], outputs[2], grad, cu }, gradients, attrs
+  return { q, k, v, outputs[1], outputs[2], grad, cu }, gradients, attrs, options
 end
 
 local ragged = { 1, 0, 2, 17, 63, 64, 65, 0, 0, 127, 128, 129, 130, 300 }
@@ -194,7 +195,7 @@ for _, fields in ipairs(hopper) do
   for _, q in ipairs { 128, 64, 0 } do
     local one = {}
     for name, value in pairs(fields) do one[name] = value end
-    one[1], one.q_block = ("%s, q %d"):format(fields[1], q), q
+    one[1], one.rows_of_tile = ("%s, q %d"):format(fields[1], q), q
     bf16_only[one] = true
     cases[#cases + 1] = one
   end

@@ -95,12 +95,12 @@ local function grad_input(c)
   end)
 end
 
---- c: dtype, features, width, first, samples, length, stride, mode, kind, label
+--- c: dtype, features, width, first, samples, length, stride, mode, leaves, kind, label
 local function grad_weight(c)
   local first, stride = c.first or 0, c.stride or c.length
   local rows = first + (c.samples > 0 and (c.samples - 1) * stride + c.length or 0) + 1
-  local name = ("%s, %d x %d, from row %d: %d pieces of %d every %d, mode %d %s"):format(c.dtype,
-    c.features, c.width, first, c.samples, c.length, stride, c.mode, c.label or c.kind or "")
+  local name = ("%s, %d x %d, from row %d: %d pieces of %d every %d, mode %d, leaves %d %s"):format(
+    c.dtype, c.features, c.width, first, c.samples, c.length, stride, c.mode, c.leaves or 1, c.label or c.kind or "")
   add("linear_grad_weight", name, function()
     local inputs = { tensor(c.dtype, { rows, c.features }, c.kind),
       tensor(c.dtype, { rows, c.width }, c.kind) }
@@ -108,7 +108,8 @@ local function grad_weight(c)
     local out = c.mode == 0 and poison("f32", shape) or tensor("f32", shape,
       c.kind == "zeros" and "zeros")
     return inputs, { out },
-      { first = first, samples = c.samples, length = c.length, stride = stride, mode = c.mode }
+      { first = first, samples = c.samples, length = c.length, stride = stride, mode = c.mode,
+        leaves = c.leaves or 1 }
   end)
 end
 
@@ -230,6 +231,17 @@ for mode = 0, 2 do
       grad_weight { dtype = "bf16", features = features, width = width, first = 3 * (i % 2),
         samples = samples, length = length, stride = length + i % 3, mode = mode,
         kind = i % 2 == 0 and "wide" or "zeros", label = "boxes" }
+    end
+  end
+end
+for _, dtype in ipairs { "f32", "bf16" } do
+  for _, mode in ipairs { 0, 2 } do
+    for _, leaves in ipairs { 2, 4, 8, 16 } do
+      for i, s in ipairs { { 72, 264, 20 }, { 33, 65, 16 }, { 264, 136, 70 }, { 128, 128, 64 } } do
+        grad_weight { dtype = dtype, features = s[1], width = s[2], first = i, samples = leaves *
+          (1 + i % 2), length = s[3], stride = s[3] + i % 3, mode = mode, leaves = leaves,
+          kind = i % 2 == 0 and "wide" or nil, label = "leaves of pieces" }
+      end
     end
   end
 end

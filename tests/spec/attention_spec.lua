@@ -44,8 +44,7 @@ local function forward(case, inputs, options)
     options.clear)
   local lse = poisoned("f32", { case.rows, case.heads }, options.clear)
   core.call("attention", { inputs.q, inputs.k, inputs.v, inputs.cu }, { o, lse },
-    { window = case.window, kv_block = case.kv_block, split = case.split,
-      q_block = case.q_block or 0, scale = case.scale },
+    { window = case.window, kv_block = case.kv_block, split = case.split, scale = case.scale },
     { threads = options.threads or 1 })
   return { o = o, lse = lse }
 end
@@ -59,8 +58,7 @@ local function backward(case, inputs, out, options)
   core.call("attention_grad",
     { inputs.q, inputs.k, inputs.v, out.o, out.lse, inputs.grad, inputs.cu }, { dq, dk, dv },
     { window = case.window, kv_block = case.kv_block, split = case.split,
-      head_leaves = case.leaves, q_block = case.q_block or 0, scale = case.scale,
-      dk_scale = case.dk_scale },
+      head_leaves = case.leaves, scale = case.scale, dk_scale = case.dk_scale },
     { threads = options.threads or 1 })
   return { dq = dq, dk = dk, dv = dv }
 end
@@ -311,7 +309,7 @@ describe("levels of the processor", function()
         local q, k, v, grad = make(4, 1), make(2, 2), make(2, 3), make(4, 4)
         local cu = core.tensor("i32", { 4 }, { 0, 50, 50, 75 })
         local o, lse = make(4, 5), core.tensor("f32", { 75, 4 })
-        local numbers = { window = 0, kv_block = 16, split = 32, q_block = 0, scale = 0.5 }
+        local numbers = { window = 0, kv_block = 16, split = 32, scale = 0.5 }
         core.call("attention", { q, k, v, cu }, { o, lse }, numbers)
         local dq, dk, dv = make(4, 6), make(2, 7), make(2, 8)
         numbers.head_leaves, numbers.dk_scale = 2, 0.5
@@ -411,8 +409,6 @@ describe("attention refuses", function()
     assert.matches("kv_block is 2048; .* up to 1024", message { cu = { 0, 4 }, kv_block = 2048 })
     assert.matches("split is 40; it is a multiple of kv_block 16", message { cu = { 0, 4 },
       split = 40 })
-    assert.matches("q_block is 96; kernels have tiles of 64 query rows %(mma.sync%) and 128 "
-      .. "%(wgmma%); 0: the launcher chooses", message { cu = { 0, 4 }, q_block = 96 })
     assert.matches("window is %-1", message { cu = { 0, 4 }, window = -1 })
     assert.matches("scale is 0; it is a positive number", message { cu = { 0, 4 }, scale = 0.0 })
     assert.matches("head_leaves is 4; .* divides the 2 query heads", message { cu = { 0, 4 },

@@ -79,7 +79,7 @@ describe("H12, empty sequences", function()
     for i = 1, 4 do x[i] = support.filled("f32", { rows, heads, c }, i) end
     local o = support.poison("f32", { rows, heads, c })
     local lse = support.poison("f32", { rows, heads })
-    local attrs = { window = 0, kv_block = 128, split = 8192, q_block = 0, scale = 0.1 }
+    local attrs = { window = 0, kv_block = 128, split = 8192, scale = 0.1 }
     core.call("attention", { x[1], x[2], x[3], cu }, { o, lse }, attrs)
     local grads = {}
     for i = 1, 3 do grads[i] = support.poison("f32", { rows, heads, c }) end
@@ -121,7 +121,7 @@ describe("H13, nothing at all", function()
     local cu = core.tensor("i32", { 1 }, { 0 })
     local o, lse = empty(2, 64), empty(2)
     core.call("attention", { empty(2, 64), empty(2, 64), empty(2, 64), cu }, { o, lse },
-      { window = 0, kv_block = 128, split = 8192, q_block = 0, scale = 1 })
+      { window = 0, kv_block = 128, split = 8192, scale = 1 })
     assert.same({ 0, 2, 64 }, o:shape())
   end)
 
@@ -139,7 +139,7 @@ describe("H14, bad cu_seqlens", function()
     local cu = core.tensor(dtype or "i32", { #borders }, borders)
     local o, lse = core.tensor("f32", { 10, 1, 64 }), core.tensor("f32", { 10, 1 })
     return message(core.call, "attention", { x, x, x, cu }, { o, lse },
-      { window = 0, kv_block = 128, split = 8192, q_block = 0, scale = 1 })
+      { window = 0, kv_block = 128, split = 8192, scale = 1 })
   end
   local function tail(...) return { ..., 10, 10, 10, 10, 10, 10, 10, 10, 10 } end
 

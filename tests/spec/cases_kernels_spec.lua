@@ -53,7 +53,7 @@ describe("H22, the flag is set, the order is not", function()
     cu = core.tensor("i32", { rows + 1 }, cu)
     local o = support.poison(dtype, { rows, heads, 32 })
     local lse = support.poison("f32", { rows, heads })
-    local attrs = { window = 0, kv_block = 16, split = 64, q_block = 0, scale = 0.2 }
+    local attrs = { window = 0, kv_block = 16, split = 64, scale = 0.2 }
     core.call("attention", { q, k, v, cu }, { o, lse }, attrs, { threads = threads })
     attrs.dk_scale, attrs.head_leaves = 0.2, 2
     local dq = support.poison(dtype, { rows, heads, 32 })

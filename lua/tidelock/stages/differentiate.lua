@@ -194,7 +194,6 @@ function rule.attention(d, node, dys)
   d:add("attention_grad", { q, k, v, o, lse, dys[1], cu }, { dq, dk, dv }, {
     window = attrs.window, kv_block = attrs.kv_block, split = attrs.split, head_leaves =
       node.head_leaves,
-    q_block = attrs.q_block,
     scale = attrs.scale, dk_scale = shared and 1 or attrs.scale,
   }, { shape_of = node })
   if shared then

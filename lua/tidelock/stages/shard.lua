@@ -305,7 +305,6 @@ function rule.attention(s, node, inputs)
   local attrs = {
     window = node.attrs.window, kv_block = blocks.kv or (c <= 128 and 128 or 64), split =
       blocks.split,
-    q_block = blocks.q or 0,
     scale = node.attrs.scale or 1 / math.sqrt(c),
   }
   s:add(node, "attention", { inputs[1], inputs[2], inputs[3], s:get(s.plan.graph.cu) },
