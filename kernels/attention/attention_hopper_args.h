@@ -28,12 +28,12 @@
 #include "attention_args.h"
 
 enum {
-  TL_ATTENTION_TILE = 128,         /* own rows */
-  TL_ATTENTION_PLAIN_ROWS = 64,    /* of the plain bf16 kernels */
-  TL_ATTENTION_WORK = 64,          /* rows of the stream: the unit of work in the list */
+  TL_ATTENTION_TILE = 128,      /* own rows */
+  TL_ATTENTION_PLAIN_ROWS = 64, /* of the plain bf16 kernels */
+  TL_ATTENTION_WORK = 64,       /* rows of the stream: the unit of work in the list */
   TL_ATTENTION_WGMMA_THREADS = 384,
   TL_ATTENTION_PLAN_THREADS = 1024,
-  TL_ATTENTION_PLAN_BINS = 4096    /* tiles with more work than this stand in any order */
+  TL_ATTENTION_PLAN_BINS = 4096 /* tiles with more work than this stand in any order */
 };
 
 /* Stands before the tiles. */
@@ -80,6 +80,6 @@ typedef struct tl_attention_plan_args {
   (2 * (width) * (2 * TL_ATTENTION_TILE + (block) * ((keys) + (values))) + 512 + 1024)
 /* The same; lse and delta of each row of a slot, which only the key kernel keeps there. */
 #define TL_ATTENTION_GRAD_SHARED(width, step, slots) \
-  (4 * (width) * (TL_ATTENTION_TILE + (step) * (slots)) + (slots) * 8 * (step) + 512 + 1024)
+  (4 * (width) * (TL_ATTENTION_TILE + (step) * (slots)) + (slots)*8 * (step) + 512 + 1024)
 
 #endif

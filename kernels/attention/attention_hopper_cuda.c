@@ -20,15 +20,21 @@ typedef struct variant {
 
 #define ROW(w, b, keys, values) \
   {"attention_wgmma_" #w "_" #b, w, b, b, TL_ATTENTION_WGMMA_SHARED(w, b, keys, values)},
-static const variant forward[] = {TL_ATTENTION_WGMMA(ROW){NULL, 0, 0, 0, 0}};
+static const variant forward[] = {
+    TL_ATTENTION_WGMMA(ROW){NULL, 0, 0, 0, 0}
+};
 #undef ROW
 #define ROW(w, step, slots) \
   {"attention_grad_query_wgmma_" #w, w, 0, step, TL_ATTENTION_GRAD_SHARED(w, step, slots)},
-static const variant query[] = {TL_ATTENTION_GRAD_QUERY_WGMMA(ROW){NULL, 0, 0, 0, 0}};
+static const variant query[] = {
+    TL_ATTENTION_GRAD_QUERY_WGMMA(ROW){NULL, 0, 0, 0, 0}
+};
 #undef ROW
 #define ROW(w, step, slots) \
   {"attention_grad_key_wgmma_" #w, w, 0, step, TL_ATTENTION_GRAD_SHARED(w, step, slots)},
-static const variant key[] = {TL_ATTENTION_GRAD_KEY_WGMMA(ROW){NULL, 0, 0, 0, 0}};
+static const variant key[] = {
+    TL_ATTENTION_GRAD_KEY_WGMMA(ROW){NULL, 0, 0, 0, 0}
+};
 #undef ROW
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -52,8 +58,8 @@ static int64_t tiles_max(const tl_attention_sizes *z) {
 }
 
 static int64_t plan_bytes(const tl_attention_sizes *z) {
-  const int64_t bytes = (int64_t)sizeof(tl_attention_plan) +
-                        tiles_max(z) * (int64_t)sizeof(tl_attention_listed);
+  const int64_t bytes =
+      (int64_t)sizeof(tl_attention_plan) + tiles_max(z) * (int64_t)sizeof(tl_attention_listed);
   return (bytes + 255) / 256 * 256;
 }
 
@@ -126,8 +132,8 @@ static tl_status map_of(const tl_call *call, const tl_view *view, int32_t rows, 
       .dtype = view->dtype,
       .dims = 3,
       .size = {width, heads, view->shape[0]},
-      .stride = {1, width, heads * width},
-      .box = {64, 1, rows},
+      .stride = {1,     width, heads * width },
+      .box = {64,    1,     rows          },
   };
   return tl_tensor_map_make(call->cuda, name, &box, out);
 }
@@ -162,21 +168,17 @@ static void clear_output(const tl_attention_output *out, int32_t at, tl_attentio
 
 /* One block makes the list, the others write rows of no segment. */
 static tl_status launch_plan(const tl_call *call, const tl_attention_plan_args *plan) {
-  const tl_cuda_grid grid = {
-      .blocks = {plan->out[0] == NULL ? 1 : 65},
-        .threads = {TL_ATTENTION_PLAN_THREADS      }
-  };
+  const tl_cuda_grid grid = {.blocks = {plan->out[0] == NULL ? 1 : 65},
+                             .threads = {TL_ATTENTION_PLAN_THREADS}};
   return tl_cuda_launch(call->cuda, "attention_plan", &grid, plan);
 }
 
 static tl_status launch(const tl_call *call, const variant *v, int64_t blocks,
                         tl_attention_hopper_args *args) {
   TL_TRY(make_maps(call, v, args));
-  const tl_cuda_grid grid = {
-      .blocks = {(uint32_t)least(blocks, processors(call))},
-        .threads = {TL_ATTENTION_WGMMA_THREADS               },
-        .shared = v->shared
-  };
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)least(blocks, processors(call))},
+                             .threads = {TL_ATTENTION_WGMMA_THREADS},
+                             .shared = v->shared};
   return tl_cuda_launch(call->cuda, v->name, &grid, args);
 }
 
@@ -195,8 +197,8 @@ static tl_status launch_key(const tl_call *call, const tl_attention_sizes *z,
                             tl_attention_hopper_args *args, int is_first) {
   const variant *v = find(key, z, 0);
   const int64_t each = args->g.leaves_log * 2 * TL_ATTENTION_TILE * v->width;
-  const int64_t room = (float *)((char *)tl_cuda_scratch(call->cuda) + TL_CUDA_SCRATCH_BYTES) -
-                       args->kept;
+  const int64_t room =
+      (float *)((char *)tl_cuda_scratch(call->cuda) + TL_CUDA_SCRATCH_BYTES) - args->kept;
   int64_t blocks = tiles_max(z) * (args->g.head_count / args->g.group);
   tl_attention_plan_args plan = plan_args(&args->g, args->plan);
   plan.by_key = 1;

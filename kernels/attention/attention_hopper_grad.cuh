@@ -25,7 +25,8 @@ struct Places {
     BORDER = OWN_EMPTY + 8,  // the end of a segment has arrived
     FULL = BORDER + 8,
     EMPTY = FULL + 8 * slots,
-    ITEM = BARRIERS + 256
+    ITEM = BARRIERS + 256,
+    LIST = ITEM + 16
   };
 
   static __device__ __forceinline__ void make_barriers(uint32_t base) {
@@ -37,6 +38,7 @@ struct Places {
         barrier_make(base + FULL + 8 * i, 1);
         barrier_make(base + EMPTY + 8 * i, READERS);
       }
+      Feed::make_barriers(base + LIST);
       barriers_made();
       fence_async();
     }
@@ -64,7 +66,9 @@ struct Places {
       load_rows<width, OWN_ROWS, step>(base, first, base + OWN_FULL, row, item.head);
       load_rows<width, OWN_ROWS, step>(base + OWN, second, base + OWN_FULL, row, item.head);
     }
-    __device__ __forceinline__ uint32_t slot() const { return base + STREAM + ring.slot * 2 * PART; }
+    __device__ __forceinline__ uint32_t slot() const {
+      return base + STREAM + ring.slot * 2 * PART;
+    }
 
     // Rows from `at` of the segment on. Those past its end become zeros, in the second matrix only
     // where `both` is set: what stands there may not be a number. `beside` adds to the slot.
@@ -115,7 +119,9 @@ struct Places {
       before = -1;
       return load_item(base + ITEM);
     }
-    __device__ __forceinline__ uint32_t slot() const { return base + STREAM + ring.slot * 2 * PART; }
+    __device__ __forceinline__ uint32_t slot() const {
+      return base + STREAM + ring.slot * 2 * PART;
+    }
     __device__ __forceinline__ void wait() const {
       barrier_wait(base + FULL + 8 * ring.slot, ring.parity);
     }

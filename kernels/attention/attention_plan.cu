@@ -71,7 +71,10 @@ GPU void list_tiles(const tl_attention_plan_args &g) {
   for_tiles(g, [&](int start, int length, int offset, int work) {
     tiles[atomicAdd(&places[bin_of(work)], 1)] = {start, length, offset, work};
   });
-  if (threadIdx.x == 0) *g.plan = {total, 0, {0, 0}};
+  if (threadIdx.x == 0)
+    *g.plan = {
+        total, 0, {0, 0}
+    };
 }
 
 GPU void clear_unused(const tl_attention_plan_args &g) {

@@ -67,6 +67,12 @@ describe("bench", function()
     assert.equal("Lua", last[1])
   end)
 
+  it("says why attention on a GPU is not measured", function()
+    local gpus, why = core.cuda_count()
+    if gpus > 0 then return pending "there is a GPU" end
+    assert.is_true(run("attention"):find("not measured: " .. why, 1, true) ~= nil)
+  end)
+
   it("says why there is no peer", function()
     local pipe = io.popen("TIDELOCK_PYTHON=./no-such-python " .. support.program
       .. " bench matmul --size 64 --rounds 1 2>/dev/null")
