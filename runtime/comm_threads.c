@@ -19,13 +19,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cores.h"
 #include "mailbox.h"
 #include "memory.h"
 
 enum {
   WHOLE_BYTES = 16 << 10, /* an all_reduce up to here is folded by everybody */
   CHUNK_BYTES = 64 << 10, /* of work for one task of a team */
-  SPIN_NS = 20000,
   NAME_BYTES = 16
 };
 
@@ -53,7 +53,7 @@ typedef struct channel {
 
 struct tl_threads {
   tl_world *world;
-  int32_t spin;
+  int32_t look_on; /* before sleeping */
   group *groups;
   channel *channels;
 };
@@ -75,8 +75,8 @@ static int32_t late_rank(const group *g, uint32_t generation) {
   return g->ranks[i];
 }
 
-static void spin(const thread_comm *c, uint32_t generation) {
-  const int64_t until = tl_now_ns() + SPIN_NS;
+static void look_on(const thread_comm *c, uint32_t generation) {
+  const int64_t until = tl_now_ns() + TL_LOOK_ON_NS;
   while (atomic_load(&c->group->generation) == generation && tl_now_ns() < until) continue;
 }
 
@@ -91,9 +91,9 @@ static tl_status barrier(tl_comm *comm) {
     g->arrived = 0;
     atomic_store(&g->generation, generation + 1);
     pthread_cond_broadcast(&g->gate.open);
-  } else if (c->threads->spin) {
+  } else if (c->threads->look_on) {
     pthread_mutex_unlock(&g->gate.mutex);
-    spin(c, generation);
+    look_on(c, generation);
     pthread_mutex_lock(&g->gate.mutex);
   }
   while (atomic_load(&g->generation) == generation && !tl_world_aborted(c->world)) {
@@ -286,10 +286,10 @@ static const tl_comm_kind thread_kind = {
     .close = comm_close,
 };
 
-tl_status tl_threads_open(tl_world *world, int32_t spin, tl_threads **out) {
+tl_status tl_threads_open(tl_world *world, int32_t look_on, tl_threads **out) {
   tl_threads *t = calloc(1, sizeof *t);
   if (t == NULL) return tl_fail(TL_MEMORY, "no room for the thread transport");
-  t->world = world, t->spin = spin;
+  t->world = world, t->look_on = look_on;
   *out = t;
   return TL_OK;
 }

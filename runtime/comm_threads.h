@@ -7,8 +7,8 @@
 
 typedef struct tl_threads tl_threads;
 
-/* `spin` 1: a rank waits about 20 us awake before it sleeps; only when every rank has a core. */
-tl_status tl_threads_open(tl_world *world, int32_t spin, tl_threads **out);
+/* `look_on` 1: a rank that waits for a group looks on for a moment before it sleeps (cores.h). */
+tl_status tl_threads_open(tl_world *world, int32_t look_on, tl_threads **out);
 /* After its comms are closed and before its world is. */
 void tl_threads_close(tl_threads *threads);
 

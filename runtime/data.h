@@ -67,9 +67,10 @@ typedef struct tl_data_files {
   int32_t part_count;
 } tl_data_files;
 
-/* Maps the files and finds their documents, reading them once. Fails, with the file, when one is
-** missing, empty, or not a whole number of tokens; and, with the numbers, when all documents
-** together are shorter than one sample. */
+/* Maps the files, finds their documents and their largest id, reading them once. Fails, with the
+** file, when one is missing, empty, or not a whole number of tokens; and, with the numbers, when
+** all documents together are shorter than one sample. An id that is not below vocab is no failure
+** here: tl_data_look tells of it, and whoever knows where vocab was written says so. */
 tl_status tl_data_open_files(const tl_data_files *files, const tl_data_options *options,
                              tl_data **out);
 
@@ -86,7 +87,8 @@ typedef struct tl_data_sample {
 } tl_data_sample;
 
 /* Samples in the written order, again and again. Everything is copied. Fails when a sample is not
-** `length` tokens long or its cu_seqlens do not rise from 0 to length. */
+** `length` tokens long, has a token or target that is no id, or cu_seqlens that do not rise from 0
+** to length. */
 tl_status tl_data_open_given(const tl_data_sample *samples, int64_t count,
                              const tl_data_options *options, tl_data **out);
 
@@ -94,8 +96,9 @@ void tl_data_close(tl_data *data); /* NULL is allowed */
 
 /* Samples sample_first .. sample_first + samples - 1 of the global batch of `step`.
 ** tokens, targets (T), cu (T + 1), T = samples * length; unused entries of cu repeat T. Fails when
-** a token that is read is not an id: the message names file, position, id and vocab. Outputs are
-** then arbitrary. */
+** a token that is read is not an id (of a file that was changed after it was opened, or whose
+** largest id nobody looked at): the message names file, position, id and vocab. Outputs are then
+** arbitrary. */
 tl_status tl_data_micro(const tl_data *data, int64_t step, int64_t samples_global,
                         int64_t sample_first, int32_t samples, int32_t length, int32_t *tokens,
                         int32_t *targets, int32_t *cu);
@@ -108,9 +111,17 @@ tl_status tl_data_targets(const tl_data *data, int64_t step, int64_t samples_glo
 ** file names nor length, seed and vocab are in it. */
 uint64_t tl_data_fingerprint(const tl_data *data);
 
-/* For the header of a run. Of a mixture, sums over its sources; its epoch has no end (0). */
+/* The largest id of the documents that take part, and the first token that is not below vocab. */
+typedef struct tl_data_beyond {
+  int64_t token_max;             /* -1: nobody looked */
+  int64_t file, position, token; /* file: -1 when every token is an id; else its place in paths */
+} tl_data_beyond;
+
+/* For the header of a run. Of a mixture, sums over its sources; its epoch has no end (0), and what
+** is beyond is known of its sources only. */
 typedef struct tl_data_about {
   int64_t files, documents, tokens, bytes, samples_per_epoch;
+  tl_data_beyond beyond;
 } tl_data_about;
 
 tl_data_about tl_data_look(const tl_data *data);

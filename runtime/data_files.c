@@ -22,6 +22,7 @@ typedef struct source {
   tl_mapping *map;     /* (files) */
   int64_t *file_first; /* (files + 1) */
   int64_t *start, *place;
+  tl_data_beyond beyond;
 } source;
 
 /* Documents while they are found, in file order. */
@@ -90,6 +91,51 @@ static int64_t document_end(const void *data, int32_t width, int64_t first, int6
   return end;
 }
 
+/* The largest id of a document, while it is hashed. */
+typedef struct largest {
+  const char *bytes;
+  int32_t width;
+  uint32_t id;
+} largest;
+
+enum { CHUNK = 1 << 16 }; /* bytes; a whole number of tokens, and they stay in a core's cache */
+
+/* No branch inside: these become vectors. */
+static void find_largest(void *context, int64_t first, int64_t count) {
+  largest *l = context;
+  const void *at = l->bytes + first;
+  const int64_t tokens = count / l->width;
+  uint32_t id = l->id;
+  if (l->width == 1)
+    for (int64_t i = 0; i < tokens; i++) {
+      const uint32_t token = ((const uint8_t *)at)[i];
+      id = token > id ? token : id;
+    }
+  else if (l->width == 2)
+    for (int64_t i = 0; i < tokens; i++) {
+      const uint32_t token = ((const uint16_t *)at)[i];
+      id = token > id ? token : id;
+    }
+  else
+    for (int64_t i = 0; i < tokens; i++) {
+      const uint32_t token = ((const uint32_t *)at)[i];
+      id = token > id ? token : id;
+    }
+  l->id = id;
+}
+
+/* Notes the largest id of a document that takes part, and the first token that is no id. */
+static void note_largest(source *s, int64_t file, int64_t first, int64_t end, int64_t id) {
+  if (id > s->beyond.token_max) s->beyond.token_max = id;
+  if (id < s->data.vocab || s->beyond.file >= 0) return;
+  const void *data = s->map[file].data;
+  int64_t i = first;
+  while (i + 1 < end && token_at(data, s->width, i) < s->data.vocab) i++;
+  s->beyond.file = file;
+  s->beyond.position = i;
+  s->beyond.token = token_at(data, s->width, i);
+}
+
 /* Does a document with this content pass all splits? */
 static int takes_part(const tl_data_files *files, uint64_t hash) {
   for (int32_t depth = 0; depth < files->part_count; depth++) {
@@ -107,8 +153,11 @@ static tl_status find_documents(source *s, const tl_data_files *files, documents
     const int64_t tokens = s->map[f].bytes / s->width;
     for (int64_t first = 0; first < tokens;) {
       const int64_t end = document_end(bytes, s->width, first, tokens, files->eos);
-      const uint64_t hash = tl_hash_bytes(bytes + first * s->width, (end - first) * s->width);
+      largest l = {.bytes = bytes + first * s->width, .width = s->width};
+      const uint64_t hash =
+          tl_hash_chunks(l.bytes, (end - first) * s->width, CHUNK, find_largest, &l);
       if (takes_part(files, hash)) {
+        note_largest(s, f, first, end, l.id);
         TL_TRY(documents_add(list, s->file_first[f] + first, end - first));
         s->data.fingerprint = tl_mix64(s->data.fingerprint + hash);
       }
@@ -232,7 +281,8 @@ static tl_data_about files_look(const tl_data *data) {
                          .documents = s->documents,
                          .tokens = tokens,
                          .bytes = tokens * s->width,
-                         .samples_per_epoch = s->samples};
+                         .samples_per_epoch = s->samples,
+                         .beyond = s->beyond};
 }
 
 static void files_close(tl_data *data) {
@@ -255,7 +305,9 @@ tl_status tl_data_open_files(const tl_data_files *files, const tl_data_options *
   void *block;
   TL_TRY(tl_memory_alloc(TL_MEMORY_DATA, (int64_t)sizeof(source), &block));
   source *s = block;
-  *s = (source){.width = files->width};
+  *s = (source){
+      .width = files->width, .beyond = {.file = -1, .token_max = -1}
+  };
   documents list = {0};
   tl_status status;
   TL_TRY_GOTO(status, tl_data_begin(&s->data, &files_kind, options), done);
@@ -264,10 +316,12 @@ tl_status tl_data_open_files(const tl_data_files *files, const tl_data_options *
   TL_TRY_GOTO(status, build_stream(s, &list), done);
   s->samples = s->start[s->documents] / options->length;
   if (s->samples == 0) {
+    const long long documents = s->documents, tokens = s->start[s->documents];
     status = tl_fail(TL_DATA,
-                     "%s%s: %lld documents with %lld tokens are less than one sample of %d tokens",
-                     s->data.site, kind_name(s), (long long)s->documents,
-                     (long long)s->start[s->documents], options->length);
+                     "%s%s: %lld token%s in %lld document%s are less than one sample of %d tokens; "
+                     "more text, or a smaller batch.length",
+                     s->data.site, kind_name(s), tokens, tokens == 1 ? "" : "s", documents,
+                     documents == 1 ? "" : "s", options->length);
     goto done;
   }
   *out = &s->data, s = NULL;

@@ -22,18 +22,8 @@ static tl_status given_sample(const tl_data *data, int64_t g, tl_data_row *row) 
   const given *s = (const given *)data;
   const int64_t i = g % s->samples;
   const int32_t *tokens = s->tokens + i * data->length, *targets = s->targets + i * data->length;
-  for (int32_t t = 0; t < data->length; t++) {
-    if (tokens[t] < 0 || tokens[t] >= data->vocab)
-      return tl_fail(TL_DATA,
-                     "%sdata.given: sample %lld: token %d at position %d, but vocab is %lld",
-                     data->site, (long long)i, tokens[t], t, (long long)data->vocab);
-    if (targets[t] < -1 || targets[t] >= data->vocab)
-      return tl_fail(TL_DATA,
-                     "%sdata.given: sample %lld: target %d at position %d, but vocab is %lld",
-                     data->site, (long long)i, targets[t], t, (long long)data->vocab);
-    row->tokens[t] = tokens[t];
-    row->targets[t] = targets[t];
-  }
+  memcpy(row->tokens, tokens, (size_t)data->length * sizeof *tokens);
+  memcpy(row->targets, targets, (size_t)data->length * sizeof *targets);
   for (int64_t e = s->first[i]; e < s->first[i + 1]; e++) tl_data_row_close(row, s->ends[e]);
   return TL_OK;
 }
@@ -48,10 +38,13 @@ static int64_t given_targets(const tl_data *data, int64_t g) {
 
 static tl_data_about given_look(const tl_data *data) {
   const given *s = (const given *)data;
-  return (tl_data_about){.documents = s->first[s->samples],
-                         .tokens = s->samples * data->length,
-                         .bytes = s->samples * data->length * (int64_t)sizeof(int32_t),
-                         .samples_per_epoch = s->samples};
+  return (tl_data_about){
+      .documents = s->first[s->samples],
+      .tokens = s->samples * data->length,
+      .bytes = s->samples * data->length * (int64_t)sizeof(int32_t),
+      .samples_per_epoch = s->samples,
+      .beyond = {.file = -1, .token_max = -1}
+  };
 }
 
 static void given_close(tl_data *data) {
@@ -87,6 +80,16 @@ static tl_status check_cu(const tl_data *data, int64_t i, const tl_data_sample *
   return TL_OK;
 }
 
+/* `what` is "token" or "target"; ids are least .. vocab - 1. */
+static tl_status check_ids(const tl_data *data, int64_t i, const char *what, const int32_t *ids,
+                           int32_t least) {
+  for (int32_t t = 0; t < data->length; t++)
+    if (ids[t] < least || ids[t] >= data->vocab)
+      return tl_fail(TL_DATA, "%sdata.given: sample %lld: %s %d at position %d, but vocab is %lld",
+                     data->site, (long long)i, what, ids[t], t, (long long)data->vocab);
+  return TL_OK;
+}
+
 static tl_status check_sample(const tl_data *data, int64_t i, const tl_data_sample *sample) {
   if (sample->token_count != data->length)
     return tl_fail(TL_DATA, "%sdata.given: sample %lld has %lld tokens, batch.length is %d",
@@ -94,6 +97,8 @@ static tl_status check_sample(const tl_data *data, int64_t i, const tl_data_samp
   if (sample->targets != NULL && sample->target_count != data->length)
     return tl_fail(TL_DATA, "%sdata.given: sample %lld has %lld targets for %d tokens", data->site,
                    (long long)i, (long long)sample->target_count, data->length);
+  TL_TRY(check_ids(data, i, "token", sample->tokens, 0));
+  if (sample->targets != NULL) TL_TRY(check_ids(data, i, "target", sample->targets, -1));
   return sample->cu != NULL ? check_cu(data, i, sample) : TL_OK;
 }
 

@@ -38,7 +38,9 @@ static int64_t mix_targets(const tl_data *data, int64_t g) {
 
 static tl_data_about mix_look(const tl_data *data) {
   const mix *m = (const mix *)data;
-  tl_data_about sum = {0};
+  tl_data_about sum = {
+      .beyond = {.file = -1, .token_max = -1}
+  };
   for (int32_t i = 0; i < m->count; i++) {
     const tl_data_about one = tl_data_look(m->source[i]);
     sum.files += one.files;

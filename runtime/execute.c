@@ -187,13 +187,24 @@ static tl_status run_instruction(const tl_executor *e, int32_t index, const tl_r
   return run->check ? check_outputs(e, index) : TL_OK;
 }
 
+/* What is wrong with data begins with the line that made the data, as the instruction's place does:
+** once is enough. Of a mixture it is the line of a source, and stays. */
+static const char *without_site(const tl_executor *e, int32_t index, const char *text) {
+  const int32_t site = e->program->instructions[index].site;
+  if (site < 0) return text;
+  const size_t length = strlen(e->program->texts[site]);
+  const int same = strncmp(text, e->program->texts[site], length) == 0;
+  return same && strncmp(text + length, ": ", 2) == 0 ? text + length + 2 : text;
+}
+
 tl_status tl_execute_locate(const tl_executor *e, int32_t index, const tl_step *step,
                             tl_status status) {
   char text[TL_ERROR_BYTES], place[256];
   snprintf(text, sizeof text, "%s", tl_last_error());
   tl_program_describe(e->program, index, place, sizeof place);
   return tl_fail(status, "rank %d of %d: step %lld, micro-batch %d, %s: %s", e->rank, e->ranks,
-                 (long long)step->step + 1, e->program->instructions[index].micro, place, text);
+                 (long long)step->step + 1, e->program->instructions[index].micro, place,
+                 without_site(e, index, text));
 }
 
 tl_status tl_execute(tl_executor *e, const tl_run *run) {

@@ -7,20 +7,24 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sha2.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+static tl_status io_failure_of(const char *path, const char *act, int reason) {
+  return tl_fail(TL_IO, "%s: cannot %s: %s", path, act, strerror(reason));
+}
+
 static tl_status io_failure(const char *path, const char *act) {
-  return tl_fail(TL_IO, "%s: cannot %s: %s", path, act, strerror(errno));
+  return io_failure_of(path, act, errno);
 }
 
 /* ---- names ---- */
@@ -139,7 +143,8 @@ tl_status tl_file_mkdirs(const char *path) {
     const char end = *at;
     if (end != '/' && end != '\0') continue;
     *at = '\0';
-    if (mkdir(copy, 0777) != 0 && !tl_file_is_directory(copy)) status = io_failure(copy, "make it");
+    const int reason = mkdir(copy, 0777) != 0 ? errno : 0; /* the next call has an errno, too */
+    if (reason != 0 && !tl_file_is_directory(copy)) status = io_failure_of(copy, "make it", reason);
     *at = end;
     if (end == '\0') break;
   }
@@ -252,7 +257,7 @@ tl_status tl_writer_open(const char *path, tl_writer *out) {
   }
   writer.file = fopen(writer.temporary, "wbe");
   if (writer.file == NULL) {
-    const tl_status status = io_failure(writer.temporary, "create it");
+    const tl_status status = io_failure(path, "create it");
     free(writer.path);
     free(writer.temporary);
     return status;
@@ -263,7 +268,7 @@ tl_status tl_writer_open(const char *path, tl_writer *out) {
 
 tl_status tl_writer_write(tl_writer *writer, const void *data, int64_t bytes) {
   if (bytes > 0 && fwrite(data, 1, (size_t)bytes, writer->file) != (size_t)bytes)
-    return io_failure(writer->temporary, "write it");
+    return io_failure(writer->path, "write it");
   return TL_OK;
 }
 
@@ -293,7 +298,7 @@ void tl_writer_abandon(tl_writer *writer) {
 tl_status tl_writer_commit(tl_writer *writer) {
   tl_status status = TL_OK;
   if (fflush(writer->file) != 0 || fsync(fileno(writer->file)) != 0)
-    status = io_failure(writer->temporary, "write it");
+    status = io_failure(writer->path, "write it");
   if (status == TL_OK && rename(writer->temporary, writer->path) != 0)
     status = io_failure(writer->path, "replace it");
   if (status == TL_OK) {
@@ -304,14 +309,32 @@ tl_status tl_writer_commit(tl_writer *writer) {
   return status;
 }
 
-/* ---- machine ---- */
-
-int32_t tl_machine_cpus(void) {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  const long online = sysconf(_SC_NPROCESSORS_ONLN);
-  return online > 0 ? (int32_t)online : 1;
+tl_status tl_file_rename(const char *from, const char *to) {
+  TL_TRY(sync_folder_of(from));
+  if (rename(from, to) != 0) return io_failure(to, "replace it");
+  return sync_folder_of(to);
 }
+
+/* ---- locks ---- */
+
+tl_status tl_file_lock(const char *folder, int32_t *out) {
+  const int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return io_failure(folder, "open it");
+  if (flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    close(file);
+    *out = -1;
+    return TL_OK;
+  }
+  *out = file;
+  return TL_OK;
+}
+
+void tl_file_unlock(int32_t *lock) {
+  if (*lock >= 0) close(*lock);
+  *lock = -1;
+}
+
+/* ---- machine ---- */
 
 int32_t tl_machine_columns(void) {
   struct winsize size;

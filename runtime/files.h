@@ -44,6 +44,9 @@ tl_status tl_file_list(const char *path, tl_names *out);
 /* Paths that match a shell pattern; none is not a failure. Release *out. */
 tl_status tl_file_glob(const char *pattern, tl_names *out);
 
+/* Renames a file or a folder within one file system and makes the rename last. */
+tl_status tl_file_rename(const char *from, const char *to);
+
 /* A read-only view of a whole file that needs no memory of its own: pages come and go. An empty
 ** file has data == NULL. Where it shrinks while it is mapped, the first touch of a page that is
 ** gone ends the process with 1 and the name of the file. */
@@ -66,7 +69,11 @@ tl_status tl_writer_write(tl_writer *writer, const void *data, int64_t bytes);
 tl_status tl_writer_commit(tl_writer *writer); /* closes the writer, also on failure */
 void tl_writer_abandon(tl_writer *writer);     /* removes what was written; twice is fine */
 
-int32_t tl_machine_cpus(void);         /* that this process may run on, at least 1 */
+/* Claims a folder for this process, until tl_file_unlock or its end, however it ends. *out is -1
+** when somebody else has it. Where the file system knows no locks, everybody gets it. */
+tl_status tl_file_lock(const char *folder, int32_t *out);
+void tl_file_unlock(int32_t *lock); /* twice is fine */
+
 int32_t tl_machine_columns(void);      /* of the terminal at stderr; 0 when there is none */
 double tl_machine_seconds(void);       /* monotonic, from an arbitrary start */
 void tl_machine_sleep(double seconds); /* at least this long, also when signals arrive */

@@ -6,6 +6,18 @@
 
 uint64_t tl_hash_bytes(const void *data, int64_t bytes) { return XXH64(data, (size_t)bytes, 0); }
 
+uint64_t tl_hash_chunks(const void *data, int64_t bytes, int64_t chunk, tl_hash_visit visit,
+                        void *context) {
+  XXH64_state_t state;
+  XXH64_reset(&state, 0);
+  for (int64_t first = 0; first < bytes; first += chunk) {
+    const int64_t count = bytes - first < chunk ? bytes - first : chunk;
+    visit(context, first, count);
+    XXH64_update(&state, (const char *)data + first, (size_t)count);
+  }
+  return XXH64_digest(&state);
+}
+
 uint64_t tl_hash_shard(uint64_t name, const tl_view *shard, const tl_hash_place *place) {
   const int64_t cols = tl_view_row(shard), size = tl_dtype_bytes(shard->dtype);
   const char *element = shard->data;

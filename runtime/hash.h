@@ -23,6 +23,12 @@
 /* XXH64 with seed 0 (Collet; the published algorithm, from libxxhash). */
 uint64_t tl_hash_bytes(const void *data, int64_t bytes);
 
+/* The same hash, `chunk` bytes at a time: visit(context, first, count) sees bytes first .. first +
+** count - 1 just before they are hashed, so that memory that is mapped from a file is read once. */
+typedef void (*tl_hash_visit)(void *context, int64_t first, int64_t count);
+uint64_t tl_hash_chunks(const void *data, int64_t bytes, int64_t chunk, tl_hash_visit visit,
+                        void *context);
+
 /* mix64(mix64(name + (index + 1) * the golden ratio) xor bits): the n-th output of splitmix64
 ** started at the name's hash keys the element. */
 static inline uint64_t tl_hash_element(uint64_t name, uint64_t index, uint64_t bits) {

@@ -4,17 +4,35 @@
 #include <signal.h>
 #include <stddef.h>
 
-static volatile sig_atomic_t flag;
+static const struct {
+  int number;
+  const char *name;
+} caught[] = {
+    {SIGINT,  "SIGINT" },
+    {SIGTERM, "SIGTERM"},
+    {SIGHUP,  "SIGHUP" },
+};
+enum { CAUGHT = sizeof caught / sizeof caught[0] };
+
+static volatile sig_atomic_t flag; /* the number of the signal */
 
 static void on_signal(int number) {
-  flag = 1;
-  signal(number, SIG_DFL);
+  flag = number;
+  for (int i = 0; i < CAUGHT; i++) signal(caught[i].number, SIG_DFL); /* the next one ends it */
 }
 
-void tl_interrupt_install(void) {
-  struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, NULL);
+void tl_interrupt_catch(void) {
+  for (int i = 0; i < CAUGHT; i++) {
+    struct sigaction action;
+    if (sigaction(caught[i].number, NULL, &action) != 0 || action.sa_handler == SIG_IGN) continue;
+    action = (struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(caught[i].number, &action, NULL);
+  }
 }
 
-int32_t tl_interrupted(void) { return flag != 0; }
+const char *tl_interrupted(void) {
+  for (int i = 0; i < CAUGHT; i++)
+    if (flag == caught[i].number) return caught[i].name;
+  return NULL;
+}

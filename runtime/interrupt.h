@@ -1,16 +1,15 @@
-/* interrupt.h - Ctrl-C, as a flag that loops ask for between steps.
+/* interrupt.h - Ctrl-C and its kin, as a flag that loops ask for between steps.
 **
-** The first SIGINT sets the flag, so that a run can end at a step and save; a second one ends the
-** process at once, as if nothing had been installed.
+** The first SIGINT, SIGTERM or SIGHUP sets the flag, so that a run can end at a step and save; a
+** second one ends the process at once, as if nothing had been installed. A signal that the process
+** was started to ignore (nohup, a job in the background of a script) stays ignored.
 */
 #ifndef TL_INTERRUPT_H
 #define TL_INTERRUPT_H
 
-#include <stdint.h>
-
-/* Takes over SIGINT; called once by the program, never by the loadable module. */
-void tl_interrupt_install(void);
-/* 1 after a SIGINT. */
-int32_t tl_interrupted(void);
+/* Takes over the three signals; for commands that ask for the flag. Twice is fine. */
+void tl_interrupt_catch(void);
+/* "SIGINT", "SIGTERM" or "SIGHUP" after such a signal, else NULL. */
+const char *tl_interrupted(void);
 
 #endif

@@ -10,13 +10,14 @@
 ** TIDELOCK_TRACEBACK is set.
 */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "bind/bind.h"
-#include "interrupt.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -138,7 +139,23 @@ static int run_repl(lua_State *L) {
   return 0;
 }
 
+/* A descriptor that is not open would be given to the next file, and messages would land in it. */
+static void open_standard_files(void) {
+  for (int file = 0; file <= 2; file++)
+    while (fcntl(file, F_GETFD) < 0 && open("/dev/null", O_RDWR) >= 0) continue;
+}
+
+/* The exit status, once everything has been written: what nobody got is a failure. */
+static int end_output(int status) {
+  errno = 0;
+  if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+  fprintf(stderr, "tidelock: cannot write to standard output%s%s\n", errno != 0 ? ": " : "",
+          errno != 0 ? strerror(errno) : "");
+  return status == 0 ? 1 : status;
+}
+
 int main(int argc, char **argv) {
+  open_standard_files();
   char root[PATH_BYTES], cli[PATH_BYTES + 32];
   lua_State *L = luaL_newstate();
   if (L == NULL) {
@@ -148,11 +165,10 @@ int main(int argc, char **argv) {
   luaL_openlibs(L);
   find_lua(root);
   set_path(L, root);
-  tl_interrupt_install();
   int status;
-  if (argc > 1 && strcmp(argv[1], "repl") == 0) {
+  if (argc == 2 && strcmp(argv[1], "repl") == 0) {
     status = run_repl(L);
-  } else if (argc > 2 && strcmp(argv[1], "lua") == 0) {
+  } else if (argc > 2 && strcmp(argv[1], "lua") == 0 && argv[2][0] != '-') {
     set_arguments(L, argc, argv, 2);
     status = run_file(L, argv[2], argc, argv, 3);
   } else {
@@ -161,5 +177,5 @@ int main(int argc, char **argv) {
     status = run_file(L, cli, argc, argv, 1);
   }
   lua_close(L);
-  return status;
+  return end_output(status);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "comm_threads.h"
+#include "cores.h"
 #include "execute_cuda.h"
 #include "limit.h"
 #include "memory.h"
@@ -32,6 +33,7 @@ struct tl_ranks {
   tl_fault *faults;
   tl_limit limit;
   int32_t count, poison;
+  tl_placement placement;
   pthread_mutex_t mutex; /* guards what follows */
   pthread_cond_t begin, end;
   int64_t turn;    /* runs begun */
@@ -183,6 +185,8 @@ static tl_status start_threads(tl_ranks *ranks) {
     if (pthread_create(&ranks->list[i].thread, NULL, rank_main, &ranks->list[i]) != 0)
       TL_TRY_GOTO(status, tl_fail(TL_MEMORY, "the thread of rank %d cannot be started", i), done);
     ranks->list[i].started = 1;
+    tl_cores_name(ranks->list[i].thread, "rank", i);
+    if (ranks->placement.pinned) TL_TRY_GOTO(status, tl_cores_pin(ranks->list[i].thread, i), done);
   }
   pthread_mutex_lock(&ranks->mutex);
   while (ranks->running > 0) pthread_cond_wait(&ranks->end, &ranks->mutex);
@@ -201,8 +205,11 @@ static tl_status open_all(tl_ranks *ranks, const tl_ranks_options *o, const tl_c
     memcpy(ranks->faults, o->faults, (size_t)o->fault_count * sizeof *ranks->faults);
   }
   TL_TRY(tl_world_open(o->count, describe, ranks, &ranks->world));
-  TL_TRY(tl_threads_open(ranks->world, o->count <= o->cores, &ranks->transport));
-  TL_TRY(tl_pool_open(helpers, 0, &ranks->pool));
+  TL_TRY(tl_cores_place(o->count + helpers, &ranks->placement));
+  if (o->gpu_first >= 0) ranks->placement.pinned = 0; /* it only queues, near its GPU at best */
+  const tl_placement *p = &ranks->placement;
+  TL_TRY(tl_threads_open(ranks->world, p->look_on, &ranks->transport));
+  TL_TRY(tl_pool_open(helpers, p->pinned ? o->count : -1, p->look_on, &ranks->pool));
   for (int32_t i = 0; i < o->count; i++) {
     TL_TRY(check_feeds(o, i));
     TL_TRY(open_rank(ranks, o, i));

@@ -9,24 +9,19 @@
 ** worker meets the same rows, which are in its core's cache. The team's own thread works too, then
 ** takes its loop off the list and waits until the helpers that joined have left.
 **
-** A step is many short loops, a few microseconds apart, and waking a thread takes longer than that.
-** So who waits looks on for SPIN_NS first, if there is a core for every worker, and then sleeps.
+** Who waits looks on for a moment before it sleeps, where the pool was opened so (cores.h).
 */
-#define _GNU_SOURCE
 #include "team.h"
 
 #include <assert.h>
 #include <fenv.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "cores.h"
 #include "memory.h"
-
-enum { SPIN_NS = 20000 };
 
 /* Tasks next .. end - 1 of a loop; next may run past end. One cache line each. */
 typedef struct share {
@@ -57,7 +52,7 @@ struct tl_pool {
   pthread_cond_t offered;
   loop *loops;
   _Atomic uint32_t offers; /* loops offered so far */
-  int32_t spin;            /* whether to look on before sleeping */
+  int32_t look_on;         /* before sleeping */
   int32_t sleeping;        /* helpers that wait on `offered` */
   int32_t closing;
   int32_t helper_count; /* threads that run */
@@ -118,14 +113,14 @@ static int64_t now_ns(void) {
 
 /* Looks on until there is a loop after number `seen`. */
 static void await_offer(tl_pool *pool, uint32_t seen) {
-  if (!pool->spin) return;
-  const int64_t until = now_ns() + SPIN_NS;
+  if (!pool->look_on) return;
+  const int64_t until = now_ns() + TL_LOOK_ON_NS;
   while (atomic_load(&pool->offers) == seen && now_ns() < until) continue;
 }
 
 static void await_helpers(const tl_pool *pool, const loop *l) {
-  if (!pool->spin) return;
-  const int64_t until = now_ns() + SPIN_NS;
+  if (!pool->look_on) return;
+  const int64_t until = now_ns() + TL_LOOK_ON_NS;
   while (atomic_load(&l->helpers) > 0 && now_ns() < until) continue;
 }
 
@@ -159,21 +154,7 @@ static void *helper_main(void *argument) {
   return NULL;
 }
 
-/* Core `index` of those this process may use. */
-static tl_status pin_thread(pthread_t thread, int32_t index) {
-  cpu_set_t allowed, one;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-    return tl_fail(TL_ARGUMENT, "the cores of this process cannot be read");
-  int32_t skip = index % CPU_COUNT(&allowed), core = 0;
-  while (!CPU_ISSET(core, &allowed) || skip-- > 0) core++;
-  CPU_ZERO(&one);
-  CPU_SET(core, &one);
-  if (pthread_setaffinity_np(thread, sizeof one, &one) != 0)
-    return tl_fail(TL_ARGUMENT, "a thread cannot be pinned to core %d", core);
-  return TL_OK;
-}
-
-static tl_status start_helper(tl_pool *pool, int32_t pin) {
+static tl_status start_helper(tl_pool *pool, int32_t place) {
   helper *h = &pool->helpers[pool->helper_count];
   *h = (helper){.pool = pool, .worker = pool->helper_count + 1};
   TL_TRY(tl_memory_alloc(TL_MEMORY_SCRATCH, TL_SCRATCH_BYTES, &h->scratch));
@@ -182,18 +163,19 @@ static tl_status start_helper(tl_pool *pool, int32_t pin) {
     return tl_fail(TL_MEMORY, "helper thread %d cannot be started", h->worker);
   }
   pool->helper_count++;
-  return pin ? pin_thread(h->thread, h->worker) : TL_OK;
+  tl_cores_name(h->thread, "helper", h->worker);
+  return place < 0 ? TL_OK : tl_cores_pin(h->thread, place + h->worker - 1);
 }
 
-tl_status tl_pool_open(int32_t helpers, int32_t pin, tl_pool **out) {
+tl_status tl_pool_open(int32_t helpers, int32_t place, int32_t look_on, tl_pool **out) {
   if (helpers < 0) return tl_fail(TL_ARGUMENT, "a pool of %d helpers", helpers);
   tl_pool *pool = calloc(1, sizeof *pool + (size_t)helpers * sizeof pool->helpers[0]);
   if (pool == NULL) return tl_fail(TL_MEMORY, "no room for a pool of %d helpers", helpers);
   pthread_mutex_init(&pool->mutex, NULL);
   pthread_cond_init(&pool->offered, NULL);
-  pool->spin = helpers < sysconf(_SC_NPROCESSORS_ONLN);
+  pool->look_on = look_on;
   tl_status status = TL_OK;
-  for (int32_t i = 0; i < helpers; i++) TL_TRY_GOTO(status, start_helper(pool, pin), done);
+  for (int32_t i = 0; i < helpers; i++) TL_TRY_GOTO(status, start_helper(pool, place), done);
   *out = pool, pool = NULL;
 done:
   tl_pool_close(pool);

@@ -5,7 +5,7 @@
 **
 ** Work is a counted loop of independent tasks. Which worker runs which task is free, so a task
 ** must write only its own outputs: then no bit depends on the number of threads.
-** Waits block; before that they look on for 20 microseconds, if there is a core for every worker.
+** Waits block; before that they look on for a moment where the pool is told to (cores.h).
 */
 #ifndef TL_TEAM_H
 #define TL_TEAM_H
@@ -20,8 +20,9 @@ enum { TL_SCRATCH_BYTES = 4 << 20 }; /* of each worker, 64-byte aligned */
 typedef struct tl_pool tl_pool;
 typedef struct tl_team tl_team;
 
-/* `helpers` threads beside the ranks' own, pinned one to a core when `pin` is set. */
-tl_status tl_pool_open(int32_t helpers, int32_t pin, tl_pool **out);
+/* `helpers` threads beside the ranks' own, pinned to the places from `place` on (cores.h), or
+** -1: they run where the system puts them. Waits look on before they sleep when `look_on` is 1. */
+tl_status tl_pool_open(int32_t helpers, int32_t place, int32_t look_on, tl_pool **out);
 void tl_pool_close(tl_pool *pool);
 
 /* A team for one rank thread, opened on that thread: it sets the thread's rounding to nearest even

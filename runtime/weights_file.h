@@ -45,6 +45,12 @@ void tl_weights_close(tl_weights *weights); /* NULL is allowed */
 int64_t tl_weights_count(const tl_weights *weights);
 /* Entries in the order of their data, 0 <= index < count. */
 const tl_weights_entry *tl_weights_at(const tl_weights *weights, int64_t index);
+/* Numbers in a tensor of a file. */
+static inline int64_t tl_weights_elements(const tl_weights_entry *entry) {
+  int64_t count = 1;
+  for (int32_t i = 0; i < entry->dims; i++) count *= entry->shape[i];
+  return count;
+}
 /* NULL when there is no such name. */
 const tl_weights_entry *tl_weights_find(const tl_weights *weights, const char *name);
 
@@ -52,12 +58,16 @@ const tl_weights_entry *tl_weights_find(const tl_weights *weights, const char *n
 int tl_weights_metadata(const tl_weights *weights, int64_t index, const char **key,
                         const char **value);
 
-/* A tensor to be written: parts of one dtype, joined along `dim`, equal in all other dims. */
+/* A tensor to be written. Either parts of one dtype, joined along `dim`, equal in all other dims;
+** or a tensor of an open file, whose data is read while it is written, a piece at a time, so that
+** it needs no memory: a model may be larger than the machine. */
 typedef struct tl_weights_source {
   const char *name; /* UTF-8 */
   const tl_view *parts;
-  int32_t part_count; /* at least 1 */
+  int32_t part_count; /* at least 1, or 0 with an entry */
   int32_t dim;
+  const tl_weights_entry *entry; /* of a file that stays open; NULL with parts */
+  const char *dtype_name;        /* what an entry is rounded to ("BF16"); NULL: as it is */
 } tl_weights_source;
 
 typedef struct tl_weights_text {

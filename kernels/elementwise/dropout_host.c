@@ -51,12 +51,9 @@ static void drop_row(const void *context, int64_t row) {
 }
 
 tl_status tl_host_dropout(const tl_call *call) {
-  const char *op = "dropout";
-  const int64_t *ints = call->ints, count = tl_view_count(&call->in[0]);
+  const int64_t *ints = call->ints;
   const float rate = call->floats[0];
-  if (!(rate >= 0.0f && rate < 1.0f)) {
-    return tl_fail(TL_ARGUMENT, "%s: rate is %g, must be at least 0 and below 1", op, (double)rate);
-  }
+  TL_TRY(tl_dropout_check(call));
   const dropout d = {.x = &call->in[0],
                      .y = &call->out[0],
                      .key = tl_random_key_of(call->step->seed, (uint64_t)ints[0]),
@@ -70,11 +67,6 @@ tl_status tl_host_dropout(const tl_call *call) {
                      .features = ints[6],
                      .rate = rate,
                      .factor = 1.0f / (1.0f - rate)};
-  TL_TRY(tl_expect(op, "x", d.x, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect(op, "y", d.y, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect_range(op, "tokens", d.tokens, 1, d.length));
-  TL_TRY(tl_expect_range(op, "token_first", d.token_first, 0, d.length - d.tokens));
-  TL_TRY(tl_expect_range(op, "feature_first", d.feature_first, 0, d.features - d.width));
   tl_each_row(call->team, d.x->shape[0], d.width, drop_row, &d);
   return TL_OK;
 }

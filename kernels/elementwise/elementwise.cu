@@ -141,7 +141,7 @@ TL_KERNEL binary_elements(const __grid_constant__ tl_elements_args o) {
   tl_store(o.out, at, n, a);
 }
 
-/* --- scale, cast, fill ------------------------------------------------------------------------ */
+/* --- scale, scale_step, cast, fill ------------------------------------------------------------ */
 
 TL_KERNEL scale_elements(const __grid_constant__ tl_elements_args o) {
   const int64_t at = tl_thread() * TL_P;
@@ -151,6 +151,18 @@ TL_KERNEL scale_elements(const __grid_constant__ tl_elements_args o) {
   tl_load_piece(o.a, at, n, x);
 #pragma unroll
   for (int i = 0; i < TL_P; i++) x[i] = x[i] * o.number;
+  tl_store(o.out, at, n, x);
+}
+
+TL_KERNEL scale_step_elements(const __grid_constant__ tl_elements_args o) {
+  const int64_t at = tl_thread() * TL_P;
+  const int n = tl_piece_length(o.count, at);
+  float x[TL_P];
+  if (n <= 0) return;
+  const float number = o.step->scalars[o.kind];
+  tl_load_piece(o.a, at, n, x);
+#pragma unroll
+  for (int i = 0; i < TL_P; i++) x[i] = x[i] * number;
   tl_store(o.out, at, n, x);
 }
 

@@ -15,6 +15,7 @@
 **                              1   b is a row (d), the same for every row of a (T, d)
 **                              2   b is a column (T), one number for each row of a (T, d)
 ** scale            y = round(x * factor)
+** scale_step       y = round(x * scalars[scalar])      a number that was planned for the step
 ** cast             y = round(x)
 ** fill             y = round(value)
 **
@@ -66,12 +67,27 @@ tl_status tl_host_unary(const tl_call *call);
 tl_status tl_host_unary_grad(const tl_call *call);
 tl_status tl_host_binary(const tl_call *call);
 tl_status tl_host_scale(const tl_call *call);
+tl_status tl_host_scale_step(const tl_call *call);
 tl_status tl_host_dropout(const tl_call *call);
 tl_status tl_host_cast(const tl_call *call);
 tl_status tl_host_fill(const tl_call *call);
 tl_status tl_host_rope(const tl_call *call);
 tl_status tl_host_rope_table(const tl_call *call);
-/* What the host twin and the launcher refuse: shapes and numbers of rope_table. */
+
+/* What host twin and launcher refuse (elementwise_check.c). Segments are numbers in memory, which
+** the host alone looks at. */
+tl_status tl_swiglu_check(const tl_call *call);
+tl_status tl_swiglu_grad_check(const tl_call *call);
+tl_status tl_unary_check(const tl_call *call);
+tl_status tl_unary_grad_check(const tl_call *call);
+tl_status tl_binary_check(const tl_call *call);
+tl_status tl_scale_check(const tl_call *call);
+/* `scalar_count`: numbers that a step has. */
+tl_status tl_scale_step_check(const tl_call *call, int32_t scalar_count);
+tl_status tl_dropout_check(const tl_call *call);
+tl_status tl_cast_check(const tl_call *call);
+tl_status tl_fill_check(const tl_call *call);
+tl_status tl_rope_check(const tl_call *call);
 tl_status tl_rope_table_check(const tl_call *call);
 
 #endif

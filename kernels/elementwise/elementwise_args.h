@@ -9,7 +9,8 @@ typedef struct tl_elements_args {
   tl_array a, b, c, out, out2; /* those that the operator has, in the order of ops.def */
   int64_t count, width;        /* elements; of a row, where rows matter */
   int32_t kind, broadcast;
-  float number; /* factor or value */
+  float number; /* factor or value; of scale_step: scalar `kind` of the step */
+  const struct tl_device_step *step;
 } tl_elements_args;
 
 typedef struct tl_dropout_args {

@@ -66,27 +66,21 @@ static void swiglu_grad(const void *context, int64_t first, int64_t n) {
 }
 
 tl_status tl_host_swiglu(const tl_call *call) {
+  TL_TRY(tl_swiglu_check(call));
   const operands o = {.a = &call->in[0], .b = &call->in[1], .out = &call->out[0]};
   const int64_t count = tl_view_count(o.a);
-  TL_TRY(tl_expect("swiglu", "gate", o.a, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("swiglu", "up", o.b, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("swiglu", "y", o.out, TL_KIND_FLOAT, count));
   tl_each_span(call->team, count, swiglu, &o);
   return TL_OK;
 }
 
 tl_status tl_host_swiglu_grad(const tl_call *call) {
+  TL_TRY(tl_swiglu_grad_check(call));
   const operands o = {.a = &call->in[0],
                       .b = &call->in[1],
                       .c = &call->in[2],
                       .out = &call->out[0],
                       .out2 = &call->out[1]};
   const int64_t count = tl_view_count(o.a);
-  TL_TRY(tl_expect("swiglu_grad", "dy", o.a, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("swiglu_grad", "gate", o.b, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("swiglu_grad", "up", o.c, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("swiglu_grad", "dgate", o.out, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("swiglu_grad", "dup", o.out2, TL_KIND_FLOAT, count));
   tl_each_span(call->team, count, swiglu_grad, &o);
   return TL_OK;
 }
@@ -132,8 +126,6 @@ static const unary_kind unary_kinds[] = {
 #undef UNARY
 };
 
-enum { UNARY_KINDS = sizeof unary_kinds / sizeof unary_kinds[0] };
-
 static void unary(const void *context, int64_t first, int64_t n) {
   const operands *o = context;
   const unary_kind *kind = &unary_kinds[o->kind];
@@ -159,23 +151,18 @@ static void unary_grad(const void *context, int64_t first, int64_t n) {
 }
 
 tl_status tl_host_unary(const tl_call *call) {
+  TL_TRY(tl_unary_check(call));
   const int64_t count = tl_view_count(&call->in[0]);
-  TL_TRY(tl_expect_range("unary", "kind", call->ints[0], 0, UNARY_KINDS - 1));
   const operands o = {.a = &call->in[0], .out = &call->out[0], .kind = (int32_t)call->ints[0]};
-  TL_TRY(tl_expect("unary", "x", o.a, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("unary", "y", o.out, TL_KIND_FLOAT, count));
   tl_each_span(call->team, count, unary, &o);
   return TL_OK;
 }
 
 tl_status tl_host_unary_grad(const tl_call *call) {
+  TL_TRY(tl_unary_grad_check(call));
   const int64_t count = tl_view_count(&call->in[1]);
-  TL_TRY(tl_expect_range("unary_grad", "kind", call->ints[0], 0, UNARY_KINDS - 1));
   const operands o = {
       .a = &call->in[0], .b = &call->in[1], .out = &call->out[0], .kind = (int32_t)call->ints[0]};
-  TL_TRY(tl_expect("unary_grad", "dy", o.a, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("unary_grad", "x", o.b, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("unary_grad", "dx", o.out, TL_KIND_FLOAT, count));
   tl_each_span(call->team, count, unary_grad, &o);
   return TL_OK;
 }
@@ -232,28 +219,20 @@ static void binary(const void *context, int64_t first, int64_t n) {
 }
 
 tl_status tl_host_binary(const tl_call *call) {
+  TL_TRY(tl_binary_check(call));
   const tl_view *a = &call->in[0];
-  const int64_t count = tl_view_count(a), rows = a->shape[0];
-  const int64_t broadcast = call->ints[1];
-  TL_TRY(tl_expect_range("binary", "kind", call->ints[0], 0, 3));
-  TL_TRY(tl_expect_range("binary", "broadcast", broadcast, 0, 2));
+  const int64_t count = tl_view_count(a), broadcast = call->ints[1];
   const operands o = {.a = a,
                       .b = &call->in[1],
                       .out = &call->out[0],
                       .width = tl_view_row(a),
                       .kind = (int32_t)call->ints[0],
                       .broadcast = (int32_t)broadcast};
-  TL_TRY(tl_expect("binary", "a", o.a, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("binary", "b", o.b, TL_KIND_FLOAT,
-                   broadcast == 0   ? count
-                   : broadcast == 1 ? o.width
-                                    : rows));
-  TL_TRY(tl_expect("binary", "y", o.out, TL_KIND_FLOAT, count));
   tl_each_span(call->team, count, binary, &o);
   return TL_OK;
 }
 
-/* --- scale, cast, fill ------------------------------------------------------------------------ */
+/* --- scale, scale_step, cast, fill ------------------------------------------------------------ */
 
 TL_INLINE void scale_span_body(const float *x, float factor, float *y, int64_t n) {
   TL_LANES
@@ -287,27 +266,34 @@ static void fill(const void *context, int64_t first, int64_t n) {
 }
 
 tl_status tl_host_scale(const tl_call *call) {
+  TL_TRY(tl_scale_check(call));
   const operands o = {.a = &call->in[0], .out = &call->out[0], .number = call->floats[0]};
   const int64_t count = tl_view_count(o.a);
-  TL_TRY(tl_expect("scale", "x", o.a, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("scale", "y", o.out, TL_KIND_FLOAT, count));
+  tl_each_span(call->team, count, scale, &o);
+  return TL_OK;
+}
+
+tl_status tl_host_scale_step(const tl_call *call) {
+  const int64_t count = tl_view_count(&call->in[0]), scalar = call->ints[0];
+  TL_TRY(tl_scale_step_check(call, call->step->scalar_count));
+  const operands o = {
+      .a = &call->in[0], .out = &call->out[0], .number = call->step->scalars[scalar]};
   tl_each_span(call->team, count, scale, &o);
   return TL_OK;
 }
 
 tl_status tl_host_cast(const tl_call *call) {
+  TL_TRY(tl_cast_check(call));
   const operands o = {.a = &call->in[0], .out = &call->out[0]};
   const int64_t count = tl_view_count(o.a);
-  TL_TRY(tl_expect("cast", "x", o.a, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("cast", "y", o.out, TL_KIND_FLOAT, count));
   tl_each_span(call->team, count, cast, &o);
   return TL_OK;
 }
 
 tl_status tl_host_fill(const tl_call *call) {
+  TL_TRY(tl_fill_check(call));
   const operands o = {.out = &call->out[0], .number = call->floats[0]};
   const int64_t count = tl_view_count(o.out);
-  TL_TRY(tl_expect("fill", "y", o.out, TL_KIND_FLOAT, count));
   tl_each_span(call->team, count, fill, &o);
   return TL_OK;
 }

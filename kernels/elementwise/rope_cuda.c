@@ -1,4 +1,4 @@
-/* rope_cuda.c - checks the operands of rope and rope_table and queues their kernels. */
+/* rope_cuda.c - queues the kernels of rope and rope_table. */
 #include "../launch_cuda.h"
 #include "elementwise.h"
 #include "elementwise_args.h"
@@ -7,18 +7,8 @@ enum { ROPE_THREADS = 128 };
 
 tl_status tl_cuda_rope(const tl_call *call) {
   const tl_view *x = &call->in[0], *cu = &call->in[1], *table = &call->in[2];
-  const int64_t count = tl_view_count(x);
-  TL_TRY(tl_expect("rope", "x", x, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("rope", "y", &call->out[0], TL_KIND_FLOAT, count));
-  if (table->dims != 3 || table->shape[2] != 2) {
-    return tl_fail(TL_SHAPE, "rope: table must have the shape (positions, pairs, 2)");
-  }
-  TL_TRY(tl_expect("rope", "table", table, TL_KIND_F32, tl_view_count(table)));
-  TL_TRY(tl_expect("rope", "cu_seqlens", cu, TL_KIND_I32, tl_view_count(cu)));
-  TL_TRY(tl_expect_range("rope", "entries of cu_seqlens", tl_view_count(cu), 1, INT32_MAX));
   const int64_t channels = x->shape[x->dims - 1];
-  TL_TRY(tl_expect_range("rope", "channels", channels, 1, TL_SPAN));
-  TL_TRY(tl_expect_range("rope", "rotated channels", 2 * table->shape[1], 0, channels));
+  TL_TRY(tl_rope_check(call));
   const tl_rope_args r = {.x = tl_array_of(x),
                           .y = tl_array_of(&call->out[0]),
                           .table = tl_array_of(table),

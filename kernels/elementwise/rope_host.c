@@ -94,17 +94,10 @@ static void rope_task(void *context, int64_t index, int32_t worker) {
 
 tl_status tl_host_rope(const tl_call *call) {
   const tl_view *x = &call->in[0], *cu = &call->in[1], *table = &call->in[2];
-  const int64_t count = tl_view_count(x), rows = x->shape[0];
-  TL_TRY(tl_expect("rope", "x", x, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect("rope", "y", &call->out[0], TL_KIND_FLOAT, count));
-  if (table->dims != 3 || table->shape[2] != 2) {
-    return tl_fail(TL_SHAPE, "rope: table must have the shape (positions, pairs, 2)");
-  }
-  TL_TRY(tl_expect("rope", "table", table, TL_KIND_F32, tl_view_count(table)));
-  TL_TRY(tl_expect_segments("rope", cu, rows));
+  const int64_t rows = x->shape[0];
   const int64_t channels = x->shape[x->dims - 1], positions = table->shape[0];
-  TL_TRY(tl_expect_range("rope", "channels", channels, 1, TL_SPAN));
-  TL_TRY(tl_expect_range("rope", "rotated channels", 2 * table->shape[1], 0, channels));
+  TL_TRY(tl_rope_check(call));
+  TL_TRY(tl_expect_segments("rope", cu, rows));
   const int32_t *start = cu->data;
   for (int64_t i = 1; i < tl_view_count(cu); i++) {
     if (start[i] - start[i - 1] > positions) {
@@ -144,27 +137,6 @@ static void table_row(const void *context, int64_t position) {
     row[2 * i] = tl_cos(angle);
     row[2 * i + 1] = tl_sin(angle);
   }
-}
-
-tl_status tl_rope_table_check(const tl_call *call) {
-  const tl_view *out = &call->out[0];
-  const float base = call->floats[0];
-  if (out->dims != 3 || out->shape[2] != 2) {
-    return tl_fail(TL_SHAPE, "rope_table: table must have the shape (positions, pairs, 2)");
-  }
-  TL_TRY(tl_expect("rope_table", "table", out, TL_KIND_F32, tl_view_count(out)));
-  TL_TRY(tl_expect_range("rope_table", "kind", call->ints[0], 0, 1));
-  TL_TRY(tl_expect_range("rope_table", "positions", out->shape[0], 0, 1 << 21));
-  TL_TRY(tl_expect_range("rope_table", "pairs", out->shape[1], 0, TL_SPAN));
-  if (!(base >= 1.0f && base <= 0x1p+60f)) {
-    return tl_fail(TL_ARGUMENT, "rope_table: base is %g, must be 1 to 2^60", (double)base);
-  }
-  if (call->ints[0] == 1 && !(call->ints[1] > 0 && call->floats[1] >= 1.0f &&
-                              call->floats[2] > 0.0f && call->floats[3] > call->floats[2])) {
-    return tl_fail(TL_ARGUMENT,
-                   "rope_table: llama3 needs original > 0, factor >= 1, 0 < low < high");
-  }
-  return TL_OK;
 }
 
 tl_status tl_host_rope_table(const tl_call *call) {

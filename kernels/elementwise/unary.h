@@ -13,10 +13,11 @@
 **   6 exp      exp2(x * L)      h                      dy * h
 **   7 log      log2(x)          h * f32(ln 2)          dy / x
 **   8 neg                       -x                     -dy
+**   9 sign                      1, -1, else x          +0
 **
 ** L = f32(log2 e). gelu is the tanh form: a = A * (x + B * ((x * x) * x)), A = f32(sqrt(2/pi)),
 ** B = f32(0.044715), u = (1 - h * h) * (A * (1 + C * (x * x))), C = f32(0.134145).
-** relu(NaN) is NaN.
+** relu(NaN) and sign(NaN) are NaN; sign of a zero is that zero.
 */
 #ifndef TL_UNARY_H
 #define TL_UNARY_H
@@ -107,6 +108,18 @@ TL_MATH float tl_unary_neg_slope(float dy, float x, float h) {
   (void)x;
   (void)h;
   return -dy;
+}
+
+TL_MATH float tl_unary_sign_argument(float x) { return x; }
+TL_MATH float tl_unary_sign_value(float x, float h) {
+  (void)h;
+  return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;
+}
+TL_MATH float tl_unary_sign_slope(float dy, float x, float h) {
+  (void)dy;
+  (void)x;
+  (void)h;
+  return 0.0f;
 }
 
 #endif

@@ -25,8 +25,16 @@
 
 #include "../op.h"
 
+enum { TL_EMBEDDING_BLOCK_ROWS_MAX = TL_SCRATCH_BYTES / 16 }; /* of embedding_grad's mode 2 */
+
 tl_status tl_host_embedding(const tl_call *call);
 tl_status tl_host_embedding_grad(const tl_call *call);
 tl_status tl_host_position_ids(const tl_call *call);
+
+/* What host twin and launcher refuse (embedding_check.c). Segments are numbers in memory, which the
+** host alone looks at. */
+tl_status tl_embedding_check(const tl_call *call);
+tl_status tl_embedding_grad_check(const tl_call *call);
+tl_status tl_position_ids_check(const tl_call *call);
 
 #endif

@@ -1,17 +1,13 @@
-/* embedding_cuda.c - checks the operands of the embedding operators and queues their kernels. */
+/* embedding_cuda.c - queues the kernels of the embedding operators. */
 #include "embedding.h"
 
 #include "../launch_cuda.h"
 #include "embedding_args.h"
 
-enum { BLOCK_ROWS_MAX = TL_SCRATCH_BYTES / 16 }; /* of mode 2, as on the host */
-
 tl_status tl_cuda_embedding(const tl_call *call) {
+  TL_TRY(tl_embedding_check(call));
   const tl_view *ids = &call->in[0], *table = &call->in[1];
   const int64_t tokens = tl_view_count(ids), dim = tl_view_row(table);
-  TL_TRY(tl_expect("embedding", "ids", ids, TL_KIND_I32, tokens));
-  TL_TRY(tl_expect("embedding", "table", table, TL_KIND_FLOAT, table->shape[0] * dim));
-  TL_TRY(tl_expect("embedding", "y", &call->out[0], TL_KIND_FLOAT, tokens * dim));
   const tl_embedding_args k = {.table = tl_array_of(table),
                                .y = tl_array_of(&call->out[0]),
                                .ids = ids->data,
@@ -38,19 +34,12 @@ static tl_status launch_grad(tl_cuda *cuda, const tl_embedding_grad_args *k) {
 }
 
 tl_status tl_cuda_embedding_grad(const tl_call *call) {
-  const char *op = "embedding_grad";
+  TL_TRY(tl_embedding_grad_check(call));
   const tl_view *ids = &call->in[0], *dy = &call->in[1], *table = &call->out[0];
-  const int64_t tokens = tl_view_count(ids), dim = tl_view_row(table), vocab = table->shape[0];
+  const int64_t dim = tl_view_row(table), vocab = table->shape[0];
   const int64_t first = call->ints[1], count = call->ints[2] * call->ints[3];
   const int64_t mode = call->ints[4];
-  TL_TRY(tl_expect_range(op, "mode", mode, 0, 2));
-  TL_TRY(tl_expect(op, "ids", ids, TL_KIND_I32, tokens));
-  TL_TRY(tl_expect(op, "dy", dy, TL_KIND_FLOAT, tokens * dim));
-  TL_TRY(tl_expect(op, "dtable", table, TL_KIND_F32, vocab * dim));
-  TL_TRY(tl_expect_range(op, "first", first, 0, tokens));
-  TL_TRY(tl_expect_range(op, "samples * length", count, 0, tokens - first));
-  if (mode == 2) TL_TRY(tl_expect_range(op, "rows of one block", count, 0, BLOCK_ROWS_MAX));
-  TL_TRY(tl_expect_range(op, "ids and rows", vocab + count, 0,
+  TL_TRY(tl_expect_range("embedding_grad", "ids and rows", vocab + count, 0,
                          TL_CUDA_SCRATCH_BYTES / (int64_t)sizeof(int32_t)));
   int32_t *head = tl_cuda_scratch(call->cuda);
   const tl_embedding_grad_args k = {.dy = tl_array_of(dy),
@@ -68,11 +57,9 @@ tl_status tl_cuda_embedding_grad(const tl_call *call) {
 }
 
 tl_status tl_cuda_position_ids(const tl_call *call) {
+  TL_TRY(tl_position_ids_check(call));
   const tl_view *cu = &call->in[0], *ids = &call->out[0];
   const int64_t rows = tl_view_count(ids), entries = tl_view_count(cu);
-  TL_TRY(tl_expect("position_ids", "ids", ids, TL_KIND_I32, rows));
-  TL_TRY(tl_expect("position_ids", "cu_seqlens", cu, TL_KIND_I32, entries));
-  TL_TRY(tl_expect_range("position_ids", "entries of cu_seqlens", entries, 1, INT32_MAX));
   const tl_position_ids_args k = {
       .cu = cu->data, .ids = ids->data, .entries = entries, .rows = rows};
   return tl_launch_threads(call->cuda, "position_ids_rows", rows, &k);

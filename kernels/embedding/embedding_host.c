@@ -24,11 +24,9 @@ static void embedding_row(const void *context, int64_t row) {
 }
 
 tl_status tl_host_embedding(const tl_call *call) {
+  TL_TRY(tl_embedding_check(call));
   const tl_view *ids = &call->in[0], *table = &call->in[1];
   const int64_t tokens = tl_view_count(ids), dim = tl_view_row(table);
-  TL_TRY(tl_expect("embedding", "ids", ids, TL_KIND_I32, tokens));
-  TL_TRY(tl_expect("embedding", "table", table, TL_KIND_FLOAT, table->shape[0] * dim));
-  TL_TRY(tl_expect("embedding", "y", &call->out[0], TL_KIND_FLOAT, tokens * dim));
   const embedding k = {.ids = ids->data,
                        .table = table,
                        .y = &call->out[0],
@@ -41,7 +39,7 @@ tl_status tl_host_embedding(const tl_call *call) {
 
 /* --- embedding_grad: rows sorted by id; a task owns some columns of the whole table ----------- */
 
-enum { COLUMNS = 64, KEYS_MAX = TL_SCRATCH_BYTES / 16 }; /* sorting needs room twice */
+enum { COLUMNS = 64, KEYS_MAX = TL_EMBEDDING_BLOCK_ROWS_MAX }; /* sorting needs room twice */
 
 typedef struct embedding_grad {
   const tl_view *dy;
@@ -107,18 +105,11 @@ static void add_columns(void *context, int64_t index, int32_t worker) {
 }
 
 tl_status tl_host_embedding_grad(const tl_call *call) {
-  const char *op = "embedding_grad";
+  TL_TRY(tl_embedding_grad_check(call));
   const tl_view *ids = &call->in[0], *dy = &call->in[1], *table = &call->out[0];
-  const int64_t tokens = tl_view_count(ids), dim = tl_view_row(table), vocab = table->shape[0];
+  const int64_t dim = tl_view_row(table), vocab = table->shape[0];
   const int64_t first = call->ints[1], count = call->ints[2] * call->ints[3];
   const int64_t mode = call->ints[4];
-  TL_TRY(tl_expect_range(op, "mode", mode, 0, 2));
-  TL_TRY(tl_expect(op, "ids", ids, TL_KIND_I32, tokens));
-  TL_TRY(tl_expect(op, "dy", dy, TL_KIND_FLOAT, tokens * dim));
-  TL_TRY(tl_expect(op, "dtable", table, TL_KIND_F32, vocab * dim));
-  TL_TRY(tl_expect_range(op, "first", first, 0, tokens));
-  TL_TRY(tl_expect_range(op, "samples * length", count, 0, tokens - first));
-  if (mode == 2) TL_TRY(tl_expect_range(op, "rows of one block", count, 0, KEYS_MAX));
   embedding_grad k = {.dy = dy, .table = table->data, .vocab = vocab, .dim = dim, .mode = mode};
   uint64_t *keys = tl_team_scratch(call->team, 0);
   int64_t done = 0;
@@ -136,7 +127,7 @@ tl_status tl_host_embedding_grad(const tl_call *call) {
 tl_status tl_host_position_ids(const tl_call *call) {
   const tl_view *cu = &call->in[0], *ids = &call->out[0];
   const int64_t rows = tl_view_count(ids);
-  TL_TRY(tl_expect("position_ids", "ids", ids, TL_KIND_I32, rows));
+  TL_TRY(tl_position_ids_check(call));
   TL_TRY(tl_expect_segments("position_ids", cu, rows));
   const int32_t *start = cu->data;
   int32_t *out = ids->data;

@@ -28,9 +28,9 @@
 **   count) for each part: the features that take part; runs cut `count`. One rounding to dx's
 **   dtype.
 ** linear_grad_weight
-**   The rows are `samples` pieces of `length` rows. Piece i begins at row first + i * stride, stride
-**   >= length. Each piece begins a new step of 16, and its last step is filled up. Pieces are cut
-**   into `leaves` leaves of equally many, each a chain over its pieces, and a tree adds them.
+**   The rows are `samples` pieces of `length` rows. Piece i begins at row first + i * stride, where
+**   stride >= length. Each piece begins a new step of 16, and its last step is filled up. Pieces
+**   are cut into `leaves` leaves of equally many, each a chain over its pieces; a tree adds them.
 **     mode 0   dweight = the tree of chains from +0
 **     mode 1   the chain resumes from what dweight holds: a chain over pieces in several calls has
 **              the bits of one call; one leaf

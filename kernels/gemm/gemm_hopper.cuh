@@ -14,8 +14,8 @@
 **
 ** Leaves. A chain ends in registers. A leaf that waits for its partner is `sums` numbers a thread:
 ** of all waiting ones the first `kept` stay in registers, the others lie in the buffer. Whether the
-** loop over leaves is unrolled decides about registers: two leaves of 256 columns spill unless it is
-** rolled, the others unless it is unrolled.
+** loop over leaves is unrolled decides about registers: two leaves of 256 columns spill unless it
+** is rolled, the others unless it is unrolled.
 **
 ** Where the chain starts from or is added to what the output holds, that comes through the ring
 ** too, 64 columns a slot, in the place in the order where it is needed.

@@ -11,22 +11,24 @@ typedef struct variant {
   int32_t cost;          /* of a tile */
   uint32_t threads, shared;
   const char *kernel[TL_GEMM_PRODUCTS]; /* or NULL */
+  int32_t together;                     /* blocks on a multiprocessor; `cost` is theirs */
 } variant;
 
 /* The numbers of gemm_hopper.def. */
 /* clang-format off */
 #define RING(slots, slot_bytes) ((slots) * ((slot_bytes) + 16))
-#define WEIGHT_0(name) NULL
-#define WEIGHT_1(name) name
-#define LARGE(leaves, columns, slots, kept, room, cost, weight)                            \
-  {leaves, leaves, 128, columns, CLUSTER, cost, 384,                                         \
-   RING(slots, (128 + (columns)) * DEPTH * 2) + 2 * (room),                                  \
-   {"linear_hopper_" #columns "_" #leaves, "linear_grad_input_hopper_" #columns "_" #leaves, \
-    WEIGHT_##weight("linear_grad_weight_hopper_" #columns "_" #leaves)}},
-#define FEW(tokens, leaves, slots, levels, cost) \
-  {1, leaves, tokens, 64, 1, cost, 160,          \
-   RING(slots, (64 + (tokens)) * DEPTH * 4),     \
-   {"linear_hopper_few_" #tokens, NULL, NULL}},
+#define KERNEL_0(name) NULL
+#define KERNEL_1(name) name
+#define LARGE(leaves, columns, slots, kept, room, cost, dx, dw)          \
+  {leaves, leaves, 128, columns, CLUSTER, cost, 384,                     \
+   RING(slots, (128 + (columns)) * DEPTH * 2) + 2 * (room),              \
+   {"linear_hopper_" #columns "_" #leaves,                               \
+    KERNEL_##dx("linear_grad_input_hopper_" #columns "_" #leaves),       \
+    KERNEL_##dw("linear_grad_weight_hopper_" #columns "_" #leaves)}, 1},
+#define FEW(tokens, leaves, halves, slots, levels, cost) \
+  {1, leaves, tokens, 64, 1, cost, 160,                  \
+   RING(slots, (64 + (tokens)) * (halves) * DEPTH * 2),  \
+   {"linear_hopper_few_" #tokens, NULL, NULL}, 2},
 /* clang-format on */
 static const variant variants[] = {
 #include "gemm_hopper.def"
@@ -99,6 +101,11 @@ static int64_t count_tiles(const tl_gemm *gemm, const variant *v) {
   return quotient_up(gemm->rows, (int64_t)v->rows * v->blocks) * count_columns(gemm, v);
 }
 
+/* That run at once. */
+static int64_t count_clusters(const variant *v, const tl_cuda_facts *facts) {
+  return facts->multiprocessors * v->together / v->blocks;
+}
+
 /* `blocks`: only a variant with these tiles, if there is one for this product; 0: any. */
 static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
                              const tl_cuda_facts *facts, const tl_cuda_blocks *blocks) {
@@ -110,8 +117,9 @@ static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
     if (v->kernel[product] == NULL) continue;
     if (blocks->gemm_rows != 0 && blocks->gemm_rows != v->rows) continue;
     if (blocks->gemm_columns != 0 && blocks->gemm_columns != v->columns) continue;
-    const int64_t clusters = facts->multiprocessors / v->blocks;
-    const int64_t cost = quotient_up(count_tiles(gemm, v), clusters) * v->cost;
+    const int64_t tiles = count_tiles(gemm, v), most = count_clusters(v, facts);
+    const int64_t alone = v->together > 1 && tiles <= facts->multiprocessors;
+    const int64_t cost = quotient_up(tiles, most) * v->cost / (alone ? 2 : 1);
     if (cost < least) best = v, least = cost;
   }
   return best;
@@ -197,8 +205,7 @@ static tl_status fill_outputs(const tl_gemm *gemm, const variant *v, tl_cuda *cu
 
 /* As few blocks as the number of waves allows: the others would find nothing in the last one. */
 static uint32_t count_blocks(const variant *v, int64_t tiles, const tl_cuda_facts *facts) {
-  const int64_t clusters = facts->multiprocessors / v->blocks;
-  const int64_t waves = quotient_up(tiles, clusters);
+  const int64_t waves = quotient_up(tiles, count_clusters(v, facts));
   return (uint32_t)(quotient_up(tiles, waves) * v->blocks);
 }
 

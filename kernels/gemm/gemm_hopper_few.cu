@@ -2,9 +2,9 @@
 **
 ** A block owns 64 features x `tokens` rows of x and swaps the factors: features are the 64 rows of
 ** a product, tokens its columns, so that few tokens waste little. One thread brings boxes, one
-** warpgroup multiplies; the ring holds all of shared memory, so that much is under way.
+** warpgroup multiplies. A chain is bound by its latency, so two blocks share a multiprocessor.
 **
-**   slot    128 k: weight [2][64 features][64 k], x [2][tokens][64 k]
+**   slot    weight [halves][64 features][64 k], x [halves][tokens][64 k]
 **   sums    of a thread: features 16 w + g, + 8; tokens 8 j + 2 t, + 1
 **
 ** Leaves fold in registers; their number comes with the arguments. Outputs are written directly:
@@ -12,14 +12,15 @@
 */
 #include "gemm_hopper.cuh"
 
-enum { FEATURES = 64, FEW_DEPTH = 128, WEIGHT_BYTES = FEATURES * FEW_DEPTH * 2 };
+enum { FEATURES = 64 };
 
-template <int tokens, int slots, int levels>
+template <int tokens, int halves, int slots, int levels>
 struct Few {
   static constexpr int sums = tokens / 2;
-  static constexpr int half_bytes = tokens * DEPTH * 2;  // 64 k of x
-  static constexpr int slot_bytes = WEIGHT_BYTES + 2 * half_bytes;
-  static_assert(slots * (slot_bytes + 16) <= 232448, "memory");
+  static constexpr int depth = halves * DEPTH;
+  static constexpr int weight_bytes = FEATURES * DEPTH * 2, x_bytes = tokens * DEPTH * 2;  // 64 k
+  static constexpr int slot_bytes = halves * (weight_bytes + x_bytes);
+  static_assert(slots * (slot_bytes + 16) <= 115 * 1024, "memory");
   uint32_t ring, full, empty;
 
   struct Place {
@@ -39,14 +40,14 @@ struct Few {
     for (int i = blockIdx.x; i < g.row_tiles * g.column_tiles; i += gridDim.x) {
       const Place p = find(g, i);
       for (int leaf = 0; leaf < g.pieces; leaf++)
-        for (int k = 0; k < g.slots[0] * DEPTH; k += FEW_DEPTH) {
+        for (int k = 0; k < g.slots[0] * DEPTH; k += depth) {
           const uint32_t bar = full + 8 * turn.slot, at = ring + turn.slot * slot_bytes;
           barrier_wait(empty + 8 * turn.slot, turn.parity);
           barrier_expect(bar, slot_bytes);
 #pragma unroll
-          for (int h = 0; h < 2; h++) {
-            box_load(at + h * WEIGHT_BYTES / 2, &g.b[p.part], bar, k + h * DEPTH, leaf, p.feature);
-            box_load(at + WEIGHT_BYTES + h * half_bytes, &g.a[0], bar, k + h * DEPTH, leaf,
+          for (int h = 0; h < halves; h++) {
+            box_load(at + h * weight_bytes, &g.b[p.part], bar, k + h * DEPTH, leaf, p.feature);
+            box_load(at + halves * weight_bytes + h * x_bytes, &g.a[0], bar, k + h * DEPTH, leaf,
                      p.token);
           }
           turn.next();
@@ -56,14 +57,13 @@ struct Few {
 
   __device__ __forceinline__ void multiply(const Turn<slots> &turn, float *sum, bool first) const {
     const uint32_t at = ring + turn.slot * slot_bytes;
-    const uint64_t a = factor_at<ALONG>(at), b = factor_at<ALONG>(at + WEIGHT_BYTES);
+    const uint64_t a = factor_at<ALONG>(at), b = factor_at<ALONG>(at + halves * weight_bytes);
     barrier_wait(full + 8 * turn.slot, turn.parity);
     products_begin();
 #pragma unroll
-    for (int k = 0; k < FEW_DEPTH / 16; k++)
-      product<tokens, ALONG, ALONG>::run(sum, a + k / 4 * (WEIGHT_BYTES / 2 / 16) + k % 4 * 2,
-                                         b + k / 4 * (half_bytes / 16) + k % 4 * 2,
-                                         k > 0 || !first);
+    for (int k = 0; k < depth / 16; k++)
+      product<tokens, ALONG, ALONG>::run(sum, a + k / 4 * (weight_bytes / 16) + k % 4 * 2,
+                                         b + k / 4 * (x_bytes / 16) + k % 4 * 2, k > 0 || !first);
     products_commit();
   }
 
@@ -132,7 +132,7 @@ struct Few {
   __device__ __forceinline__ void consume(const tl_gemm_hopper_args &g) const {
     Turn<slots> turn = {0, 0};
     float sum[sums], kept[levels == 0 ? 1 : levels][sums];
-    const int count = (g.slots[0] * DEPTH + FEW_DEPTH - 1) / FEW_DEPTH;
+    const int count = (g.slots[0] + halves - 1) / halves;
     for (int i = blockIdx.x; i < g.row_tiles * g.column_tiles; i += gridDim.x) {
 #pragma unroll 1
       for (int leaf = 0; leaf < g.pieces; leaf++) {
@@ -167,9 +167,9 @@ struct Few {
 };
 
 #define LARGE(...)
-#define FEW(tokens, leaves, slots, levels, cost)                                  \
-  extern "C" __global__ void __launch_bounds__(160, 1)                            \
+#define FEW(tokens, leaves, halves, slots, levels, cost)                          \
+  extern "C" __global__ void __launch_bounds__(160, 2)                            \
       linear_hopper_few_##tokens(const __grid_constant__ tl_gemm_hopper_args g) { \
-    Few<tokens, slots, levels>::run(g);                                           \
+    Few<tokens, halves, slots, levels>::run(g);                                   \
   }
 #include "gemm_hopper.def"

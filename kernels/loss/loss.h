@@ -48,16 +48,27 @@
 
 #include "../op.h"
 
+enum { TL_LOSS_LEAVES_MAX = 1024 }; /* of row_sum_exp */
+
 tl_status tl_host_row_max(const tl_call *call);
 tl_status tl_host_row_sum_exp(const tl_call *call);
 tl_status tl_host_cross_entropy(const tl_call *call);
-/* What the host twin and the launcher of cross_entropy refuse. */
-tl_status tl_cross_entropy_check(const tl_call *call);
 tl_status tl_host_cross_entropy_grad(const tl_call *call);
 tl_status tl_host_logsumexp(const tl_call *call);
 tl_status tl_host_logsumexp_grad(const tl_call *call);
 tl_status tl_host_loss_seed(const tl_call *call);
 tl_status tl_host_loss_mask(const tl_call *call);
 tl_status tl_host_loss_finish(const tl_call *call);
+
+/* What host twin and launcher refuse (loss_check.c). */
+tl_status tl_row_max_check(const tl_call *call);
+tl_status tl_row_sum_exp_check(const tl_call *call);
+tl_status tl_cross_entropy_check(const tl_call *call);
+tl_status tl_cross_entropy_grad_check(const tl_call *call);
+tl_status tl_logsumexp_check(const tl_call *call);
+tl_status tl_logsumexp_grad_check(const tl_call *call);
+tl_status tl_loss_seed_check(const tl_call *call);
+tl_status tl_loss_mask_check(const tl_call *call);
+tl_status tl_loss_finish_check(const tl_call *call);
 
 #endif

@@ -44,17 +44,6 @@ static void mask(const void *context, int64_t first, int64_t n) {
   for (int64_t i = first; i < first + n; i++) k->out[i] = k->targets[i] >= 0 ? k->loss[i] : 0.0f;
 }
 
-tl_status tl_cross_entropy_check(const tl_call *call) {
-  const char *op = "cross_entropy";
-  const int64_t rows = tl_view_count(&call->out[0]);
-  static const char *const names[] = {"m", "s", "zt", "zsum"};
-  for (int32_t i = 0; i < 4; i++) TL_TRY(tl_expect(op, names[i], &call->in[i], TL_KIND_F32, rows));
-  TL_TRY(tl_expect(op, "targets", &call->in[4], TL_KIND_I32, rows));
-  TL_TRY(tl_expect(op, "loss", &call->out[0], TL_KIND_F32, rows));
-  TL_TRY(tl_expect_range(op, "vocab", call->ints[0], 1, INT32_MAX));
-  return TL_OK;
-}
-
 tl_status tl_host_cross_entropy(const tl_call *call) {
   const int64_t rows = tl_view_count(&call->out[0]);
   TL_TRY(tl_cross_entropy_check(call));
@@ -72,20 +61,16 @@ tl_status tl_host_cross_entropy(const tl_call *call) {
 }
 
 tl_status tl_host_logsumexp(const tl_call *call) {
+  TL_TRY(tl_logsumexp_check(call));
   const int64_t rows = tl_view_count(&call->out[0]);
-  TL_TRY(tl_expect("logsumexp", "m", &call->in[0], TL_KIND_F32, rows));
-  TL_TRY(tl_expect("logsumexp", "s", &call->in[1], TL_KIND_F32, rows));
-  TL_TRY(tl_expect("logsumexp", "lse", &call->out[0], TL_KIND_F32, rows));
   const tokens k = {.m = call->in[0].data, .s = call->in[1].data, .out = call->out[0].data};
   tl_each_span(call->team, rows, logsumexp, &k);
   return TL_OK;
 }
 
 tl_status tl_host_loss_seed(const tl_call *call) {
+  TL_TRY(tl_loss_seed_check(call));
   const int64_t rows = tl_view_count(&call->out[0]);
-  TL_TRY(tl_expect("loss_seed", "targets", &call->in[0], TL_KIND_I32, rows));
-  TL_TRY(tl_expect("loss_seed", "count", &call->in[1], TL_KIND_I64, 1));
-  TL_TRY(tl_expect("loss_seed", "dloss", &call->out[0], TL_KIND_F32, rows));
   const int64_t count = *(const int64_t *)call->in[1].data;
   const tokens k = {.targets = call->in[0].data,
                     .out = call->out[0].data,
@@ -95,10 +80,8 @@ tl_status tl_host_loss_seed(const tl_call *call) {
 }
 
 tl_status tl_host_loss_mask(const tl_call *call) {
+  TL_TRY(tl_loss_mask_check(call));
   const int64_t rows = tl_view_count(&call->out[0]);
-  TL_TRY(tl_expect("loss_mask", "loss", &call->in[0], TL_KIND_F32, rows));
-  TL_TRY(tl_expect("loss_mask", "targets", &call->in[1], TL_KIND_I32, rows));
-  TL_TRY(tl_expect("loss_mask", "y", &call->out[0], TL_KIND_F32, rows));
   const tokens k = {
       .loss = call->in[0].data, .targets = call->in[1].data, .out = call->out[0].data};
   tl_each_span(call->team, rows, mask, &k);
@@ -106,9 +89,7 @@ tl_status tl_host_loss_mask(const tl_call *call) {
 }
 
 tl_status tl_host_loss_finish(const tl_call *call) {
-  TL_TRY(tl_expect("loss_finish", "sum", &call->in[0], TL_KIND_F32, 1));
-  TL_TRY(tl_expect("loss_finish", "count", &call->in[1], TL_KIND_I64, 1));
-  TL_TRY(tl_expect("loss_finish", "loss", &call->out[0], TL_KIND_F32, 1));
+  TL_TRY(tl_loss_finish_check(call));
   const float sum = *(const float *)call->in[0].data;
   const int64_t count = *(const int64_t *)call->in[1].data;
   *(float *)call->out[0].data = count > 0 ? sum / (float)count : 0.0f;

@@ -86,11 +86,9 @@ static void sum_run(const logits *k, int64_t row, int64_t leaf, float *s, float 
   total(&differences, zsum);
 }
 
-enum { LEAVES_MAX = 1024 };
-
 static void sum_row(const void *context, int64_t row) {
   const logits *k = context;
-  float s[LEAVES_MAX], zsum[LEAVES_MAX], one;
+  float s[TL_LOSS_LEAVES_MAX], zsum[TL_LOSS_LEAVES_MAX], one;
   for (int64_t leaf = 0; leaf < k->leaves; leaf++) sum_run(k, row, leaf, &s[leaf], &zsum[leaf]);
   const int64_t target = (int64_t)k->targets[row] - k->first;
   const int owned = k->targets[row] >= 0 && target >= 0 && target < k->columns;
@@ -155,25 +153,23 @@ static void grad_row(const void *context, int64_t row) {
   }
 }
 
-static tl_status check_rows(const char *op, logits *k, int64_t columns, int64_t *rows) {
-  *rows = k->z->shape[0];
+/* Sets the width and the true columns of k->z; returns its rows. */
+static int64_t take_rows(logits *k, int64_t columns) {
   k->width = tl_view_row(k->z);
   k->columns = columns;
-  TL_TRY(tl_expect(op, "z", k->z, TL_KIND_FLOAT, *rows * k->width));
-  return tl_expect_range(op, "columns", columns, 0, k->width);
+  return k->z->shape[0];
 }
 
 tl_status tl_host_row_max(const tl_call *call) {
+  TL_TRY(tl_row_max_check(call));
   logits k = {.z = &call->in[0], .out_m = call->out[0].data};
-  int64_t rows;
-  TL_TRY(check_rows("row_max", &k, call->ints[0], &rows));
-  TL_TRY(tl_expect("row_max", "m", &call->out[0], TL_KIND_F32, rows));
+  const int64_t rows = take_rows(&k, call->ints[0]);
   tl_each_row(call->team, rows, k.width, max_row, &k);
   return TL_OK;
 }
 
 tl_status tl_host_row_sum_exp(const tl_call *call) {
-  const char *op = "row_sum_exp";
+  TL_TRY(tl_row_sum_exp_check(call));
   logits k = {.z = &call->in[0],
               .m = call->in[1].data,
               .targets = call->in[2].data,
@@ -182,24 +178,13 @@ tl_status tl_host_row_sum_exp(const tl_call *call) {
               .out_zsum = call->out[2].data,
               .first = call->ints[1],
               .leaves = call->ints[2]};
-  int64_t rows;
-  TL_TRY(check_rows(op, &k, call->ints[0], &rows));
-  TL_TRY(tl_expect_range(op, "leaves", k.leaves, 1, LEAVES_MAX));
-  if ((k.leaves & (k.leaves - 1)) != 0 || k.width % k.leaves != 0) {
-    return tl_fail(TL_SHAPE, "%s: leaves %lld must be a power of two that divides %lld columns", op,
-                   (long long)k.leaves, (long long)k.width);
-  }
-  TL_TRY(tl_expect(op, "m", &call->in[1], TL_KIND_F32, rows));
-  TL_TRY(tl_expect(op, "targets", &call->in[2], TL_KIND_I32, rows));
-  TL_TRY(tl_expect(op, "s", &call->out[0], TL_KIND_F32, rows));
-  TL_TRY(tl_expect(op, "zt", &call->out[1], TL_KIND_F32, rows));
-  TL_TRY(tl_expect(op, "zsum", &call->out[2], TL_KIND_F32, rows));
+  const int64_t rows = take_rows(&k, call->ints[0]);
   tl_each_row(call->team, rows, k.width, sum_row, &k);
   return TL_OK;
 }
 
 tl_status tl_host_cross_entropy_grad(const tl_call *call) {
-  const char *op = "cross_entropy_grad";
+  TL_TRY(tl_cross_entropy_grad_check(call));
   logits k = {.z = &call->in[0],
               .m = call->in[1].data,
               .s = call->in[2].data,
@@ -210,31 +195,19 @@ tl_status tl_host_cross_entropy_grad(const tl_call *call) {
               .vocab = call->ints[2],
               .smoothing = call->floats[0],
               .weight = call->floats[1]};
-  int64_t rows;
-  TL_TRY(check_rows(op, &k, call->ints[0], &rows));
-  TL_TRY(tl_expect_range(op, "vocab", k.vocab, 1, INT32_MAX));
-  TL_TRY(tl_expect(op, "m", &call->in[1], TL_KIND_F32, rows));
-  TL_TRY(tl_expect(op, "s", &call->in[2], TL_KIND_F32, rows));
-  TL_TRY(tl_expect(op, "targets", &call->in[3], TL_KIND_I32, rows));
-  TL_TRY(tl_expect(op, "dloss", &call->in[4], TL_KIND_F32, rows));
-  TL_TRY(tl_expect(op, "dz", k.dz, TL_KIND_FLOAT, rows * k.width));
+  const int64_t rows = take_rows(&k, call->ints[0]);
   tl_each_row(call->team, rows, k.width, grad_row, &k);
   return TL_OK;
 }
 
 tl_status tl_host_logsumexp_grad(const tl_call *call) {
-  const char *op = "logsumexp_grad";
+  TL_TRY(tl_logsumexp_grad_check(call));
   logits k = {.z = &call->in[0],
               .m = call->in[1].data,
               .s = call->in[2].data,
               .drow = call->in[3].data,
               .dz = &call->out[0]};
-  int64_t rows;
-  TL_TRY(check_rows(op, &k, call->ints[0], &rows));
-  TL_TRY(tl_expect(op, "m", &call->in[1], TL_KIND_F32, rows));
-  TL_TRY(tl_expect(op, "s", &call->in[2], TL_KIND_F32, rows));
-  TL_TRY(tl_expect(op, "dlse", &call->in[3], TL_KIND_F32, rows));
-  TL_TRY(tl_expect(op, "dz", k.dz, TL_KIND_FLOAT, rows * k.width));
+  const int64_t rows = take_rows(&k, call->ints[0]);
   tl_each_row(call->team, rows, k.width, grad_row, &k);
   return TL_OK;
 }

@@ -42,4 +42,10 @@ tl_status tl_host_rms_norm_grad(const tl_call *call);
 tl_status tl_host_layer_norm(const tl_call *call);
 tl_status tl_host_layer_norm_grad(const tl_call *call);
 
+/* What host twin and launcher refuse (norm_check.c). */
+tl_status tl_rms_norm_check(const tl_call *call);
+tl_status tl_rms_norm_grad_check(const tl_call *call);
+tl_status tl_layer_norm_check(const tl_call *call);
+tl_status tl_layer_norm_grad_check(const tl_call *call);
+
 #endif

@@ -1,4 +1,4 @@
-/* norm_cuda.c - checks the operands of the norms and queues their kernels. */
+/* norm_cuda.c - queues the kernels of the norms. */
 #include "../launch_cuda.h"
 #include "norm.h"
 #include "norm_args.h"
@@ -13,19 +13,9 @@ static tl_array array_or_none(const tl_view *view) {
   return view == NULL ? (tl_array){0} : tl_array_of(view);
 }
 
-static tl_status run(const char *op, const char *kernel, const tl_call *call, const norm *k) {
+/* Operands that have been checked. */
+static tl_status run(const char *kernel, const tl_call *call, const norm *k) {
   const int64_t count = tl_view_count(k->x), dim = tl_view_count(k->gain);
-  if (dim < 1 || count % dim != 0) {
-    return tl_fail(TL_SHAPE, "%s: x has %lld elements, not rows of %lld", op, (long long)count,
-                   (long long)dim);
-  }
-  TL_TRY(tl_expect(op, "x", k->x, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect(op, "gain", k->gain, TL_KIND_FLOAT, dim));
-  if (k->bias != NULL) TL_TRY(tl_expect(op, "bias", k->bias, TL_KIND_FLOAT, dim));
-  if (k->dy != NULL) TL_TRY(tl_expect(op, "dy", k->dy, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect(op, k->dy != NULL ? "dx" : "y", k->out, TL_KIND_FLOAT, count));
-  if (k->mean != NULL) TL_TRY(tl_expect(op, "mean", k->mean, TL_KIND_F32, count / dim));
-  TL_TRY(tl_expect(op, "rstd", k->rstd, TL_KIND_F32, count / dim));
   const tl_norm_args a = {.x = tl_array_of(k->x),
                           .dy = array_or_none(k->dy),
                           .gain = tl_array_of(k->gain),
@@ -41,24 +31,27 @@ static tl_status run(const char *op, const char *kernel, const tl_call *call, co
 }
 
 tl_status tl_cuda_rms_norm(const tl_call *call) {
+  TL_TRY(tl_rms_norm_check(call));
   const norm k = {.x = &call->in[0],
                   .gain = &call->in[1],
                   .out = &call->out[0],
                   .rstd = &call->out[1],
                   .eps = call->floats[0]};
-  return run("rms_norm", "rms_norm_rows", call, &k);
+  return run("rms_norm_rows", call, &k);
 }
 
 tl_status tl_cuda_rms_norm_grad(const tl_call *call) {
+  TL_TRY(tl_rms_norm_grad_check(call));
   const norm k = {.dy = &call->in[0],
                   .x = &call->in[1],
                   .gain = &call->in[2],
                   .rstd = &call->in[3],
                   .out = &call->out[0]};
-  return run("rms_norm_grad", "rms_norm_grad_rows", call, &k);
+  return run("rms_norm_grad_rows", call, &k);
 }
 
 tl_status tl_cuda_layer_norm(const tl_call *call) {
+  TL_TRY(tl_layer_norm_check(call));
   const norm k = {.x = &call->in[0],
                   .gain = &call->in[1],
                   .bias = &call->in[2],
@@ -66,15 +59,16 @@ tl_status tl_cuda_layer_norm(const tl_call *call) {
                   .mean = &call->out[1],
                   .rstd = &call->out[2],
                   .eps = call->floats[0]};
-  return run("layer_norm", "layer_norm_rows", call, &k);
+  return run("layer_norm_rows", call, &k);
 }
 
 tl_status tl_cuda_layer_norm_grad(const tl_call *call) {
+  TL_TRY(tl_layer_norm_grad_check(call));
   const norm k = {.dy = &call->in[0],
                   .x = &call->in[1],
                   .gain = &call->in[2],
                   .mean = &call->in[3],
                   .rstd = &call->in[4],
                   .out = &call->out[0]};
-  return run("layer_norm_grad", "layer_norm_grad_rows", call, &k);
+  return run("layer_norm_grad_rows", call, &k);
 }

@@ -198,36 +198,26 @@ static void layer_norm_grad_row(const void *context, int64_t row) {
   }
 }
 
-/* Checks the operands and runs `row` for every row. */
-static tl_status run(const char *op, const tl_call *call, norm *k, tl_row_task row,
-                     const tl_view *mean, const tl_view *rstd) {
-  const int64_t count = tl_view_count(k->x);
+/* Runs `row` for every row of operands that have been checked. */
+static tl_status run(const tl_call *call, norm *k, tl_row_task row, const tl_view *mean,
+                     const tl_view *rstd) {
   k->dim = tl_view_count(k->gain);
-  if (k->dim < 1 || count % k->dim != 0) {
-    return tl_fail(TL_SHAPE, "%s: x has %lld elements, not rows of %lld", op, (long long)count,
-                   (long long)k->dim);
-  }
-  TL_TRY(tl_expect(op, "x", k->x, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect(op, "gain", k->gain, TL_KIND_FLOAT, k->dim));
-  if (k->bias != NULL) TL_TRY(tl_expect(op, "bias", k->bias, TL_KIND_FLOAT, k->dim));
-  if (k->dy != NULL) TL_TRY(tl_expect(op, "dy", k->dy, TL_KIND_FLOAT, count));
-  TL_TRY(tl_expect(op, k->dy != NULL ? "dx" : "y", k->out, TL_KIND_FLOAT, count));
-  if (mean != NULL) TL_TRY(tl_expect(op, "mean", mean, TL_KIND_F32, count / k->dim));
-  TL_TRY(tl_expect(op, "rstd", rstd, TL_KIND_F32, count / k->dim));
   k->mean = mean == NULL ? NULL : mean->data;
   k->rstd = rstd->data;
-  tl_each_row(call->team, count / k->dim, k->dim, row, k);
+  tl_each_row(call->team, tl_view_count(k->x) / k->dim, k->dim, row, k);
   return TL_OK;
 }
 
 tl_status tl_host_rms_norm(const tl_call *call) {
   norm k = {.x = &call->in[0], .gain = &call->in[1], .out = &call->out[0], .eps = call->floats[0]};
-  return run("rms_norm", call, &k, rms_norm_row, NULL, &call->out[1]);
+  TL_TRY(tl_rms_norm_check(call));
+  return run(call, &k, rms_norm_row, NULL, &call->out[1]);
 }
 
 tl_status tl_host_rms_norm_grad(const tl_call *call) {
   norm k = {.dy = &call->in[0], .x = &call->in[1], .gain = &call->in[2], .out = &call->out[0]};
-  return run("rms_norm_grad", call, &k, rms_norm_grad_row, NULL, &call->in[3]);
+  TL_TRY(tl_rms_norm_grad_check(call));
+  return run(call, &k, rms_norm_grad_row, NULL, &call->in[3]);
 }
 
 tl_status tl_host_layer_norm(const tl_call *call) {
@@ -236,10 +226,12 @@ tl_status tl_host_layer_norm(const tl_call *call) {
             .bias = &call->in[2],
             .out = &call->out[0],
             .eps = call->floats[0]};
-  return run("layer_norm", call, &k, layer_norm_row, &call->out[1], &call->out[2]);
+  TL_TRY(tl_layer_norm_check(call));
+  return run(call, &k, layer_norm_row, &call->out[1], &call->out[2]);
 }
 
 tl_status tl_host_layer_norm_grad(const tl_call *call) {
   norm k = {.dy = &call->in[0], .x = &call->in[1], .gain = &call->in[2], .out = &call->out[0]};
-  return run("layer_norm_grad", call, &k, layer_norm_grad_row, &call->in[3], &call->in[4]);
+  TL_TRY(tl_layer_norm_grad_check(call));
+  return run(call, &k, layer_norm_grad_row, &call->in[3], &call->in[4]);
 }

@@ -1,4 +1,4 @@
-/* optimizer.cu - AdamW and initial values on a GPU: a piece of 8 elements a thread. */
+/* optimizer.cu - AdamW, states and initial values on a GPU: a piece of 8 elements a thread. */
 #include "../../runtime/random.h"
 #include "../device.cuh"
 #include "../op.h"
@@ -33,6 +33,15 @@ TL_KERNEL adamw_elements(const __grid_constant__ tl_adamw_args k) {
   tl_store(k.v, at, n, v);
   if (has_master) tl_store(k.master, at, n, w);
   tl_store(k.weight, at, n, w);
+}
+
+TL_KERNEL set_state_elements(const __grid_constant__ tl_set_state_args k) {
+  const int64_t at = tl_thread() * TL_P;
+  const int n = tl_piece_length(k.count, at);
+  float value[TL_P];
+  if (n <= 0 || k.control[1] == 1.0f) return;
+  tl_load_piece(k.value, at, n, value);
+  tl_store(k.state, at, n, value);
 }
 
 /* The value of the element with this logical index. */

@@ -18,6 +18,11 @@
 **       master = w;  weight = round(w)
 **   A bf16 weight without a master is widened, updated and rounded: small updates vanish.
 **
+** set_state
+**   value, state, any equal count, f32; control (2) f32 as above
+**   control[1] is 1: nothing is written. Otherwise state = value, every bit of it.
+**   The last thing that a step does: whoever read the state before sees the value before the step.
+**
 ** init (ints kind, name_hash, row_first, col_first, cols_full; floats first, second)
 **   y (R, C): rows row_first .. and columns col_first .. of a tensor with cols_full columns (dims
 **   behind the second count as columns). Element index = row * cols_full + col; words 0 and 1 are
@@ -37,6 +42,13 @@
 #include "../op.h"
 
 tl_status tl_host_adamw(const tl_call *call);
+tl_status tl_host_set_state(const tl_call *call);
 tl_status tl_host_init(const tl_call *call);
+
+/* What host twin and launcher refuse (optimizer_check.c). A GPU has room for so many scalars, the
+** host is told how many the step has. */
+tl_status tl_adamw_check(const tl_call *call, int32_t scalar_count);
+tl_status tl_set_state_check(const tl_call *call);
+tl_status tl_init_check(const tl_call *call);
 
 #endif

@@ -12,6 +12,12 @@ typedef struct tl_adamw_args {
   float beta1, beta2, eps, decay, lr_scale;
 } tl_adamw_args;
 
+typedef struct tl_set_state_args {
+  tl_array value, state;
+  const float *control;
+  int64_t count;
+} tl_set_state_args;
+
 typedef struct tl_init_args {
   tl_array y;
   const struct tl_device_step *step;

@@ -1,21 +1,14 @@
-/* optimizer_cuda.c - checks the operands of adamw and init and queues their kernels. */
+/* optimizer_cuda.c - queues the kernels of adamw, set_state and init. */
 #include "optimizer.h"
 
 #include "../launch_cuda.h"
 #include "optimizer_args.h"
 
 tl_status tl_cuda_adamw(const tl_call *call) {
-  const char *op = "adamw";
   const tl_view *grad = &call->in[0], *control = &call->in[1];
   const int64_t count = tl_view_count(grad), scalar = call->ints[0];
-  static const char *const names[] = {"weight", "m", "v", "master"};
   const int32_t masters = call->out_count > 3 && call->out[3].data != NULL;
-  TL_TRY(tl_expect(op, "grad", grad, TL_KIND_F32, count));
-  TL_TRY(tl_expect(op, "control", control, TL_KIND_F32, 2));
-  for (int32_t i = 0; i < 3 + masters; i++) {
-    TL_TRY(tl_expect(op, names[i], &call->out[i], i == 0 ? TL_KIND_FLOAT : TL_KIND_F32, count));
-  }
-  TL_TRY(tl_expect_range(op, "scalar_first", scalar, 0, TL_DEVICE_SCALARS_MAX - 3));
+  TL_TRY(tl_adamw_check(call, TL_DEVICE_SCALARS_MAX));
   const tl_adamw_args k = {.grad = tl_array_of(grad),
                            .weight = tl_array_of(&call->out[0]),
                            .m = tl_array_of(&call->out[1]),
@@ -33,13 +26,21 @@ tl_status tl_cuda_adamw(const tl_call *call) {
   return tl_launch_threads(call->cuda, "adamw_elements", tl_pieces(count), &k);
 }
 
+tl_status tl_cuda_set_state(const tl_call *call) {
+  const tl_view *value = &call->in[0], *control = &call->in[1], *state = &call->out[0];
+  const int64_t count = tl_view_count(value);
+  TL_TRY(tl_set_state_check(call));
+  const tl_set_state_args k = {.value = tl_array_of(value),
+                               .state = tl_array_of(state),
+                               .control = control->data,
+                               .count = count};
+  return tl_launch_threads(call->cuda, "set_state_elements", tl_pieces(count), &k);
+}
+
 tl_status tl_cuda_init(const tl_call *call) {
   const tl_view *y = &call->out[0];
   const int64_t *ints = call->ints, columns = tl_view_row(y);
-  TL_TRY(tl_expect("init", "y", y, TL_KIND_FLOAT, y->shape[0] * columns));
-  TL_TRY(tl_expect_range("init", "kind", ints[0], 0, 2));
-  TL_TRY(tl_expect_range("init", "row_first", ints[2], 0, INT64_MAX / 2));
-  TL_TRY(tl_expect_range("init", "col_first", ints[3], 0, ints[4] - columns));
+  TL_TRY(tl_init_check(call));
   const tl_init_args k = {.y = tl_array_of(y),
                           .step = (const tl_device_step *)(const void *)call->step,
                           .name_hash = (uint64_t)ints[1],

@@ -1,4 +1,4 @@
-/* optimizer_host.c - AdamW and initial values on the host, span by span. */
+/* optimizer_host.c - AdamW, states and initial values on the host, span by span. */
 #include "optimizer.h"
 
 #include "../../runtime/random.h"
@@ -54,17 +54,10 @@ static void update_weights(const void *context, int64_t first, int64_t n) {
 }
 
 tl_status tl_host_adamw(const tl_call *call) {
-  const char *op = "adamw";
   const tl_view *grad = &call->in[0], *control = &call->in[1];
   const int64_t count = tl_view_count(grad), scalar = call->ints[0];
-  static const char *const names[] = {"weight", "m", "v", "master"};
   const int32_t masters = call->out_count > 3 && call->out[3].data != NULL;
-  TL_TRY(tl_expect(op, "grad", grad, TL_KIND_F32, count));
-  TL_TRY(tl_expect(op, "control", control, TL_KIND_F32, 2));
-  for (int32_t i = 0; i < 3 + masters; i++) {
-    TL_TRY(tl_expect(op, names[i], &call->out[i], i == 0 ? TL_KIND_FLOAT : TL_KIND_F32, count));
-  }
-  TL_TRY(tl_expect_range(op, "scalar_first", scalar, 0, call->step->scalar_count - 3));
+  TL_TRY(tl_adamw_check(call, call->step->scalar_count));
   const float *gates = control->data, *scalars = call->step->scalars + scalar;
   if (gates[1] == 1.0f) return TL_OK;
   const adamw k = {.grad = grad->data,
@@ -81,6 +74,17 @@ tl_status tl_host_adamw(const tl_call *call) {
                    .c1 = scalars[1],
                    .c2 = scalars[2]};
   tl_each_span(call->team, count, update_weights, &k);
+  return TL_OK;
+}
+
+/* --- set_state -------------------------------------------------------------------------------- */
+
+tl_status tl_host_set_state(const tl_call *call) {
+  const tl_view *value = &call->in[0], *control = &call->in[1], *state = &call->out[0];
+  const int64_t count = tl_view_count(value);
+  TL_TRY(tl_set_state_check(call));
+  if (((const float *)control->data)[1] == 1.0f) return TL_OK;
+  memcpy(state->data, value->data, (size_t)count * sizeof(float));
   return TL_OK;
 }
 
@@ -134,10 +138,7 @@ static void init_row(const void *context, int64_t row) {
 tl_status tl_host_init(const tl_call *call) {
   const tl_view *y = &call->out[0];
   const int64_t *ints = call->ints, columns = tl_view_row(y);
-  TL_TRY(tl_expect("init", "y", y, TL_KIND_FLOAT, y->shape[0] * columns));
-  TL_TRY(tl_expect_range("init", "kind", ints[0], 0, 2));
-  TL_TRY(tl_expect_range("init", "row_first", ints[2], 0, INT64_MAX / 2));
-  TL_TRY(tl_expect_range("init", "col_first", ints[3], 0, ints[4] - columns));
+  TL_TRY(tl_init_check(call));
   const init k = {.y = y,
                   .key = tl_random_key_of(call->step->seed, (uint64_t)ints[1]),
                   .kind = ints[0],

@@ -109,8 +109,8 @@ local function add_subtree(actions, o, leaf, count, depth)
   return depth - odd, place >> odd
 end
 
---- actions[micro + 1]: what to do when that micro-batch's gradients are there; and the buffers
---- used.
+--- actions[micro + 1]: what to do when that micro-batch's gradients are there; and the buffers that
+--- it takes.
 ---@param o { samples: integer, micro: integer, leaves: integer, length: integer, matrix: boolean,
 ---  together?: integer } # leaves that one instruction can sum
 ---@return tidelock.Action[][] actions

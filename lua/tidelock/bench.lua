@@ -13,6 +13,7 @@
 -- returns { title, columns, rows, notes } for each table.
 
 local core = require "tidelock.core"
+local requests = require "tidelock.requests"
 
 local bench = {}
 
@@ -79,6 +80,7 @@ end
 function bench.command(request)
   local options, form = options_of(request), request.options.output or "md"
   local machine, all = bench.machine(), {}
+  core.catch_interrupts()
   if form == "md" then io.stdout:write(machine, "\n\n") end
   for _, kind in ipairs(kinds) do
     local wanted = not core.interrupted() and (request.topic or kind[1]) == kind[1]
@@ -93,7 +95,7 @@ function bench.command(request)
   if form == "json" then
     io.stdout:write(core.json.encode { machine = machine, tables = all }, "\n")
   end
-  return core.interrupted() and 1 or 0
+  return core.interrupted() and requests.stopped or 0
 end
 
 return bench

@@ -1,8 +1,6 @@
 --- canonical.lua - the model as text: everything of the graph and the weights that can change a
---- bit,
---- and nothing else. The key of a run hashes it. Numbers are rounded to f32 and written as hex
---- floats;
---- functions stand as what they produce.
+--- bit, and nothing else. The key of a run hashes it. Numbers are rounded to f32 and written as hex
+--- floats; functions stand as what they produce.
 local core = require "tidelock.core"
 local weights = require "tidelock.weights"
 
@@ -70,10 +68,8 @@ end
 
 local function weight_text(weight, fields)
   return string.format("weight %s (%s) out %d %s init %s decay %s lr %s frozen %s from %s",
-    weight.name,
-    dims(weight.dims), weight.out, fields.dtype, init_text(weight, fields.init),
-      number(fields.decay),
-    number(fields.lr_scale), tostring(fields.frozen), from_text(fields.from))
+    weight.name, dims(weight.dims), weight.out, fields.dtype, init_text(weight, fields.init),
+    number(fields.decay), number(fields.lr_scale), tostring(fields.frozen), from_text(fields.from))
 end
 
 --- The text. Lines of nodes in their order, then lines of weights in theirs.

@@ -1,6 +1,7 @@
 --- The program's command line: words in, exit status out. runtime/main.c runs this file.
 --
---   0 good    1 the run or a check failed    2 usage, recipe or layout    75 resume me
+--   0 good    1 the run or a check failed    2 usage, recipe or layout
+--   75 a signal ended it at a step, before its end, and nothing is wrong: "resume me"
 --
 -- A module that knows its status raises { status, message }; any other error is a failed run, 1.
 -- Results go to stdout, messages to stderr.
@@ -11,6 +12,9 @@ local function main(words)
   local request = commands.parse(words)
   if request.command.name == "help" then
     print(commands.help(request.topic))
+    return 0
+  elseif request.command.name == "version" then
+    print(require("tidelock.header").build_text())
     return 0
   end
   return require(request.command.module).command(request)

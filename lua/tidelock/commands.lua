@@ -47,6 +47,9 @@ local threads = {
 ---@field name string
 ---@field recipe boolean|"maybe" # takes a recipe and overrides; "maybe": a recipe may be left out
 ---@field topics string[]? # a first word that is one of these chooses a part of the command
+---@field words string[]? # what its words are, where it takes no recipe: { "CHECKPOINT", "OUT" }
+---@field words_needed integer? # how many of them, when not all
+---@field takes string? # what stands behind its name in help, when it is no recipe
 ---@field about string
 ---@field example string
 ---@field options table[]
@@ -59,6 +62,8 @@ commands.list = {
     example = "run recipes/quickstart.lua layout.tp=2 layout.pp=2",
     options = {
       { name = "jsonl", kind = "file", about = "write one record a step, and a summary, to FILE" },
+      { name = "resume", kind = "folder", about = "go on from a checkpoint, a run, or its newest" },
+      { name = "fork", kind = "text", about = "fields that may differ from the checkpoint's run" },
       { name = "stop-at", kind = "count", about = "end after step N; lr keeps its horizon" },
       { name = "runs", kind = "folder", about = "where run folders are kept; runs/ unless given" },
       { name = "quiet", about = "no header, no table: the summary only" },
@@ -100,6 +105,24 @@ commands.list = {
     },
   },
   {
+    name = "export", recipe = false, words = { "CHECKPOINT", "OUT" }, module = "tidelock.export",
+    about = "the weights of a checkpoint, for inference elsewhere",
+    example = "export runs/quickstart-5e1c quickstart-bf16 --dtype bf16",
+    options = {
+      { name = "dtype", kind = "text", about = "f32, bf16 or f16; as trained if left out" },
+    },
+  },
+  {
+    name = "tokenize", recipe = false, words = { "TOKENIZER", "TEXT" }, words_needed = 1,
+    module = "tidelock.tokenize", about = "a text as token ids, or ids as text",
+    example = "tokenize bytes \"Tide\"",
+    options = {
+      { name = "ids", kind = "text", about = "the text of these ids: 1,15043" },
+      { name = "bare", about = "without what the tokenizer puts around a text, such as <s>" },
+      { name = "count", about = "how many tokens, and nothing else" },
+    },
+  },
+  {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
     topics = { "plan", "matmul", "gemm", "attention", "step", "ranks" },
     about = "speed of products, a step, planning, ranks",
@@ -114,8 +137,12 @@ commands.list = {
     },
   },
   {
-    name = "help", recipe = false, about = "this list, or one command: help run",
+    name = "help", recipe = false, takes = "[COMMAND]", about = "this list, or one command",
     example = "help run", options = {},
+  },
+  {
+    name = "version", recipe = false, about = "what this build is: version, compiler, processor",
+    example = "version", options = {},
   },
 }
 
@@ -159,11 +186,13 @@ function commands.find(name)
   if command then return command end
   local outside = find(commands.outside, name)
   if name == "lua" then fail("lua: a file is missing; e.g. ./tl %s", outside.example) end
+  if name == "repl" then fail("repl: it takes nothing; e.g. ./tl repl") end
   if outside then fail("%s is a command of ./tl: ./tl %s", name, name) end
   local known = names_of(commands.list, "")
   table.move(names_of(commands.outside, ""), 1, #commands.outside, #known + 1, known)
   table.sort(known)
   local near = suggest.nearest(name, known)
+  if name:find "%.lua$" then near = "run " .. name end
   fail("%s: no such command%s; there are %s", name, near and "; did you mean " .. near .. "?" or "",
     table.concat(known, ", "))
 end
@@ -180,11 +209,8 @@ local function read_option(command, words, at, options)
   local option = name and find(command.options, name)
   if not option then
     local known = names_of(command.options, "--")
-    local foreign = name and command.recipe and hints.of(name)
-    if foreign then
-      fail("%s: no option %s; in the recipe, %s; or as an override, key=value", command.name, word,
-        foreign)
-    end
+    local foreign = name and command.recipe and hints.on_command_line(name)
+    if foreign then fail("%s: no option %s; %s", command.name, word, foreign) end
     local near = suggest.nearest("--" .. (name or word:gsub("^%-+", "")), known)
     fail("%s: no option %s%s; %s has %s", command.name, word,
       near and "; did you mean " .. near .. "?" or "", command.name,
@@ -214,6 +240,7 @@ end
 ---@field overrides string[] # "layout.tp=2", as written, in order
 ---@field options table # by name, "-" as "_"
 ---@field topic string? # of help and bench
+---@field words string[] # of commands that take them
 
 local function is_one_of(word, list)
   for _, item in ipairs(list) do
@@ -222,43 +249,66 @@ local function is_one_of(word, list)
   return false
 end
 
+--- Whether the word alone asks for help or for the version, also behind another command.
+local function asks(word, long, short) return word == "--" .. long or word == "-" .. short end
+
+--- A word that is no option: topic, recipe or override, in this order.
+local function read_word(command, word, request)
+  if command.name == "help" and not request.topic then
+    request.topic = find(commands.outside, word) and word or commands.find(word).name
+  elseif command.topics and not request.topic and is_one_of(word, command.topics) then
+    request.topic = word
+  elseif command.words and #request.words < #command.words then
+    table.insert(request.words, word)
+  elseif not command.recipe then
+    fail("%s: %s is one word too many", command.name, word)
+  elseif word:find "^[^=/]+=" then
+    if command.recipe == true and not request.recipe then
+      fail("%s: the recipe comes before %s; e.g. ./tl %s", command.name, word, command.example)
+    end
+    table.insert(request.overrides, word)
+  elseif request.recipe then
+    fail("%s: %s is neither an option nor an override, as layout.tp=2; the recipe is %s",
+      command.name, word, request.recipe)
+  elseif command.topics and not word:find "[./]" then
+    fail("%s: %s is neither a recipe file nor one of %s", command.name, word,
+      table.concat(command.topics, ", "))
+  else
+    request.recipe = word
+  end
+end
+
 --- Understand the words after the program's name.
 ---@param words string[]
 ---@return tidelock.Request
 function commands.parse(words)
   local name = words[1]
-  if not name or name == "--help" or name == "-h" then name = "help" end
+  if not name or asks(name, "help", "h") then name = "help" end
+  if asks(name, "version", "V") then name = "version" end
+  local function help(topic)
+    return { command = commands.find "help", overrides = {}, options = {}, topic = topic }
+  end
+  local outside = find(commands.outside, name)
+  if outside and words[2] and asks(words[2], "help", "h") then return help(name) end
   local command = commands.find(name)
-  local request = { command = command, overrides = {}, options = {} }
+  local request = { command = command, overrides = {}, options = {}, words = {} }
   local at = 2
   while at <= #words do
-    local word = words[at]
-    local used = 1
-    if word == "--help" or word == "-h" then
-      return { command = commands.find "help", overrides = {}, options = {}, topic = command.name }
-    elseif word:sub(1, 1) == "-" and #word > 1 then
+    local word, used = words[at], 1
+    if asks(word, "help", "h") then return help(name ~= "help" and name or nil) end
+    if word:sub(1, 1) == "-" and #word > 1 then
       used = read_option(command, words, at, request.options)
-    elseif command.name == "help" and not request.topic then
-      request.topic = find(commands.outside, word) and word or commands.find(word).name
-    elseif command.topics and not request.topic and is_one_of(word, command.topics) then
-      request.topic = word
-    elseif not command.recipe then
-      fail("%s: %s is one word too many", command.name, word)
-    elseif not request.recipe and not (command.recipe == "maybe" and word:find "=") then
-      if word:find "^[%w_%.]+=" then
-        fail("%s: the recipe comes before %s; e.g. ./tl %s", command.name, word, command.example)
-      end
-      request.recipe = word
-    elseif word:find "^[^=]+=" then
-      table.insert(request.overrides, word)
     else
-      fail("%s: %s is neither an option nor an override (key=value); the recipe is %s",
-        command.name, word, request.recipe)
+      read_word(command, word, request)
     end
     at = at + used
   end
   if command.recipe == true and not request.recipe then
     fail("%s: a recipe is missing; e.g. ./tl %s", command.name, command.example)
+  end
+  local needed = command.words and (command.words_needed or #command.words) or 0
+  for i = #request.words + 1, needed do
+    fail("%s: %s is missing; e.g. ./tl %s", command.name, command.words[i], command.example)
   end
   return request
 end
@@ -266,8 +316,18 @@ end
 local function option_lines(command, lines)
   for _, option in ipairs(command.options) do
     local word = "--" .. option.name .. (option.kind and " " .. kinds[option.kind].word or "")
-    lines[#lines + 1] = ("  %-16s %s"):format(word, option.about)
+    lines[#lines + 1] = ("  %-18s %s"):format(word, option.about)
   end
+end
+
+--- What stands behind the name of a command of the list.
+local function takes_of(command)
+  if command.takes then return " " .. command.takes end
+  if command.words then return " " .. table.concat(command.words, " ") .. " [options]" end
+  local topics = command.topics and " [" .. table.concat(command.topics, "|") .. "]" or ""
+  if not command.recipe then return topics end
+  return topics .. (command.recipe == "maybe" and " [RECIPE]" or " RECIPE")
+    .. " [key=value ..] [options]"
 end
 
 --- Help of a command that the Lua side does not run.
@@ -284,10 +344,7 @@ function commands.help(topic)
   if outside then return help_outside(outside) end
   if topic then
     local command = commands.find(topic)
-    lines[1] = ("./tl %s%s   %s"):format(command.name,
-      (command.topics and " [" .. table.concat(command.topics, "|") .. "]" or "")
-        .. (command.recipe == "maybe" and " [RECIPE] [key=value ..] [options]"
-          or command.recipe and " RECIPE [key=value ..] [options]" or ""), command.about)
+    lines[1] = ("./tl %s%s   %s"):format(command.name, takes_of(command), command.about)
     option_lines(command, lines)
     lines[#lines + 1] = "  e.g. ./tl " .. command.example
   else
@@ -300,7 +357,8 @@ function commands.help(topic)
     end
     lines[#lines + 1] = "key=value sets a field of the recipe: layout.tp=2 train.steps=10"
     lines[#lines + 1] = "options of a command: ./tl help run; how to begin: README.md"
-    lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad command or recipe"
+    lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad command or recipe, "
+      .. "75 stopped by a signal"
   end
   return table.concat(lines, "\n")
 end

@@ -30,7 +30,7 @@ local Source = {}
 Source.__index = Source
 Source.__name = "tidelock.Source"
 
-local PARTS_MAX = 16
+local PARTS_MAX, VOCAB_MAX = 16, (1 << 31) - 1
 
 local function lead_of(site) return site ~= "" and site .. ": " or "" end
 
@@ -72,7 +72,7 @@ local function read_options(path, options, known)
     end
     named[key] = options[key]
   end
-  if #options == 0 then fail(site, path, "the list is empty") end
+  if #options == 0 then fail(site, path, "the list is empty; it starts with what is read") end
   return { table.unpack(options) }, named, site
 end
 
@@ -152,6 +152,16 @@ function data.given(options)
   return describe("given", { samples = list })
 end
 
+--- What can be said about a source without opening it: add(place, path, text) for each mistake.
+function data.check(source, vocab, add)
+  for _, child in ipairs(source.sources or {}) do data.check(child, vocab, add) end
+  if source.eos and vocab and source.eos >= vocab then
+    add(where.field(source.site, "data.tokens", "eos"), "data.tokens.eos",
+      ("eos %d is not below the vocabulary, %d; try vocab = %d, if eos is right"):format(
+        source.eos, vocab, source.eos + 1))
+  end
+end
+
 local function with_part(source, fraction, held)
   local copy = {}
   for key, value in pairs(source) do copy[key] = value end
@@ -198,36 +208,73 @@ local function parts_text(source)
   return table.concat(text, ", ")
 end
 
---- The files of a source in the order in which they are read; all that is wrong with them at once.
-local function find_files(source, seen)
-  local paths, problems = {}, {}
-  local lead = lead_of(source.site) .. "data." .. source.kind .. ": "
-  local parts = parts_text(source)
+--- The names that `pattern` stands for; none and a problem when there are none.
+local function expand(pattern, is_pattern)
+  local readable, found = pcall(core.files.glob, pattern)
+  if not readable then return {}, found end
+  if #found > 0 then return found end
+  return {}, pattern .. ": " .. (is_pattern and "no file matches this pattern"
+    or "there is no such file")
+end
+
+--- What is wrong with reading `path`, the file `real`, which an earlier name may have read
+--- (`before`); nil when nothing is.
+local function problem_of(path, real, before, source)
+  if before and before.source == source then
+    local text = "%s: read twice: it is the same file as %s (%s); leave one of the two names out"
+    return text:format(path, before.path, real)
+  elseif before then
+    local text = "%s: read twice: another source reads the same file as %s (%s%s); leave it out of "
+      .. "one source"
+    return text:format(path, before.path, lead_of(before.source.site), real)
+  elseif core.files.is_directory(real) then
+    return ("%s: a folder, not a file; %s/* is the files in it"):format(path, path)
+  elseif core.files.size(real) == 0 then
+    return path .. ": the file is empty (0 bytes); leave it out"
+  end
+end
+
+local function name_of(path) return path:match "[^/]*$" end
+
+--- "data.text: 2 names lead to files that are read already and are left out: GPL-3 (GPL), .."
+local function left_out_text(source, list)
+  if #list == 0 then return nil end
+  local one = #list == 1
+  return ("data.%s: %s to %s and %s left out: %s%s"):format(source.kind,
+    one and "a name leads" or #list .. " names lead",
+    one and "a file that is read already" or "files that are read already", one and "is" or "are",
+    table.concat(list, ", ", 1, math.min(#list, 4)), #list > 4 and ", .." or "")
+end
+
+--- The files of a source in the order in which they are read. A pattern may match several names of
+--- one file (links): it is read once, under its first name. What is wrong goes to state.problems,
+--- all of it.
+local function find_files(source, state)
+  local paths, left_out = {}, {}
+  local seen, parts = state.seen, parts_text(source)
+  local function add_problem(text)
+    state.problems[#state.problems + 1] = lead_of(source.site) .. "data." .. source.kind .. ": "
+      .. text
+  end
   for _, pattern in ipairs(source.patterns) do
-    local readable, found = pcall(core.files.glob, pattern)
-    if not readable then
-      problems[#problems + 1], found = lead .. found, {}
-    elseif #found == 0 then
-      local magic = pattern:find("[*?[]")
-      local text = magic and "no file matches this pattern" or "there is no such file"
-      problems[#problems + 1] = lead .. pattern .. ": " .. text
-    end
+    local is_pattern = pattern:find "[*?[]" ~= nil
+    local found, nothing = expand(pattern, is_pattern)
+    if nothing then add_problem(nothing) end
     for _, path in ipairs(found) do
       local real, message = core.files.realpath(path)
       local id = (real or path) .. "\0" .. parts
-      if not real then
-        problems[#problems + 1] = lead .. message
-      elseif seen[id] then
-        local text = "%s%s: read twice: it is the same file as %s (%s)"
-        problems[#problems + 1] = text:format(lead, path, seen[id], real)
-      elseif core.files.size(real) == 0 then
-        problems[#problems + 1] = lead .. path .. ": the file is empty (0 bytes)"
+      local before = seen[id]
+      if before and before.source == source and is_pattern then
+        left_out[#left_out + 1] = ("%s (%s)"):format(name_of(path), name_of(before.path))
+      else
+        local problem = message or problem_of(path, real, before, source)
+        if problem then add_problem(problem) end
+        seen[id] = before or { path = path, source = source }
+        paths[#paths + 1] = path
       end
-      seen[id] = seen[id] or path
-      paths[#paths + 1] = path
     end
   end
-  if #problems > 0 then error(table.concat(problems, "\n"), 0) end
+  state.warnings[#state.warnings + 1] = left_out_text(source, left_out)
   return paths
 end
 
@@ -256,19 +303,49 @@ local open_source
 
 local openers = {}
 
+--- A vocabulary that is smaller than the ids of the files: said where the vocabulary was written.
+local function check_ids(source, about, paths, options, state)
+  if not about.beyond_file then return end
+  local text = "%snn.decoder.vocab: vocab %d is too small for %s (%sdata.%s): %s %d at position "
+    .. "%d; "
+  text = text:format(lead_of(options.vocab_site or source.site), options.vocab,
+    paths[about.beyond_file], lead_of(source.site), source.kind,
+    source.kind == "text" and "byte" or "token", about.beyond_token, about.beyond_position)
+  if source.kind == "text" then
+    local all = about.token_max == 255 and "" or ", or 256, which holds any byte"
+    text = text .. ("try vocab = %d, above the largest here%s"):format(about.token_max + 1, all)
+  elseif about.token_max < VOCAB_MAX then
+    text = text .. ("try vocab = %d, above the largest here, if the tokens are %s"):format(
+      about.token_max + 1, source.dtype)
+  else
+    text = text .. ("no vocabulary has %d: these are not %s tokens"):format(about.token_max,
+      source.dtype)
+  end
+  state.problems[#state.problems + 1] = text
+end
+
 function openers.text(source, options, state)
-  local paths = find_files(source, state.seen)
+  local known = #state.problems
+  local paths = find_files(source, state)
+  if #state.problems > known then return nil end
   table.move(paths, 1, #paths, #state.files + 1, state.files)
   state.pinned = state.pinned + compare_pins(source, paths, state.warnings)
   local width, eos = widths[source.dtype or "text"], source.eos or -1
-  return core.data.files(paths, { width = width, eos = eos, parts = source.parts }, options)
+  local opened, message = core.data.files(paths, {
+    width = width, eos = eos, parts = source.parts,
+  }, options)
+  if opened then check_ids(source, opened:about(), paths, options, state) end
+  return opened, message
 end
 
 openers.tokens = openers.text
 
 function openers.mix(source, options, state)
   local sources = {}
-  for i, child in ipairs(source.sources) do sources[i] = open_source(child, options, state) end
+  for i, child in ipairs(source.sources) do
+    sources[i] = open_source(child, options, state) or false
+  end
+  if #state.problems > 0 then return nil end
   return core.data.mix(sources, source.shares, options)
 end
 
@@ -280,10 +357,12 @@ function openers.given(source, options)
 end
 
 function open_source(source, options, state)
-  local own = { length = options.length, vocab = options.vocab, seed = options.seed }
-  own.site = source.site
+  local own = {
+    length = options.length, vocab = options.vocab, seed = options.seed,
+    vocab_site = options.vocab_site, site = source.site,
+  }
   local opened, message = openers[source.kind](source, own, state)
-  if not opened then error(message, 0) end
+  if message then state.problems[#state.problems + 1] = message end
   return opened
 end
 
@@ -316,17 +395,19 @@ end
 ---@class tidelock.Notes # what a header or a log may want to say about an opened source
 ---@field summary string # "12 texts, 231,870 bytes, as pinned"
 ---@field files string[] # in the order in which they are read
----@field warnings string[] # texts that are not the pinned ones
+---@field warnings string[] # texts that are not the pinned ones, links that are left out
 ---@field pinned integer # files that are as pinned
 
---- Opens what a recipe describes. options: length (tokens of a sample), vocab, seed (policy.seed).
+--- Opens what a recipe describes. options: length (tokens of a sample), vocab, seed (policy.seed),
+--- vocab_site (the recipe line of the vocabulary).
 --- Returns a source of the C half (micro, targets, fingerprint, about, close) and notes about it.
---- Raises, with the recipe line, what is wrong with the files.
+--- Raises, with the recipe line, all that is wrong with the files.
 ---@return userdata, tidelock.Notes
 function data.open(description, options)
   assert(data.is(description), "data.open takes what tl.data.* returned")
-  local state = { seen = {}, files = {}, warnings = {}, pinned = 0 }
+  local state = { seen = {}, files = {}, warnings = {}, problems = {}, pinned = 0 }
   local source = open_source(description, options, state)
+  if #state.problems > 0 then error(table.concat(state.problems, "\n"), 0) end
   return source,
     {
       summary = summary_of(description, source:about(), state),

@@ -60,10 +60,10 @@ local function derive(self, changes)
   return make(state)
 end
 
---- Plain tables are copied, so that a table changed later changes no recipe; modules and data are
---- kept.
+--- Plain tables are copied, so that a table changed later changes no recipe; modules and data stay
+--- as they are.
 local function copy(value, depth)
-  if type(value) ~= "table" or getmetatable(value) or types.data.check(value) then return value end
+  if type(value) ~= "table" or getmetatable(value) or types.is_made(value) then return value end
   local other = {}
   depth = (depth or 0) + 1
   if depth > 50 then
@@ -214,8 +214,8 @@ end
 
 local axis_rank = { dp = 1, tp = 2, cp = 3, pp = 4, ep = 5 }
 
---- A value as the tables of a sweep show it: { dp = 2, tp = 4 } is "dp 2 tp 4", a name stands
---- alone.
+--- A value as the tables of a sweep show it: { dp = 2, tp = 4 } is "dp 2 tp 4", a name stays as
+--- it is.
 local function label_of(value)
   if type(value) ~= "table" then return types.show(value):gsub("\"", "") end
   local keys, words = {}, {}

@@ -5,6 +5,7 @@
 ---
 --- A rank is a thread that executes its flat program; Lua is entered once a step. Logical tensors
 --- are put together from the shards of the ranks, so their bits do not depend on the layout.
+local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
@@ -12,8 +13,9 @@ local grid = require "tidelock.layout"
 local kept = require "tidelock.kept"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
-local rates = require "tidelock.schedule"
+local rates = require "tidelock.rates"
 local room = require "tidelock.room"
+local states = require "tidelock.states"
 local suggest = require "tidelock.suggest"
 local summary = require "tidelock.summary"
 local where = require "tidelock.where"
@@ -60,17 +62,21 @@ local function rank_table(plan)
 end
 
 local function open_data(spec)
-  local sources, counts, notes = {}, {}, {}
+  local sources, counts, notes, found = {}, {}, {}, problems.new()
   local function add(source, samples)
-    local i = #sources + 1
-    sources[i], notes[i] = data.open(source, {
-      length = spec.batch.length, samples = samples, vocab = spec.model.vocab,
-      seed = spec.policy.seed,
+    local good, opened, note = pcall(data.open, source, {
+      length = spec.batch.length, vocab = spec.model.vocab, seed = spec.policy.seed,
+      vocab_site = spec.site "model.vocab",
     })
-    counts[i] = samples
+    if not good then
+      for line in opened:gmatch "[^\n]+" do found:add(nil, nil, line) end
+      return
+    end
+    sources[#sources + 1], notes[#notes + 1], counts[#counts + 1] = opened, note, samples
   end
   add(spec.data, spec.batch.samples)
   if spec.eval then add(spec.eval.data, spec.eval.samples) end
+  found:raise()
   return sources, counts, notes
 end
 
@@ -88,7 +94,9 @@ end
 local function check_patterns(self, keep)
   local found, all, plan = problems.new(), {}, self.plan
   for _, value in ipairs(plan.graph.names) do all[#all + 1] = value.name end
-  for _, weight in ipairs(plan.graph.weights) do all[#all + 1] = weight.name .. ".grad" end
+  for _, weight in ipairs(plan.graph.weights) do
+    all[#all + 1] = weight.kind == "state" and weight.name or weight.name .. ".grad"
+  end
   local function check(place, path, pattern)
     if #kept.names(self, pattern) > 0 then return end
     found:add(place, path, ("%q matches no value and no gradient; nearest: %s"):format(pattern,
@@ -111,7 +119,8 @@ local function call(fn, ...)
 end
 
 ---@param recipe table
----@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s
+---@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s,
+---  resume: a checkpoint (checkpoint.find), forks: fields that may differ from its run's
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -126,7 +135,10 @@ function driver.start(recipe, options)
   self.sources, self.notes, self.check = sources, notes, options.check
   local texts = {}
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
-  plan.key, plan.recipe_hash = summary.keys(plan, texts[1])
+  plan.key, plan.recipe_hash, plan.key_parts = summary.keys(plan, texts[1])
+  plan.fields_text = require("tidelock.explain").text(plan, "check")
+  local found = options.resume
+  self.forks = found and checkpoint.check(found, plan, options.forks or {})
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
   self.ranks = call(core.ranks, {
@@ -137,7 +149,7 @@ function driver.start(recipe, options)
     attention_rows = spec.blocks.attention.q,
     poison = options.poison, timeout_s = options.timeout,
   })
-  self:begin()
+  self:begin(found)
   return self
 end
 
@@ -146,19 +158,51 @@ local function execute(self, section, options)
   return call(self.ranks.run, self.ranks, section, options)
 end
 
---- Initial weights, moments and tables; then what rules take from functions and earlier runs.
-function Run:begin()
+--- beta1 and beta2 to the power of one more update, by repeated multiplication.
+local function advance_powers(self)
+  self.power1, self.power2 = self.power1 * self.beta1, self.power2 * self.beta2
+  self.updates = self.updates + 1
+end
+
+--- Initial weights, moments and tables; then what rules take from functions and earlier runs, or
+--- everything from a checkpoint.
+function Run:begin(found)
   execute(self, "init", { step = 0, scalars = {} })
-  require("tidelock.warm").start(self)
+  if found then
+    self.loaded_bytes, self.loaded_seconds = checkpoint.load(self, found)
+    self.done = found.state.step
+  else
+    require("tidelock.warm").start(self)
+  end
   local optimizer = self.spec.train.optimizer
   self.power1, self.power2 = 1, 1
   self.beta1, self.beta2 = core.f32(optimizer.beta1), core.f32(optimizer.beta2)
+  self.updates = 0 -- steps that were applied
+  for _ = 1, found and found.state.updates or 0 do advance_powers(self) end
 end
 
+--- Learning rate, bias corrections of the next update, and functions of the step.
 local function scalars_of(self, step)
-  local lr = rates.at(self.spec.train.lr, step)
-  self.power1, self.power2 = self.power1 * self.beta1, self.power2 * self.beta2
-  return { lr, core.f32(1 / (1 - self.power1)), core.f32(1 / (1 - self.power2)) }
+  local power1, power2 = self.power1 * self.beta1, self.power2 * self.beta2
+  local list = { rates.at(self.spec.train.lr, step), core.f32(1 / (1 - power1)),
+    core.f32(1 / (1 - power2)) }
+  return states.scalars(self.plan.graph, step, list)
+end
+
+--- Means of extra losses by name, and their bits; nil where the model has none.
+local function terms_of(self)
+  local values, bits = {}, {}
+  for _, term in ipairs(self.plan["local"].terms) do
+    for index, rank in ipairs(self.table) do
+      local v = self.plan.ranks[rank.coordinates.pp + 1].persistent["term " .. term.name]
+      if v and v.tensor and not values[term.name] then
+        local t <close> = self.ranks:read(index - 1, v.tensor)
+        values[term.name] = t:to_table()[1]
+        bits[term.name] = ("%08x"):format(t:bits()[1])
+      end
+    end
+  end
+  if next(values) then return values, bits end
 end
 
 --- Runs the next step. Raises when a value is not finite, naming its first instruction.
@@ -170,8 +214,11 @@ function Run:step()
   result.ms = (core.files.seconds() - clock) * 1000
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length
-  if result.control[2] ~= 0 then self:explain_skip(step, scalars, result) end
+  -- a step that is skipped is none of the optimizer's: its bias corrections count updates
+  if result.control[2] ~= 0 then self:explain_skip(step, scalars, result)
+  else advance_powers(self) end
   self.done = step
+  result.losses, result.losses_bits = terms_of(self)
   if #self.watches > 0 then result.watch = self:watched() end
   return result
 end
@@ -255,6 +302,15 @@ function Run:master(name)
   return gather(self, param, exact and "master " or "weight ")
 end
 
+--- A weight ("weight "), its f32 master ("master ") or a moment ("m ", "v "), whole; nil where no
+--- rank keeps one.
+function Run:stored(param, arena)
+  for _, rank in ipairs(self.plan.ranks) do
+    local v = rank.persistent[arena .. param.name]
+    if v and v.tensor then return gather(self, param, arena) end
+  end
+end
+
 --- All weights by name: { name, param }, in bytewise order.
 function Run:weights()
   local list = {}
@@ -296,8 +352,7 @@ function Run:optimizer_hash()
 end
 
 --- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the
---- global
---- batch, or the shape of a weight for gradients.
+--- global batch, or the shape of a weight for gradients.
 function Run:kept(name)
   local found = kept.read(self, name)
   if not found then
@@ -318,10 +373,17 @@ function Run:watched()
   return values
 end
 
---- Bytes of the arenas as counted by their allocator, beside the bytes that were planned.
+--- Bytes of the arenas as counted by their allocator, beside the bytes that were planned; and the
+--- peaks of what is no arena: slots of messages, tables of the data, scratch of the workers, copies
+--- on their way to a GPU.
 function Run:memory()
   local counted = self.ranks:memory()
-  counted.peak_bytes, counted.planned_bytes = counted.peak.arena, self.plan.summary.planned_bytes
+  local peak = counted.peak
+  counted.peak_bytes, counted.planned_bytes = peak.arena, self.plan.summary.planned_bytes
+  counted.beside = {
+    messages = peak.comm, data = peak.data, scratch = peak.scratch, staging = peak.staging,
+  }
+  counted.beside_bytes = peak.comm + peak.data + peak.scratch + peak.staging
   return counted
 end
 

@@ -140,7 +140,7 @@ end
 
 local function local_nodes(nodes, lines, at)
   for i, node in ipairs(nodes) do
-    local outputs = node.use and "gradient of " .. name_of(node.use.value)
+    local outputs = node.use and node.use.value and "gradient of " .. name_of(node.use.value)
       or each(node.outputs, local_text)
     lines[#lines + 1] = ("%4d  %-6s %-18s %s -> %s  %s  %s"):format(i, tostring(node.layer),
       node.op, each(node.inputs, name_of), outputs, attributes(node.attrs or {}, at.tp),
@@ -248,7 +248,7 @@ function explain.weights(plan)
     rows[#rows + 1] = {
       weight.name, table.concat(shape, " "), own.dtype, own.from and "from " .. own.from
         or init_text(own.init), ("%g"):format(own.decay),
-      own.frozen and "frozen" or ("%g"):format(own.lr_scale),
+      weight.kind == "state" and "state" or own.frozen and "frozen" or ("%g"):format(own.lr_scale),
       #by > 0 and table.concat(by, ", ") or "defaults",
     }
   end

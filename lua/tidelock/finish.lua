@@ -1,5 +1,6 @@
 --- finish.lua - what surrounds the micro-batches of a step: initial values, the target count, the
 --- finished sums, gradient norm and clip, and the update of every weight.
+local after = require "tidelock.after"
 local core = require "tidelock.core"
 local lower = require "tidelock.lower"
 
@@ -55,10 +56,9 @@ function finish.init(self, shared)
       local own = not param.fields.frozen and state(self, param) or { weight = self:weight(param) }
       local target = own.master or own.weight
       self:emit("init", {}, { lower.reshaped(target, { param.rows, param.cols }) }, {
-        kind = init_kinds[init.kind], name_hash = core.hash_int(param.name), row_first =
-          param.row_first,
-        col_first = param.col_first, cols_full = param.full_cols, first = init.first, second =
-          init.second,
+        kind = init_kinds[init.kind], first = init.first, second = init.second,
+        name_hash = core.hash_int(param.name), row_first = param.row_first,
+        col_first = param.col_first, cols_full = param.full_cols,
       }, o)
       if own.master then self:emit("cast", { own.master }, { own.weight }, {}, o) end
       for _, name in ipairs { "m", "v" } do
@@ -89,8 +89,9 @@ end
 function finish.count(self, samples, source)
   local count = self:lasting("count", "i64", { 1 }, "state")
   local o = at("targets", "prologue", self.spec.model.site)
-  self:emit("count_targets", {}, { count }, { samples = samples, length = self.l.length, source =
-    source }, o)
+  self:emit("count_targets", {}, { count }, {
+    samples = samples, length = self.l.length, source = source,
+  }, o)
   if self.dp > 1 then self:emit("all_reduce_count", { count }, { count }, { group = "dp" }, o) end
 end
 
@@ -228,8 +229,9 @@ local function norm(self, shared, gradients, loss)
   for i, param in ipairs(list) do
     counts[i] = width
     if gradients[param.name] then
-      local slot = { buffer = slots.buffer, dtype = "f32", shape = { width }, offset =
-        (i - 1) * width * 4 }
+      local slot = {
+        buffer = slots.buffer, dtype = "f32", shape = { width }, offset = (i - 1) * width * 4,
+      }
       square(self, shared, param, gradients[param.name], slot)
     end
   end
@@ -266,10 +268,12 @@ function finish.step(self, shared)
         param })
     end
   end
+  local updates = after.values(self, shared)
   local control = norm(self, shared, gradients, loss)
   for _, param in ipairs(self.l.params) do
     if gradients[param.name] then update(self, param, gradients[param.name], control) end
   end
+  after.set(self, updates, control)
 end
 
 return finish

@@ -16,8 +16,6 @@ local cluster = require "tidelock.cluster"
 local core = require "tidelock.core"
 local flops = require "tidelock.flops"
 local requests = require "tidelock.requests"
-local schedule_check = require "tidelock.schedule_check"
-local schedules = require "tidelock.schedules"
 local screen = require "tidelock.screen"
 local summaries = require "tidelock.summary"
 
@@ -120,11 +118,8 @@ end
 function forecast.pipeline_text(plan)
   local layout = plan.spec.layout
   if layout.pp == 1 then return nil end
-  local report = assert(schedule_check.run(plan.orders, {
-    pp = layout.pp, micros = plan.micros, virtual_stages = schedules.virtual_stages(layout),
-  }))
   local name = type(layout.schedule) == "string" and layout.schedule or "own schedule"
-  return screen.pipeline_text(name, plan.micros, report.bubble_fraction)
+  return screen.pipeline_text(name, plan.micros, summaries.bubble(plan))
 end
 
 --- The text of a whole plan.
@@ -153,18 +148,9 @@ function forecast.text(plan, file, seconds)
   return table.concat(lines, "\n")
 end
 
---- Share of the pipeline's time that is idle, if every pass cost the same.
-local function bubble_of(plan)
-  local layout = plan.spec.layout
-  if layout.pp == 1 then return 0 end
-  return assert(schedule_check.run(plan.orders, {
-    pp = layout.pp, micros = plan.micros, virtual_stages = schedules.virtual_stages(layout),
-  })).bubble_fraction
-end
-
 --- What a cluster file predicts, as lines below the plan.
 function forecast.cluster_text(plan, facts)
-  local guess = cluster.predict(plan, facts, bubble_of(plan))
+  local guess = cluster.predict(plan, facts, summaries.bubble(plan))
   local time = guess.time
   local function ms(seconds) return ("%10.1f ms"):format(seconds * 1000) end
   local lines = {
@@ -186,11 +172,10 @@ end
 ---@return integer # exit status
 function forecast.command(request)
   local begin = core.files.seconds()
+  local facts = request.options.cluster and cluster.read(request.options.cluster)
   local plan = requests.plan(requests.of(request))
   io.stdout:write(forecast.text(plan, request.recipe, core.files.seconds() - begin), "\n")
-  if not request.options.cluster then return 0 end
-  local facts = cluster.read(request.options.cluster)
-  io.stdout:write(forecast.cluster_text(plan, facts), "\n")
+  if facts then io.stdout:write(forecast.cluster_text(plan, facts), "\n") end
   return 0
 end
 

@@ -7,6 +7,7 @@
 --- to the axis "tp" may be cut over tensor-parallel ranks; which dims those are belongs to the
 --- model,
 --- because it fixes where the leaves of sums lie, at every tp. Nothing is computed here.
+local states = require "tidelock.states"
 local types = require "tidelock.types"
 local where = require "tidelock.where"
 
@@ -22,9 +23,10 @@ local where = require "tidelock.where"
 ---@field out integer # how many of the dims are output dims (all of them for a vector)
 ---@field rows integer # product of the output dims
 ---@field cols integer # product of the input dims (1 for a vector)
----@field kind string # "matrix", "gain", "bias" or "vector": decides the defaults
+---@field kind string # "matrix", "gain", "bias", "vector" or "state": decides the defaults
 ---@field given table # fields given where it was made
 ---@field site string
+---@field updated? string # of a state: where g.update sets it
 
 ---@class tidelock.Value
 ---@field graph tidelock.Graph
@@ -33,6 +35,8 @@ local where = require "tidelock.where"
 ---@field dtype string
 ---@field name? string
 ---@field weight? tidelock.Weight
+---@field fixed? boolean # no gradient goes through it
+---@field after? boolean # made of sums over the tokens of the step: there once all are summed
 ---@field node? table # the node that makes it
 ---@field site string
 
@@ -41,6 +45,11 @@ local where = require "tidelock.where"
 ---@field values tidelock.Value[]
 ---@field weights tidelock.Weight[]
 ---@field by_name table<string, tidelock.Weight>
+---@field terms table[] # extra losses: { name, value, site }, value the mean over targets
+---@field schedules table # functions of the step, by place and by hash: a number for each step
+---@field steps integer # of the run
+---@field tokens integer # of the global batch
+---@field complete? boolean # the functions of the model are done: nothing more is added
 local Graph = {}
 Graph.__index = Graph
 
@@ -54,7 +63,8 @@ local graph = {}
 function graph.new(dtype)
   local self = setmetatable({
     nodes = {}, values = {}, weights = {}, by_name = {}, dtype = dtype,
-    scopes = { { path = "", dims = {} } }, layer = "embed", names = {}, losses = {},
+    scopes = { { path = "", dims = {} } }, layer = "embed", names = {}, losses = {}, terms = {},
+    schedules = {},
   }, Graph)
   self:define("tokens")
   return self
@@ -137,13 +147,15 @@ end
 
 --- Adds a node. `outputs` is a list of { dims, dtype }. Returns its output values.
 function Graph:node(op, inputs, outputs, attrs)
+  local facts = states.facts(self, op, inputs, outputs, fail)
   local node = {
     id = #self.nodes + 1, op = op, inputs = inputs, outputs = {}, attrs = attrs or {},
     path = self:path(), site = where.here() or self.site, layer = self.layer,
+    after = op ~= "sum" and facts.after or nil,
   }
   self.nodes[node.id] = node
   for i, output in ipairs(outputs) do
-    node.outputs[i] = self:value(output[1], output[2], node)
+    node.outputs[i] = self:value(output[1], output[2], node, facts)
   end
   return table.unpack(node.outputs)
 end
@@ -152,6 +164,7 @@ end
 ---@param kind string
 function Graph:parameter(name, dims, out, kind, given)
   local full = joined(self:path(), name)
+  states.check_open(self, fail)
   if not utf8.len(full) then fail(self, string.format("the weight %q: a name is UTF-8", full)) end
   local list, rows, cols = {}, 1, 1
   for i, dim in ipairs(dims) do
@@ -161,29 +174,36 @@ function Graph:parameter(name, dims, out, kind, given)
   local known = self.by_name[full]
   if known then
     if not scope(self).shared and name:sub(1, 1) ~= "/" then
-      fail(self, string.format("the weight %s is already made at %s; give one of the modules a name"
-        .. ' (name = "..."; a name that starts with / shares)', full, known.site))
+      fail(self, string.format("the %s %s is already made at %s; give one of the modules a name"
+        .. ' (name = "..."; a name that starts with / shares)', states.word(known), full,
+        known.site))
+    end
+    if (known.kind == "state") ~= (kind == "state") then
+      fail(self, string.format("%s is a %s at %s and a %s here", full, states.word(known),
+        known.site, states.word { kind = kind }))
     end
     if known.rows ~= rows or known.cols ~= cols then
-      fail(self, string.format("the shared weight %s is (%d, %d) at %s and (%d, %d) here", full,
-        known.rows, known.cols, known.site, rows, cols))
+      fail(self, string.format("the shared %s %s is (%d, %d) at %s and (%d, %d) here",
+        states.word(known), full, known.rows, known.cols, known.site, rows, cols))
     end
-    return self:value(list, known.value.dtype, nil, { weight = known, name = full })
+    return self:value(list, known.value.dtype, nil,
+      { weight = known, name = full, fixed = known.value.fixed })
   end
   local weight = {
     name = full, dims = list, out = out, rows = rows, cols = cols, kind = kind, given = given or {},
     site = where.here() or self.site, index = #self.weights + 1,
   }
   self.weights[weight.index], self.by_name[full] = weight, weight
-  weight.value = self:value(list, self.dtype, nil, { weight = weight, name = full })
+  local state = kind == "state"
+  weight.value = self:value(list, state and "f32" or self.dtype, nil,
+    { weight = weight, name = full, fixed = state })
   return weight.value
 end
 
 --- A weight of a user's graph. One dim: a vector; two or more: a matrix with output dims first.
 --- How many dims are output dims shows where it is used.
 function Graph:weight(name, dims, given)
-  local list = {}
-  for dim in dims:gmatch "%S+" do list[#list + 1] = find_dim(self, dim) end
+  local list = states.dims(self, name, dims, find_dim, fail)
   if #list == 0 then fail(self, string.format("weight %s has no dims", name)) end
   local out = #list == 1 and 1 or #list - 1
   return self:parameter(name, list, out, #list == 1 and "vector" or "matrix", given)
@@ -232,7 +252,7 @@ graph.is_value = is_value
 function Graph:matmul(a, b)
   if not (is_value(a) and is_value(b)) then fail(self, "matmul wants two values") end
   if a.weight then a, b = b, a end
-  if not b.weight or a.weight then
+  if not b.weight or a.weight or b.fixed then
     fail(self, string.format("matmul wants an activation and a weight, got %s and %s",
       dims_text(a), dims_text(b)))
   end
@@ -290,7 +310,7 @@ function Graph:linear(x, weights, biases, out, inner, dtype)
     { parts = #weights, biases = biases and 1 or 0, inner = inner })
 end
 
-local unary = { "sigmoid", "silu", "gelu", "relu", "tanh", "square", "exp", "log", "neg" }
+local unary = { "sigmoid", "silu", "gelu", "relu", "tanh", "square", "exp", "log", "neg", "sign" }
 for kind, name in ipairs(unary) do
   Graph[name] = function(self, x)
     if not is_value(x) then fail(self, name .. " wants a value") end
@@ -304,34 +324,55 @@ local function scaled(g, x, factor)
   return g:node("scale", { x }, { { x.dims, x.dtype } }, { factor = factor })
 end
 
---- a op b; dims meet by name: (tokens, dim) with (dim), or equal dims.
+--- A number beside a value: one row of it, of the features of `x`, without a gradient.
+local function constant(g, x, number)
+  local dims = {}
+  for _, dim in ipairs(x.dims) do if dim.name ~= "tokens" then dims[#dims + 1] = dim end end
+  return g:node("fill", {}, { { dims, x.dtype } }, { value = number })
+end
+
+--- a op b where one is a number, or a function of the step; nil where both are values.
+local function with_number(g, name, a, b)
+  local x, number = is_value(a) and a or b, is_value(a) and b or a
+  if type(number) == "function" and name == "mul" then
+    return states.scheduled(g, x, number, fail)
+  end
+  if type(number) ~= "number" then return nil end
+  if name == "mul" then return scaled(g, x, number) end
+  if name == "div" and x == a then return scaled(g, x, 1 / number) end
+  if name == "add" then return x + constant(g, x, number) end
+  if name == "sub" then return x == a and x + constant(g, x, -number) or -x + number end
+end
+
+--- How the dims of a and b meet: 0 alike, 1 b is a row of a, nil not at all.
+local function meeting(a, b)
+  if same_dims(a, b) then return 0 end
+  if #b.dims == 0 then return 1 end
+  local offset = #a.dims - #b.dims
+  for i, dim in ipairs(b.dims) do
+    local other = a.dims[i + offset]
+    if offset < 1 or other.name ~= dim.name or other.size ~= dim.size then return nil end
+  end
+  return a.dims[1].name == "tokens" and 1 or nil
+end
+
+--- a op b; dims meet by name: (tokens, dim) with (dim), any with (), or equal dims.
 local function binary(name, a, b)
   local g = is_value(a) and a.graph or b.graph
-  if type(b) == "number" and name == "mul" then return scaled(g, a, b) end
-  if type(a) == "number" and name == "mul" then return scaled(g, b, a) end
-  if type(b) == "number" and name == "div" then return scaled(g, a, 1 / b) end
   if not (is_value(a) and is_value(b)) then
-    fail(g, string.format("%s of a value and %s: numbers only multiply or divide", name,
-      tostring(is_value(a) and b or a)))
+    return with_number(g, name, a, b) or fail(g, string.format("%s of a value and %s: a number is "
+      .. "added, subtracted, multiplied or divides", name, tostring(is_value(a) and b or a)))
   end
-  local broadcast = 0
-  if not same_dims(a, b) then
-    if #b.dims > #a.dims and (name == "add" or name == "mul") then a, b = b, a end
-    local offset = #a.dims - #b.dims
-    for i, dim in ipairs(b.dims) do
-      local other = a.dims[i + offset]
-      if offset < 1 or other.name ~= dim.name or other.size ~= dim.size then
-        fail(g, string.format("%s: the dims %s and %s do not meet", name, dims_text(a),
-          dims_text(b)))
-      end
-    end
-    if name == "div" or name == "sub" then
-      fail(g, string.format("%s: %s and %s: a row on the right is only added or multiplied", name,
-        dims_text(a), dims_text(b)))
-    end
-    broadcast = 1
+  if #b.dims > #a.dims and (name == "add" or name == "mul") then a, b = b, a end
+  local broadcast = meeting(a, b)
+  if not broadcast then
+    fail(g, string.format("%s: the dims %s and %s do not meet", name, dims_text(a), dims_text(b)))
   end
-  if name == "div" then
+  if broadcast == 1 and (name == "div" or name == "sub") and not b.fixed then
+    fail(g, string.format("%s: %s and %s: a row on the right is only added or multiplied", name,
+      dims_text(a), dims_text(b)))
+  end
+  if name == "div" and not (a.fixed and b.fixed) then
     fail(g, "values are not divided by values: multiply by exp(-log(x))")
   end
   return g:node("binary", { a, b }, { { a.dims, a.dtype } }, { kind = kinds[name], broadcast =
@@ -352,7 +393,7 @@ function Graph:cast(x, dtype)
   return self:node("cast", { x }, { { x.dims, dtype } })
 end
 
---- Loss of each target token: log(sum(exp(z))) - z[target], f32 (tokens); 0 where there is no
+--- Loss of each target token: log(sum(exp(z))) - z[target], f32 (tokens); 0 for those without a
 --- target.
 function Graph:cross_entropy(logits, targets, options)
   options = options or {}
@@ -388,11 +429,17 @@ function Graph:add_loss(name, values, scale)
   end
   self.losses[#self.losses + 1] = { name = name, value = scale and scaled(self, values, scale)
     or values }
+  states.term(self, joined(self:path(), name), values, fail)
 end
+
+states.extend(Graph, { fail = fail, find_dim = find_dim, dims_text = dims_text, is_value =
+  is_value, same_dims = same_dims })
 
 -- What operators take; "?": may be left out. The others look at their operands themselves.
 local wants = {
   dim = { "string" }, weight = { "string", "string", "table?" }, named = { "string", "value" },
+  state = { "string", "string?", "table?" }, sum = { "value", "string?" },
+  mean = { "value", "string?" }, update = { "value", "value" },
   cast = { "value" }, cross_entropy = { "value", "value", "table?" },
   logsumexp = { "value", "string?" }, add_loss = { "string", "value", "number?" },
 }
@@ -415,7 +462,8 @@ function graph.face(g)
     __index = function(_, key)
       local method = Graph[key]
       if type(method) ~= "function" then
-        fail(g, string.format("graphs have no operator %s", tostring(key)))
+        fail(g, string.format("graphs have no operator %s; docs/recipes.md has all, in Graphs "
+          .. "written by hand", tostring(key)))
       end
       return function(...)
         check_operands(g, key, ...)

@@ -44,7 +44,8 @@ local function ranks_text(plan)
     spec.device or "host", spec.dtype, spec.policy.arithmetic, screen.policy_text(spec.policy))
 end
 
-local function build_text()
+--- "tidelock 0.1.0, gcc 12.2.0, avx512"
+function header.build_text()
   local build = core.build()
   return ("tidelock %s, %s, %s"):format(build.version, build.compiler, build.simd)
 end
@@ -60,7 +61,8 @@ end
 ---@param file string # the recipe's path
 ---@param data string # what the data is
 ---@param seconds number # from the command to the first step
-function header.text(plan, file, data, seconds)
+---@param width integer? # of the terminal
+function header.text(plan, file, data, seconds, width)
   local title = ("%s   key %s   recipe %s"):format(file:match "[^/]+$", screen.spaced(plan.key),
     screen.spaced(plan.recipe_hash))
   local summary = plan.summary
@@ -69,9 +71,9 @@ function header.text(plan, file, data, seconds)
     { "data", data_text(plan, data) },
     { "ranks", ranks_text(plan) },
     { "memory", memory_text(summary) },
-    { "build", build_text() },
+    { "build", header.build_text() },
     { "ready", ready_text(plan, seconds) },
-  })
+  }, width)
 end
 
 --- A layout of eight ranks that this recipe surely takes, or nil.

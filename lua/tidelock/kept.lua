@@ -19,7 +19,7 @@ function kept.names(run, pattern)
   return pattern and names.select(pattern, list) or list
 end
 
---- Pieces of a gradient: the shards of its weight.
+--- Pieces of a gradient or a state: the shards of the weight.
 local function gradient_pieces(run, facts, at, index)
   local param = facts.param
   if at.dp ~= 0 or (not param.axis and at.tp ~= 0) or at.tp % param.replicas ~= 0 then return {} end
@@ -51,9 +51,23 @@ local function activation_pieces(run, facts, at, index)
   return pieces
 end
 
+--- Elements of a value without tokens, over all tp ranks.
+local function step_size(value)
+  local count = 1
+  for _, dim in ipairs(value.global.dims) do count = count * dim.size end
+  return count
+end
+
+--- Pieces of a value without tokens: whole on every rank, or one share a rank where its dim is cut.
 local function step_pieces(run, facts, at, index)
-  if at.dp ~= 0 or at.tp ~= 0 then return {} end
-  return { { tensor = run.ranks:read(index, facts.tensor), rows = facts.value.rows, cols = 1 } }
+  local value = facts.value
+  local cut = value.rows < step_size(value)
+  if at.dp ~= 0 or (not cut and at.tp ~= 0) or at.tp % value.replicas ~= 0 then return {} end
+  local first = cut and at.tp // value.replicas * value.rows or 0
+  local rows = math.min(value.rows, step_size(value) - first)
+  if rows <= 0 then return {} end
+  return { { tensor = run.ranks:read(index, facts.tensor), rows = rows, cols = 1,
+    row_first = first } }
 end
 
 local function shape_of(run, facts)
@@ -62,7 +76,7 @@ local function shape_of(run, facts)
     return facts.param.value.vector and { weight.rows } or { weight.rows, weight.cols }
   end
   local value, l = facts.value, run.plan["local"]
-  if value.region == "step" then return { value.rows } end
+  if value.region == "step" then return { step_size(value) } end
   local rows = run.spec.batch.samples * run.spec.batch.length
   local cols = value.region == "heads" and value.cols * l.t or value.cols
   return cols == 1 and { rows } or { rows, cols }

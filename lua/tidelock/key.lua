@@ -11,7 +11,7 @@
 -- are exact), functions as the numbers that they gave. `recipe_hash` covers the whole recipe: two
 -- runs that differ in anything that a recipe says have different ones.
 local numbers = require "tidelock.numbers"
-local schedule = require "tidelock.schedule"
+local rates = require "tidelock.rates"
 
 local key = {}
 
@@ -51,40 +51,54 @@ function key.canonical(value, skip)
 end
 
 --- The rates of all steps, in f32, as runs of equal values: a run that ends later with the same
---- rate has the same key, and two schedules that give one rate another bit never have.
+--- rate has the same key, and two ways to write it that give one rate another bit never have.
 local function rate_text(train)
   local words, last = {}, nil
   for step = 1, train.steps do
-    local value = schedule.at(train.lr, step)
+    local value = rates.at(train.lr, step)
     if value ~= last then words[#words + 1] = step .. ":" .. scalar(value) end
     last = value
   end
   return table.concat(words, ",")
 end
 
---- The text under the key. `model_text` describes the model's graph and weights, `data_text` the
+--- What the key covers, in its order.
+key.parts = {
+  "contracts", "dtype", "model", "weights", "loss", "data", "samples", "length", "leaves",
+  "arithmetic", "seed", "attention.kv", "attention.split", "lr", "clip", "optimizer",
+}
+
+--- The text of each part. `model_text` describes the model's graph and weights, `data_text` the
 --- content of the data (its fingerprint); without it the description of the data stands there.
+local function part_texts(spec, model_text, data_text)
+  local attention = spec.blocks.attention
+  return {
+    contracts = scalar(key.contracts), dtype = spec.dtype, model = model_text,
+    weights = key.canonical(spec.weights), loss = key.canonical(spec.loss),
+    data = data_text or key.canonical(spec.data, { site = true }),
+    samples = scalar(spec.batch.samples), length = scalar(spec.batch.length),
+    leaves = key.canonical(spec.policy.leaves), arithmetic = spec.policy.arithmetic,
+    seed = scalar(spec.policy.seed), ["attention.kv"] = scalar(attention.kv or "by head_dim"),
+    ["attention.split"] = scalar(attention.split), lr = rate_text(spec.train),
+    clip = scalar(spec.train.clip or 0), optimizer = key.canonical(spec.train.optimizer),
+  }
+end
+
+--- The text under the key.
 function key.text(spec, model_text, data_text)
-  local leaves, attention = spec.policy.leaves, spec.blocks.attention
-  local lines = {}
-  local function add(name, text) lines[#lines + 1] = name .. " " .. text end
-  add("contracts", scalar(key.contracts))
-  add("dtype", spec.dtype)
-  add("model", model_text)
-  add("weights", key.canonical(spec.weights))
-  add("loss", key.canonical(spec.loss))
-  add("data", data_text or key.canonical(spec.data, { site = true }))
-  add("samples", scalar(spec.batch.samples))
-  add("length", scalar(spec.batch.length))
-  add("leaves", key.canonical(leaves))
-  add("arithmetic", spec.policy.arithmetic)
-  add("seed", scalar(spec.policy.seed))
-  add("attention.kv", scalar(attention.kv or "by head_dim"))
-  add("attention.split", scalar(attention.split))
-  add("lr", rate_text(spec.train))
-  add("clip", scalar(spec.train.clip or 0))
-  add("optimizer", key.canonical(spec.train.optimizer))
+  local texts, lines = part_texts(spec, model_text, data_text), {}
+  for i, name in ipairs(key.parts) do lines[i] = name .. " " .. texts[name] end
   return table.concat(lines, "\n")
+end
+
+--- A hash of each part: two recipes whose keys differ differ in one of them.
+---@return table<string, string>
+function key.part_hashes(spec, model_text, data_text)
+  local texts, hashes = part_texts(spec, model_text, data_text), {}
+  for _, name in ipairs(key.parts) do
+    hashes[name] = require("tidelock.core").hash(texts[name])
+  end
+  return hashes
 end
 
 --- The key as 16 hexadecimal digits.

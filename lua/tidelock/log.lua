@@ -15,15 +15,16 @@ Log.__index = Log
 
 --- Opens files for writing; every record goes to all of them.
 ---@param paths string[]
-function log.open(paths)
+---@param append? boolean # keep what they hold: a run goes on
+function log.open(paths, append)
   local self = setmetatable({ files = {}, paths = {} }, Log)
-  for _, path in ipairs(paths) do self:add(path) end
+  for _, path in ipairs(paths) do self:add(path, append) end
   return self
 end
 
 --- One more file, for the records from here on.
-function Log:add(path)
-  local file, message = io.open(path, "w")
+function Log:add(path, append)
+  local file, message = io.open(path, append and "a" or "w")
   if not file then
     self:close()
     error({ status = 2, message = "tidelock: cannot write " .. message }, 0)
@@ -44,10 +45,13 @@ local function finite(value)
   return copy
 end
 
---- Write one record.
-function Log:write(record)
+--- Write one record, to all files or to the one with this number.
+---@param record table
+---@param only? integer
+function Log:write(record, only)
   local text = core.json.encode(finite(record))
-  for i, file in ipairs(self.files) do
+  for i = only or 1, only or #self.files do
+    local file = self.files[i]
     local written, message = file:write(text, "\n")
     if written then written, message = file:flush() end
     if not written then error(("%s: cannot write it: %s"):format(self.paths[i], message), 0) end

@@ -43,8 +43,9 @@ function Lower:buffer(bytes, kind, name, persistent)
   return buffer
 end
 
-local function view(buffer, dtype, shape) return { buffer = buffer, dtype = dtype, shape =
-  shape } end
+local function view(buffer, dtype, shape)
+  return { buffer = buffer, dtype = dtype, shape = shape }
+end
 
 function Lower:make(dtype, shape, kind, name, persistent)
   local count = 1
@@ -117,9 +118,8 @@ end
 function Lower:emit(op, inputs, outputs, attrs, o)
   local index = #self.instructions + 1
   self.instructions[index] = {
-    op = op, inputs = inputs, outputs = outputs, attrs = attrs or {}, site = o.site, micro =
-      o.micro or 0,
-    phase = o.phase, path = o.path,
+    op = op, inputs = inputs, outputs = outputs, attrs = attrs or {},
+    site = o.site, micro = o.micro or 0, phase = o.phase, path = o.path,
   }
   for i = 1, #inputs do touch(inputs[i], index) end
   for i = 1, #outputs do touch(outputs[i], index) end
@@ -157,6 +157,13 @@ function Lower:rope_table(node)
 end
 
 local lowering = {}
+
+--- loss = sum / targets of the global batch, once a step.
+function lowering.loss_finish(self, node, env, o)
+  local count = self:lasting("count", "i64", { 1 }, "state")
+  self:emit("loss_finish", { self:at(node.inputs[1], env), count },
+    { self:at(node.outputs[1], env) }, {}, o)
+end
 
 function lowering.gather(self, node, env, o)
   if node.outputs[1].alias then return end
@@ -230,6 +237,29 @@ function lowering.dropout(self, node, env, o)
     o)
 end
 
+local function count_of(v)
+  local count = 1
+  for _, size in ipairs(v.shape) do count = count * size end
+  return count
+end
+
+--- One number beside all elements is a column of one row.
+function lowering.binary(self, node, env, o)
+  local a, b = self:at(node.inputs[1], env), self:at(node.inputs[2], env)
+  local y, attrs = self:at(node.outputs[1], env), node.attrs
+  if attrs.broadcast == 1 and count_of(b) == 1 then
+    local one_row = { 1, count_of(a) }
+    a, y = reshaped(a, one_row), reshaped(y, one_row)
+    attrs = { kind = attrs.kind, broadcast = 2 }
+  end
+  self:emit("binary", { a, b }, { y }, attrs, o)
+end
+
+--- A sum over tokens takes this micro-batch's; what is summed leads to states and the log alone.
+function lowering.sum(self, node, env)
+  if not self.evaluating then self:accumulate(node.use, env, "forward") end
+end
+
 --- One node (forward or backward) of a micro-batch.
 function Lower:node(node, env, phase)
   local o = { site = node.site, micro = env.micro, phase = phase, path = node.path }
@@ -258,15 +288,14 @@ function Lower:sum_of(use)
   local length = use.matrix and trunk and (self.l.length + use.runs - 1) // use.runs
     or self.l.length
   local actions, depth, spare = accumulate.plan {
-    samples = use.samples or self.samples, micro = self.l.samples, leaves =
-      self.spec.policy.leaves.dp // self.dp,
-    length = length, matrix = use.matrix,
+    samples = use.samples or self.samples, micro = self.l.samples,
+    leaves = self.spec.policy.leaves.dp // self.dp, length = length, matrix = use.matrix,
     together = use.op == "linear_grad_weight" and accumulate.leaves_together or 1,
   }
   local sum = { actions = actions, runs = runs, stack = {}, by_run = use.matrix and runs > 1 }
   local shape = use.matrix and { use.rows, use.cols } or { runs, use.rows * use.cols }
   if use.matrix and runs > 1 then shape = { runs, padded(use.rows * use.cols) } end
-  local name = (use.value and use.value.name or use.path) .. ".grad"
+  local name = use.name or (use.value and use.value.name or use.path) .. ".grad"
   for depth_index = 0, depth - 1 do
     sum.stack[depth_index] = self:make("f32", shape, "gradients", name)
   end
@@ -344,8 +373,8 @@ function Lower:accumulate(use, env, phase)
     elseif action.kind == "zero" then
       self:emit("fill", {}, { target }, { value = 0 }, o)
     else
-      self:emit("binary", { target, sum.stack[action.from] }, { target }, { kind = 0, broadcast =
-        0 }, o)
+      local addend = sum.stack[action.from]
+      self:emit("binary", { target, addend }, { target }, { kind = 0, broadcast = 0 }, o)
     end
   end
 end

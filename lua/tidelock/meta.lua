@@ -95,6 +95,33 @@ function core.assemble(dtype, shape, pieces) end
 ---  gemm_rows?: integer, gemm_columns?: integer, attention_rows?: integer }
 ---@return number? # with repeats: milliseconds of one of as many runs on the GPU
 function core.call(op, inputs, outputs, numbers, options) end
+
+---@class tidelock.Lane # calls in order on a thread of their own, while Lua goes on
+local Lane = {}
+--- As core.call, without threads, scratch and device. A tensor that it writes is read after a wait.
+---@param op string
+---@param inputs (tidelock.Tensor|false)[]
+---@param outputs (tidelock.Tensor|false)[]
+---@param numbers? table<string, number|number[]>
+---@param options? { step?: integer, seed?: integer, sample_base?: integer, scalars?: number[] }
+---@return integer event # calls of this lane so far
+function Lane:call(op, inputs, outputs, numbers, options) end
+--- What follows begins after that event of the other lane; counts as a call.
+---@param other tidelock.Lane
+---@param event integer
+function Lane:after(other, event) end
+--- Until the event, or all that was called, has passed; raises what failed, once. Calls behind a
+--- failed one have been skipped.
+---@param event? integer
+function Lane:wait(event) end
+---@return integer # calls that have ended
+function Lane:done() end
+--- Waits for the call that runs and skips the others; does not report a failure.
+function Lane:close() end
+---@param threads? integer # workers of its calls, 1 unless given
+---@return tidelock.Lane
+function core.lane(threads) end
+
 ---@class tidelock.Op
 ---@field name string
 ---@field inputs string
@@ -106,6 +133,37 @@ function core.call(op, inputs, outputs, numbers, options) end
 ---@field host boolean # has a host kernel
 ---@return tidelock.Op[]
 function core.ops() end
+---@class tidelock.Group # thread ranks that run collectives; entry i + 1 of both lists is rank i's
+local Group = {}
+---@param inputs tidelock.Tensor[] # (outer, piece)
+---@param outputs tidelock.Tensor[] # (outer, n, piece)
+---@param options? { outer?: integer }
+function Group:all_gather(inputs, outputs, options) end
+---@param inputs tidelock.Tensor[] # (outer, n, piece) f32
+---@param outputs tidelock.Tensor[] # (outer, piece) f32
+---@param options? { outer?: integer }
+function Group:reduce_scatter(inputs, outputs, options) end
+--- The tree over ranks; outputs may be inputs, as in the next two.
+---@param inputs tidelock.Tensor[] # f32
+---@param outputs tidelock.Tensor[]
+function Group:all_reduce(inputs, outputs) end
+---@param inputs tidelock.Tensor[] # f32
+---@param outputs tidelock.Tensor[]
+function Group:all_reduce_max(inputs, outputs) end
+---@param inputs tidelock.Tensor[] # i64
+---@param outputs tidelock.Tensor[]
+function Group:all_reduce_count(inputs, outputs) end
+---@param inputs tidelock.Tensor[]
+---@param outputs tidelock.Tensor[]
+---@param options? { root?: integer }
+function Group:broadcast(inputs, outputs, options) end
+function Group:barrier() end
+---@return integer
+function Group:size() end
+function Group:close() end
+---@param ranks integer
+---@return tidelock.Group
+function core.group(ranks) end
 --- One collective over thread ranks, by hand: entry i + 1 of both lists is rank i's.
 ---@param name string
 ---@param inputs tidelock.Tensor[]
@@ -243,7 +301,8 @@ function Data:targets(step, samples_global, first, samples) end
 ---@return string # 16 hex digits: equal sources give equal samples
 function Data:fingerprint() end
 ---@return { files: integer, documents: integer, tokens: integer, bytes: integer,
----  samples_per_epoch: integer }
+---  samples_per_epoch: integer, token_max: integer, beyond_file: integer?,
+---  beyond_position: integer?, beyond_token: integer? } # beyond_*: the first token that is no id
 function Data:about() end
 function Data:close() end
 
@@ -276,8 +335,17 @@ function Weights:names() end
 ---@return integer[]? shape
 function Weights:look(name) end
 ---@param name string
+---@param widen? "f32" # F16 and F8 can be read in no other way
 ---@return tidelock.Tensor
-function Weights:read(name) end
+function Weights:read(name, widen) end
+---@param name string # of a tensor of 1 or 2 dims
+---@param row integer # from 0
+---@param rows integer # +0 past the last row of the tensor
+---@param col? integer # from 0
+---@param cols? integer
+---@param widen? "f32"
+---@return tidelock.Tensor # (rows, cols)
+function Weights:slice(name, row, rows, col, cols, widen) end
 ---@return table<string, string>
 function Weights:metadata() end
 function Weights:close() end
@@ -288,9 +356,51 @@ core.weights = {}
 ---@return string? message
 function core.weights.open(path) end
 ---@param path string
----@param tensors table[] # { name =, tensor = } or { name =, parts =, dim = }
+---@param tensors table[] # { name =, tensor = }, { name =, parts =, dim = } or
+---  { name =, file = tidelock.Weights, entry = its name there, dtype = "BF16" }
 ---@param metadata table<string, string>
 function core.weights.write(path, tensors, metadata) end
+
+---@class tidelock.Tokenizer
+local Tokenizer = {}
+---@param text string # any bytes
+---@param template? boolean # with what the file puts around a text, such as <s>
+---@param plain? boolean # "<s>" inside the text is three characters
+---@return integer[]
+function Tokenizer:encode(text, template, plain) end
+---@param ids integer[]
+---@param keep_special? boolean
+---@return string # of all ids; special tokens are left out
+function Tokenizer:decode(ids, keep_special) end
+---@param id integer
+---@return string bytes
+---@return boolean special
+function Tokenizer:token(id) end
+---@param content string
+---@return integer? id # of an added token
+function Tokenizer:added(content) end
+---@return integer # one more than the largest id
+function Tokenizer:vocab() end
+function Tokenizer:close() end
+
+---@param path string # "bytes", a tokenizer.json, or a folder
+---@return tidelock.Tokenizer?
+---@return string? message
+function core.tokenizer(path) end
+
+---@class tidelock.Saver # a folder that is being written in the background
+local Saver = {}
+---@return boolean
+function Saver:busy() end
+--- Waits; raises what failed.
+function Saver:wait() end
+function Saver:close() end
+
+---@param folder string # must not exist yet
+---@param files table[] # { name =, tensors = as core.weights.write takes them, metadata = }
+---@param texts table[] # { name =, text = }
+---@return tidelock.Saver
+function core.saver(folder, files, texts) end
 
 -- JSON, YAML, files, the machine ------------------------------------------------------------------
 
@@ -362,16 +472,21 @@ function core.files.sleep(seconds) end
 function core.files.getpid() end
 ---@return string
 function core.files.hostname() end
+---@param folder string
+---@return userdata? # claims the folder until it is closed; nil: another process has it
+function core.files.lock(folder) end
 
 --- Bytes of each kind of memory; with `reset`, peaks start again afterwards.
 ---@param reset? boolean
 ---@return table<string, { current: integer, peak: integer }>
 function core.memory(reset) end
 --- What this program is; simd: the level that kernels run at.
----@return { version: string, compiler: string, simd: "portable"|"avx2"|"avx512" }
+---@return { version: string, compiler: string, simd: "portable"|"avx2"|"avx512",
+---  sanitizer: "none"|"address"|"thread" }
 function core.build() end
---- Whether Ctrl-C was pressed.
----@return boolean
+--- From here on the first SIGINT, SIGTERM or SIGHUP only sets a flag; the second ends the process.
+function core.catch_interrupts() end
+---@return false|"SIGINT"|"SIGTERM"|"SIGHUP" # what came since
 function core.interrupted() end
 
 return core

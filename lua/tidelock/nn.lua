@@ -53,8 +53,8 @@ function nn.residual(options)
   return module("residual", schema.check("nn.residual", rest, where.here()), children)
 end
 
---- A graph written by hand: nn.graph(name, function(g, x) ... return y end); the name may be left
---- out.
+--- A graph written by hand: nn.graph(name, function(g, x) ... return y end); the name may be
+--- left out.
 function nn.graph(name, fn)
   if fn == nil then name, fn = nil, name end
   if type(fn) ~= "function" then

@@ -36,7 +36,7 @@ function overrides.parse(words, problems)
   for _, word in ipairs(words) do
     local key, text = word:match "^([%a_][%w_.]*)=(.*)$"
     if not key or ("." .. key .. "."):find("..", 1, true) then
-      local foreign = hints.of(word:match "^[^=]*")
+      local foreign = hints.on_command_line(word:match "^[^=]*")
       problems:add(overrides.place, word, foreign or "expected key=value, as layout.tp=2")
     elseif text == "" then
       problems:add(
@@ -64,7 +64,7 @@ end
 --- starts with it, nothing and false become an empty one. Nil and a reason when that cannot be.
 local function open_table(value, field, path)
   if value == nil or value == false or value == true then return {} end
-  if types.module.check(value) or types.data.check(value) then
+  if type(value) == "function" or types.is_made(value) then
     return nil, ("%s is made in the recipe; name the number there with tl.params"):format(path)
   end
   if type(value) == "table" then return copy_level(value) end
@@ -110,7 +110,7 @@ end
 function overrides.known(key, declared)
   local first = key:match "^[^.]+"
   if fields.sections.recipe.by_name[first] then return true end
-  local foreign = hints.of(first)
+  local foreign = hints.on_command_line(first)
   if foreign then return false, "no such field or knob; " .. foreign end
   local names = fields.names "recipe"
   for name in pairs(declared) do names[#names + 1] = name end

@@ -1,12 +1,17 @@
 --- From the words of a command to one recipe and its plan, with the right exit status.
 --
--- What a recipe or a layout does wrong is status 2 ("nothing was started"); a mistake of ours,
--- whose message begins with a place in a Lua file of the library, stays a plain error.
+-- What a recipe or a layout does wrong is status 2, and its message ends with "nothing was
+-- started"; a mistake of ours, whose message begins with a place in a Lua file of the library,
+-- stays a plain error.
 
 local planner = require "tidelock.plan"
 local recipes = require "tidelock.recipe"
 
 local requests = {}
+
+--- The exit status of a command that Ctrl-C, SIGTERM or SIGHUP ended before its end, though nothing
+--- is wrong: "resume me".
+requests.stopped = 75
 
 --- Call fn(...); what it raises about the recipe is raised again as { status = 2, message }.
 function requests.guarded(fn, ...)
@@ -14,7 +19,11 @@ function requests.guarded(fn, ...)
   if results[1] then return table.unpack(results, 2, results.n) end
   local problem = results[2]
   local ours = type(problem) ~= "string" or problem:find "tidelock/[%w_/]+%.lua:%d+:"
-  error(ours and problem or { status = 2, message = problem }, 0)
+  if ours then error(problem, 0) end
+  if not problem:find("nothing was started", 1, true) then
+    problem = problem .. "\n1 error; nothing was started"
+  end
+  error({ status = 2, message = problem }, 0)
 end
 
 --- The points of a sweep as text, and how to choose one.

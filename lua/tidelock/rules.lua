@@ -126,8 +126,7 @@ local function hidden(facts, report)
     if one.hidden % tp ~= 0 then
       local below, list = one.hidden // tp * tp, fit.divisors(one.hidden)
       report("layout.tp", "tp %d does not divide hidden %d (%s); allowed: %s, or hidden = %s%d%s",
-        tp,
-        one.hidden, one.site, fit.list(list), below > 0 and below .. " or " or "", below + tp,
+        tp, one.hidden, one.site, fit.list(list), below > 0 and below .. " or " or "", below + tp,
         try_tp(facts, list))
     end
   end
@@ -167,8 +166,7 @@ local function schedule(facts, report)
       l.schedule, at(facts, "layout.schedule"))
   elseif l.pp < 2 then
     report("layout.schedule", "\"interleaved\" needs pp 2 or more, but pp is %d%s; try \"1f1b\"",
-      l.pp,
-      at(facts, "layout.pp"))
+      l.pp, at(facts, "layout.pp"))
   elseif l.virtual_stages < 2 then
     report("layout.schedule", "\"interleaved\" needs virtual_stages 2 or more, but it is %d%s; "
       .. "try virtual_stages = 2", l.virtual_stages, at(facts, "layout.virtual_stages"))
@@ -199,12 +197,10 @@ local function stages(facts, report)
   for _, count in ipairs(l.stages) do sum = sum + count end
   if #l.stages ~= pieces then
     report("layout.stages", "%d entries for %d stages (pp %d * virtual_stages %d)%s", #l.stages,
-      pieces,
-      l.pp, l.virtual_stages, try_stages(layers, pieces))
+      pieces, l.pp, l.virtual_stages, try_stages(layers, pieces))
   elseif sum ~= layers then
     report("layout.stages", "the entries add up to %d, but the model has %d layers%s%s", sum,
-      layers,
-      at(facts, "model.layers"), try_stages(layers, pieces))
+      layers, at(facts, "model.layers"), try_stages(layers, pieces))
   end
 end
 
@@ -264,8 +260,7 @@ local function leaves(facts, report)
       local best = fit.nearest(n, list, good[axis])
       local grow = n & (n - 1) == 0 and n > count and good[axis](n)
       report("layout." .. axis, "%s %d does not divide leaves.%s %d%s; allowed: %s; try %s = %d%s",
-        axis,
-        n, axis, count, at(facts, "policy.leaves." .. axis), fit.list(list), axis, best,
+        axis, n, axis, count, at(facts, "policy.leaves." .. axis), fit.list(list), axis, best,
         grow and ("; policy.leaves.%s=%d fits (another key)"):format(axis, n) or "")
     end
   end

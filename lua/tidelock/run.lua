@@ -4,10 +4,12 @@
 --                                                       |
 --                            row, live line, log.jsonl, comparison with the run of the same key
 --
--- A run ends at a step boundary: after the last step, at --stop-at N, or when Ctrl-C was pressed.
+-- A run ends at a step boundary: after the last step, at --stop-at N, or after Ctrl-C, SIGTERM or
+-- SIGHUP.
 -- A value that is not finite ends it as an error: the driver runs that step again with checks and
 -- names the step, the first instruction and its tensor.
 
+local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local explain = require "tidelock.explain"
@@ -16,6 +18,7 @@ local header = require "tidelock.header"
 local log = require "tidelock.log"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
+local checkpoints = require "tidelock.saves"
 local screen = require "tidelock.screen"
 
 local run = {}
@@ -24,11 +27,11 @@ local peak_seconds = 0.05
 local poison_byte = 0xff -- four of them are a NaN, in f32 and in bf16
 
 local function new_screen(options)
-  local terminal = core.files.isatty(1) and core.files.isatty(2)
+  local terminal = core.files.isatty(1) and core.files.isatty(2) and os.getenv "TERM" ~= "dumb"
   return screen.new {
     out = io.stdout, live = io.stderr, terminal = terminal, quiet = options.quiet,
     color = screen.wants_color(terminal, os.getenv "NO_COLOR"),
-    width = terminal and core.files.columns() or 80,
+    width = function() return terminal and core.files.columns() or screen.columns_max end,
   }
 end
 
@@ -38,6 +41,7 @@ end
 ---@field screen table
 ---@field log table
 ---@field folder table # of runs.lua
+---@field terms string[] # names of the extra losses
 ---@field work number # floating-point operations of a step
 ---@field peak number|nil # floating-point operations a second
 
@@ -47,6 +51,7 @@ local function record_of(session, step, elapsed)
     step = step.step, loss = step.loss, loss_bits = screen.bits(step.loss_bits),
     grad_norm = step.grad_norm, grad_norm_bits = screen.bits(step.grad_norm_bits),
     lr = step.lr, tokens = step.tokens, ms = step.ms, watch = step.watch,
+    losses = step.losses, losses_bits = step.losses_bits,
     tokens_per_s = step.tokens / (step.ms / 1000),
     bytes = session.run:memory().peak_bytes,
     eta = (session.last - step.step) * elapsed / (step.step - session.first + 1),
@@ -64,6 +69,21 @@ local function evaluate(session, record)
   session.screen:print(("  eval %s (%s)"):format(screen.loss(result.loss), record.eval_loss_bits))
 end
 
+--- The checkpoint that is due after this step, if any; then what the one before has come to.
+local function save(session, record, stop)
+  local saves = session.saves
+  if not saves then return end
+  if saves:due(record.step, stop) then
+    local before = saves.current
+    saves:save(session.run, session.parent)
+    if saves.current and saves.current ~= before then
+      session.screen:print(("  checkpoint %s: %s MiB, copied in %.0f ms"):format(
+        saves.current.folder, screen.mib(saves.current.bytes), saves.copy_ms))
+    end
+  end
+  saves:settle(stop)
+end
+
 --- Run steps until the end. Returns the first and last record, or raises the fault.
 local function train(session)
   local show, every = session.screen, session.plan.spec.log and session.plan.spec.log.every or 10
@@ -73,14 +93,18 @@ local function train(session)
     local step = session.run:step()
     if step.skipped then show:note(("step %d: skipped: %s"):format(step.step, step.skipped)) end
     local record = record_of(session, step, core.files.seconds() - begin)
-    local stop = step.step >= session.last or core.interrupted()
+    session.stopped = step.step < session.last and core.interrupted()
+    local stop = step.step >= session.last or session.stopped
     first = first or record
     last = record
     if screen.shows(step.step, stop and step.step or session.last, every, show.terminal) then
-      show:print(screen.row(record))
+      show:print(screen.row(record, show.width()))
+      local extra = screen.losses(session.terms, record)
+      if extra then show:print(extra) end
     end
     evaluate(session, record)
     session.log:write(record)
+    save(session, record, stop)
     local difference = session.folder:compare(record)
     if difference then
       show:note(("differs from %s at %s"):format(session.folder.reference, difference))
@@ -97,9 +121,11 @@ local function summary_of(session, request, last)
   return {
     summary = true, key = session.plan.key, recipe_hash = session.plan.recipe_hash,
     weights_hash = session.run:weights_hash(), peak_bytes = memory.peak_bytes,
-    planned_bytes = memory.planned_bytes, steps = last.step, loss = last.loss,
+    planned_bytes = memory.planned_bytes, beside_bytes = memory.beside_bytes,
+    beside = memory.beside, steps = last.step, loss = last.loss,
     loss_bits = last.loss_bits, recipe = request.recipe,
-    overrides = table.concat(request.overrides, " "),
+    overrides = table.concat(request.overrides, " "), parent = session.parent,
+    checkpoint = session.saves and session.saves.newest and session.saves.newest.folder,
   }
 end
 
@@ -107,13 +133,16 @@ local function print_summary(session, first, last, seconds, summary)
   local function line(label, text) session.screen:print(screen.summary_line(label, text), true) end
   local steps = last.step - first.step + 1
   local used = screen.mib(summary.peak_bytes)
-  if last.step < session.last then
-    line("stopped", ("by Ctrl-C after step %d of %d"):format(last.step, session.last))
+  if session.stopped then
+    line("stopped", ("by %s after step %d of %d"):format(session.stopped == "SIGINT" and "Ctrl-C"
+      or session.stopped, last.step, session.last))
   end
-  line("trained", ("%s, %s tokens in %.1f s; %s MiB used, %s"):format(screen.plural(steps, "step"),
-    screen.grouped(steps * last.tokens), seconds, used,
+  line("trained", ("%s, %s tokens in %.1f s"):format(screen.plural(steps, "step"),
+    screen.grouped(steps * last.tokens), seconds))
+  line("memory", ("%s MiB of arenas used, %s; beside them %s"):format(used,
     summary.peak_bytes == summary.planned_bytes and "as planned"
-      or screen.mib(summary.planned_bytes) .. " planned"))
+      or screen.mib(summary.planned_bytes) .. " planned",
+    screen.memory_text(summary.beside_bytes, screen.kinds(summary.beside))))
   line("loss", ("%s -> %s (%s)"):format(screen.loss(first.loss), screen.loss(last.loss),
     last.loss_bits))
   line("weights", session.screen:strong(summary.weights_hash))
@@ -133,9 +162,11 @@ local function conclude(session, summary, request)
   local show = session.screen
   session.log:write(summary)
   session.log:close()
+  if session.saves then session.saves:close() end
   local known = session.folder.reference_summary
   if not known or summary.steps > known.steps then
-    core.weights.write(session.folder:path "weights.safetensors", tensors_of(session.run), {
+    local path = session.folder:path "weights.safetensors"
+    runs.write(core.weights.write, path, tensors_of(session.run), {
       key = summary.key, step = tostring(summary.steps), weights_hash = summary.weights_hash,
     })
   end
@@ -149,19 +180,31 @@ local function conclude(session, summary, request)
       show:print(screen.summary_line(i == 1 and "next" or "", text))
     end
   end
-  return verdict.equal == false and 1 or 0
+  if verdict.equal == false or session.saves and session.saves.failed then return 1 end
+  return session.stopped and requests.stopped or 0
 end
 
 --- Everything between the start of the driver and its end.
 local function drive(session, request)
   local show = session.screen
   local data = session.run.notes[1]
-  show:print(header.text(session.plan, request.recipe, data.summary, session.ready_seconds))
+  show:print(header.text(session.plan, request.recipe, data.summary, session.ready_seconds,
+    show.width()))
+  if session.folder.in_use then
+    show:note(("%s is in use by another run; this one writes %s"):format(session.folder.in_use,
+      session.folder.folder))
+  end
   for _, notes in ipairs(session.run.notes) do
     for _, warning in ipairs(notes.warnings) do show:note(warning) end
   end
   for _, note in ipairs(session.plan.spec.notes or {}) do show:note(note) end
-  show:print("\n" .. screen.titles())
+  if session.found then
+    for _, note in ipairs(session.found.notes) do show:note(note) end
+    show:print(screen.summary_line("resumed", ("%s: step %d; %s MiB read in %.2f s"):format(
+      session.found.folder, session.found.state.step, screen.mib(session.run.loaded_bytes),
+      session.run.loaded_seconds)))
+  end
+  show:print("\n" .. screen.titles(show.width()))
   local first, last, seconds = train(session)
   show:print ""
   local summary = summary_of(session, request, last)
@@ -169,17 +212,79 @@ local function drive(session, request)
   return conclude(session, summary, request)
 end
 
+--- The steps that the run of a checkpoint had logged before it; none after a fork, whose steps are
+--- another run's.
+local function records_before(found, forks)
+  local path = found.run_folder and not forks and found.run_folder .. "/log.jsonl"
+  local list = {}
+  for _, record in ipairs(path and log.read(path) or {}) do
+    if record.step and record.step <= found.state.step then list[#list + 1] = record end
+  end
+  return list
+end
+
+--- `--resume DIR`, with the steps that it leaves to do.
+local function find_checkpoint(options)
+  if not options.resume then
+    if options.fork then
+      error({ status = 2, message = "tidelock: --fork goes with --resume DIR" }, 0)
+    end
+    return nil
+  end
+  local forks = {}
+  for path in (options.fork or ""):gmatch "[^,%s]+" do forks[#forks + 1] = path end
+  return checkpoint.find(options.resume), forks
+end
+
+--- A checkpoint that leaves nothing to do is told before anything starts.
+local function check_steps(found, trained, options)
+  if not found then return end
+  local last = math.min(trained.spec.train.steps, options.stop_at or math.huge)
+  if found.state.step >= last then
+    error({
+      status = 2, message = ("tidelock: --resume: %s is the state after step %d; the run ends "
+        .. "after step %d: nothing is left to do"):format(found.folder, found.state.step, last),
+    }, 0)
+  end
+end
+
+--- The run's folder with what is known before the first step, and its log.
+local function open_folder(plan, options, append)
+  local records = log.open({ options.jsonl }, append) -- first: a wrong name leaves no folder behind
+  local root = options.runs or "runs"
+  local made, folder = pcall(runs.open, root, plan.spec.name, plan.key)
+  local good, message = made, folder
+  if made then
+    good, message = pcall(function()
+      folder:describe(plan.recipe.files, explain.text(plan, "check"))
+      records:add(folder:path "log.jsonl")
+    end)
+    if not good then folder:discard() end
+  end
+  if good then return folder, records end
+  records:close()
+  if type(message) == "table" then message = message.message end
+  error({ status = 2, message = ("tidelock: no folder for this run in %s: %s; --runs DIR keeps it "
+    .. "elsewhere"):format(root, message:gsub("^tidelock: ", "")) }, 0)
+end
+
 --- The session of a started run: folder, log, screen, and what the machine can do.
-local function new_session(trained, request, begin)
+local function new_session(trained, request, begin, found)
   local options, plan = request.options, trained.plan
-  local records = log.open { options.jsonl } -- first: a wrong name leaves no folder behind
-  local folder = runs.open(options.runs or "runs", plan.spec.name, plan.key)
-  folder:describe(plan.recipe.files, explain.text(plan, "check"))
-  records:add(folder:path "log.jsonl")
+  local show, earlier = new_screen(options), found and records_before(found, trained.forks) or {}
+  local folder, records = open_folder(plan, options, found ~= nil)
+  local saves = checkpoints.open(plan.spec, folder.folder, plan.key, show)
+  for _, record in ipairs(earlier) do
+    records:write(record, #records.files)
+    folder:compare(record)
+  end
+  local parent, terms = trained.forks and { key = found.state.key, step = found.state.step }, {}
+  for i, term in ipairs(plan["local"].terms) do terms[i] = term.name end
   return {
-    run = trained, plan = plan, screen = new_screen(options), folder = folder, first = 1,
-    last = math.min(plan.spec.train.steps, options.stop_at or math.huge),
-    log = records,
+    run = trained, plan = plan, screen = show, folder = folder, terms = terms,
+    first = found and found.state.step + 1 or 1,
+    last = math.min(plan.spec.train.steps, options.stop_at or math.huge), saves = saves,
+    parent = parent or found and found.state.parent, log = records,
     work = flops.of_step(plan.graph, plan.spec.batch),
     peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads),
     ready_seconds = core.files.seconds() - begin,
@@ -191,15 +296,20 @@ end
 ---@return integer # exit status
 function run.command(request)
   local options, begin = request.options, core.files.seconds()
+  local found, forks = find_checkpoint(options)
   local trained <close> = requests.guarded(driver.start, requests.of(request), {
-    threads = options.threads, check = options.check,
+    threads = options.threads, check = options.check, resume = found, forks = forks,
     poison = options.poison and poison_byte or nil,
   })
-  local session = new_session(trained, request, begin)
+  check_steps(found, trained, options)
+  core.catch_interrupts()
+  local session = new_session(trained, request, begin, found)
+  session.found = found
   local ok, result = pcall(drive, session, request)
   if ok then return result end
   session.screen:close()
   session.log:close()
+  if session.saves then session.saves:close() end
   session.folder:abandon()
   error(result, 0)
 end

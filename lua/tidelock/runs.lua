@@ -6,17 +6,21 @@
 --     log.jsonl                    a record a step, the summary last
 --     summary.json                 written last: a folder without it is not a finished run
 --     weights.safetensors          the weights after the last step
+--     checkpoints/                 where the recipe has train.save (checkpoint.lua)
 --
 -- The key is a hash of everything that can change bits, so two runs with one key must agree. The
 -- first finished run of a key is the reference. A later one, in whatever layout, writes into a
--- folder with a number (quickstart-5e1c-2) while it runs, and at its end
+-- folder with a number (quickstart-5e1c-2) while it runs, which it locks: of two runs at a time
+-- each has its own. At its end it
 --
---   agrees, not longer       the numbered folder goes away; the reference stays as it is
+--   agrees, not longer       the numbered folder goes away; its checkpoints join the reference's
 --   agrees, more steps       its files take the place of the reference's
 --   differs in a bit         the numbered folder stays, for a comparison; the run fails
 --
--- Folders of other keys that happen to share name and four digits are passed over.
+-- Folders of other keys that happen to share name and four digits are passed over; what a run that
+-- was killed left behind is written over.
 
+local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local log = require "tidelock.log"
 local screen = require "tidelock.screen"
@@ -37,26 +41,55 @@ function runs.summary(folder)
   return whole and summary or nil
 end
 
+--- The folder of a run's checkpoints, where it has one.
+local function checkpoints_of(folder)
+  local dir = join(folder, "checkpoints")
+  return core.files.is_directory(dir) and dir or nil
+end
+
+--- Remove a folder of checkpoints with all that is in it.
+local function remove_checkpoints(dir)
+  for _, name in ipairs(core.files.list(dir) or {}) do checkpoint.remove(join(dir, name)) end
+  os.remove(dir)
+end
+
+--- Whether a run wrote the file `name`: one of the list, or its text before it was renamed.
+local function is_ours(name)
+  for _, known in ipairs(files) do
+    if name == known or name:sub(1, #known + 5) == known .. ".tmp-" then return true end
+  end
+  return false
+end
+
 --- Remove the files of a run, then the folder, as far as nothing else lies in it.
 local function remove(folder)
-  for _, name in ipairs(files) do os.remove(join(folder, name)) end
+  local dir = checkpoints_of(folder)
+  if dir then remove_checkpoints(dir) end
+  for _, name in ipairs(core.files.list(folder) or {}) do
+    if is_ours(name) then os.remove(join(folder, name)) end
+  end
   os.remove(folder)
 end
 
---- The folders of a name and key: the reference's, which may not exist yet, and whether it is done.
-local function find_reference(base, key)
-  for n = 1, math.huge do
-    local folder = n == 1 and base or base .. "-" .. n
-    local summary = runs.summary(folder)
-    if not summary or summary.key == key then return folder, summary end
-  end
+--- Calls a function of the C half that writes; what it raises says what, not where in this file.
+function runs.write(fn, ...)
+  local good, message = pcall(fn, ...)
+  if not good then error((message:gsub("^[^\n]-%.lua:%d+: ", "")), 0) end
 end
 
-local function first_free(base)
-  for n = 2, math.huge do
-    local folder = base .. "-" .. n
-    if not core.files.exists(folder) then return folder end
+--- Makes the folder, locks it and empties it of what a killed run left, checkpoints aside. Nil when
+--- it cannot be had; then also whether another run has it. What else lies in a folder is not
+--- touched.
+local function claim(folder)
+  for _, name in ipairs(core.files.list(folder) or {}) do
+    if not is_ours(name) and name ~= "checkpoints" then return nil, false end
   end
+  runs.write(core.files.mkdirs, folder)
+  local lock = core.files.lock(folder)
+  if not lock then return nil, true end
+  if runs.summary(folder) then return nil, false end -- it was finished since we looked
+  for _, name in ipairs(core.files.list(folder)) do os.remove(join(folder, name)) end
+  return lock
 end
 
 --- The records of steps, by step.
@@ -75,7 +108,9 @@ Run.__index = Run
 
 ---@class tidelock.RunFolder
 ---@field folder string # where this run writes
+---@field lock userdata # on the folder
 ---@field reference string? # the finished run with the same key
+---@field in_use string? # the folder that this run would have had: another run is writing there
 ---@field first_difference string? # what differs, in words
 
 --- Choose and make the folder of a run.
@@ -83,19 +118,21 @@ Run.__index = Run
 ---@param name string # of the recipe, without folder and ending
 ---@param key string # sixteen hexadecimal digits
 function runs.open(root, name, key)
-  local base = join(root, ("%s-%s"):format(name, key:sub(1, 4)))
-  local folder, summary = find_reference(base, key)
-  local self = setmetatable({ folder = folder, compared = 0 }, Run)
-  if summary then
-    self.reference, self.reference_summary = folder, summary
-    self.reference_steps = steps_of(log.read(join(folder, "log.jsonl")))
-    self.folder = first_free(base)
-  end
-  local made, message = pcall(core.files.mkdirs, self.folder)
-  if not made then
-    message = message:gsub("^[^\n]-%.lua:%d+: ", "")
-    error({ status = 2, message = "tidelock: --runs: " .. message }, 0)
-  end
+  local self = setmetatable({ compared = 0 }, Run)
+  local base, n = join(root, ("%s-%s"):format(name, key:sub(1, 4))), 0
+  repeat
+    n = n + 1
+    local folder = n == 1 and base or base .. "-" .. n
+    local known, summary = core.files.exists(folder), runs.summary(folder)
+    if summary and summary.key == key and not self.reference then
+      self.reference, self.reference_summary = folder, summary
+      self.reference_steps = steps_of(log.read(join(folder, "log.jsonl")))
+    elseif not summary and not self.folder then
+      local lock, in_use = claim(folder)
+      if lock then self.folder, self.lock = folder, lock end
+      if in_use then self.in_use = self.in_use or folder end
+    end
+  until self.folder and not known
   return self
 end
 
@@ -111,8 +148,8 @@ function Run:describe(loaded, resolved)
     texts[#texts + 1] = ("\n--[==[ %s, loaded by this recipe:\n%s]==]\n"):format(loaded[i].path,
       loaded[i].text)
   end
-  core.files.write_atomic(self:path "recipe.lua", table.unpack(texts))
-  core.files.write_atomic(self:path "resolved.txt", resolved)
+  runs.write(core.files.write_atomic, self:path "recipe.lua", table.unpack(texts))
+  runs.write(core.files.write_atomic, self:path "resolved.txt", resolved)
 end
 
 local function show(value, bits, places)
@@ -135,6 +172,20 @@ function Run:compare(record)
   self.compared = self.compared + 1
 end
 
+--- Checkpoints go to the reference's: it has the same key, and the bits agree.
+local function move_checkpoints(self)
+  local from = checkpoints_of(self.folder)
+  if not from then return end
+  local to = join(self.reference, "checkpoints")
+  runs.write(core.files.mkdirs, to)
+  for _, name in ipairs(core.files.list(from) or {}) do
+    if name:find "^step%-%d+$" and not core.files.exists(join(to, name)) then
+      os.rename(join(from, name), join(to, name))
+    end
+  end
+  remove_checkpoints(from)
+end
+
 --- Take the place of a shorter reference.
 local function replace_reference(self)
   os.remove(join(self.reference, "summary.json")) -- unfinished until the last rename
@@ -142,6 +193,7 @@ local function replace_reference(self)
     os.remove(join(self.reference, name))
     os.rename(self:path(name), join(self.reference, name))
   end
+  move_checkpoints(self)
   os.remove(self.folder)
   self.folder = self.reference
 end
@@ -150,7 +202,8 @@ end
 ---@param summary table # key, steps, weights_hash, ...
 ---@return table verdict # { saved = folder?, equal = bool?, text = what to print after "bits" }
 function Run:finish(summary)
-  core.files.write_atomic(self:path "summary.json", core.json.encode(summary), "\n")
+  runs.write(core.files.write_atomic, self:path "summary.json", core.json.encode(summary), "\n")
+  self:release()
   if not self.reference then return { saved = self.folder } end
   local other, same_length = self.reference_summary, self.reference_summary.steps == summary.steps
   if not self.first_difference and same_length and other.weights_hash ~= summary.weights_hash then
@@ -175,13 +228,27 @@ function Run:finish(summary)
     replace_reference(self)
     return { saved = self.folder, equal = true, text = text }
   end
+  move_checkpoints(self)
   remove(self.folder)
   return { equal = true, text = text }
+end
+
+--- Others may have the folder.
+function Run:release()
+  if self.lock then self.lock:close() end
+  self.lock = nil
 end
 
 --- End without a result (the run failed): what was written stays only if there is no reference.
 function Run:abandon()
   if self.reference then remove(self.folder) end
+  self:release()
+end
+
+--- End before the first step: nothing stays.
+function Run:discard()
+  remove(self.folder)
+  self:release()
 end
 
 return runs

@@ -2,7 +2,8 @@
 --
 --   complete       each (micro-batch, chunk) once forward, and once backward or input + weight
 --   in order       input after forward, weight after input, on the same rank
---   exact          weight gradients of a chunk ascend in micro-batches: no schedule changes a bit
+--   exact          forward passes and weight gradients of a chunk ascend in micro-batches, as the
+--                  sums over tokens that they add to do: no schedule changes a bit
 --   first in,      a channel (source, target, activation or gradient) delivers in the order in
 --   first out      which it was filled: there are no tags on the wire
 --   no deadlock    with a single mailbox slot a channel
@@ -57,9 +58,13 @@ local function order_problem(op, place)
   end
 end
 
---- Completeness, order inside the rank, and the order of the weight gradients.
+--- What is added up over micro-batches in a phase; "input" adds nothing.
+local summed = { forward = "sum over tokens", backward = "weight gradient",
+  weight = "weight gradient" }
+
+--- Completeness, order inside the rank, and the order of what is summed over micro-batches.
 local function check_rank(rank, list, micros, chunks, problems)
-  local seen, last_weight = {}, {}
+  local seen, last = {}, { ["sum over tokens"] = {}, ["weight gradient"] = {} }
   local function add(text) problems[#problems + 1] = text end
   for i, op in ipairs(list) do
     local wrong = shape_problem(op, micros, chunks)
@@ -72,14 +77,13 @@ local function check_rank(rank, list, micros, chunks, problems)
       wrong = order_problem(op, place)
       if wrong then add(describe(rank, i, op) .. ": " .. wrong) end
       place[op.phase] = place[op.phase] or i
-      if op.phase == "backward" or op.phase == "weight" then
-        local before = last_weight[op.chunk]
-        if before and before > op.micro then
-          add(("%s: its weight gradient follows that of micro-batch %d; they must ascend, or the "
-            .. "bits would depend on the schedule"):format(describe(rank, i, op), before))
-        end
-        last_weight[op.chunk] = op.micro
+      local sum = summed[op.phase]
+      local before = sum and last[sum][op.chunk]
+      if before and before > op.micro then
+        add(("%s: its %s follows that of micro-batch %d; they must ascend, or the bits would "
+          .. "depend on the schedule"):format(describe(rank, i, op), sum, before))
       end
+      if sum then last[sum][op.chunk] = op.micro end
     end
   end
   for chunk = 0, chunks - 1 do

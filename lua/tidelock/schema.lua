@@ -181,7 +181,7 @@ end
 function schema.section(name, value, path, report, named)
   local section = fields.sections[name]
   local result = { name = named }
-  if type(value) ~= "table" or types.data.check(value) then
+  if type(value) ~= "table" or types.is_made(value) then
     report(path, expected("a table with " .. table.concat(fields.names(name), ", "), value))
   else
     check_keys(section, value, path, report, result, named)
@@ -224,13 +224,20 @@ local function form_names(form)
   return names
 end
 
+--- The names of a form, and what else will do.
+local function allowed_of(form)
+  return quoted(form_names(form)) .. (form.number and ", a number" or "")
+    .. (form.call and " or a function" or "")
+end
+
 local function unknown_form(form, name, path, report)
   if form.refused and form.refused[name] then
-    local allowed = quoted(form_names(form))
-    report(path, ("%q: %s; allowed: %s"):format(name, form.refused[name], allowed))
+    report(path, ("%q: %s; allowed: %s"):format(name, form.refused[name], allowed_of(form)))
     return
   end
-  checkers.choice({ values = form_names(form) }, name, path, report)
+  local near = type(name) == "string" and suggest.nearest(name, form_names(form))
+  report(path, ("%s is not known; allowed: %s%s"):format(types.show(name), allowed_of(form),
+    near and ("; try %q"):format(near) or ""))
 end
 
 --- Checks a name, a table that starts with a name, a number or a function against the form `kind`.
@@ -241,7 +248,7 @@ function schema.form(kind, value, path, report)
   if type(value) == "function" and form.call then return { name = "function", call = value } end
   if type(value) == "number" and form.number then value = { form.number, value } end
   if type(value) == "string" then value = { value } end
-  if type(value) ~= "table" or types.data.check(value) then
+  if type(value) ~= "table" or types.is_made(value) then
     local others = (form.number and ", a number" or "") .. (form.call and ", a function" or "")
     report(path, expected("a name, a table that starts with a name" .. others, value))
     return nil

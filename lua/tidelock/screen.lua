@@ -9,11 +9,14 @@
 --
 -- On a terminal there is a row at each doubling of the step and a live line; elsewhere a row every
 -- `log.every` steps, no live line, no colour. Rows go to stdout, the live line to stderr. Rows and
--- header stay below 100 columns.
+-- header stay below 100 columns; a narrower terminal gets a narrower header and fewer columns of
+-- the table.
 
 local screen = {}
 
 local MIB = 1024 * 1024
+
+screen.columns_max = 100 -- lines stay below it, also where nobody knows the width
 
 --- 853120 -> "853,120".
 function screen.grouped(n)
@@ -79,30 +82,55 @@ local columns = {
   { "eta", 4, function(r) return r.eta and screen.clock(r.eta) or "-" end },
 }
 
-local function line_of(cell)
-  local cells = {}
-  for i, column in ipairs(columns) do cells[i] = ("%" .. column[2] .. "s"):format(cell(column)) end
+--- The columns that have room, from the left; at least step and loss.
+local function line_of(cell, width)
+  local cells, used = {}, 0
+  for i, column in ipairs(columns) do
+    used = used + 2 + math.abs(column[2])
+    if i > 2 and used >= (width or screen.columns_max) then break end
+    cells[i] = ("%" .. column[2] .. "s"):format(cell(column))
+  end
   return "  " .. table.concat(cells, "  ")
 end
 
 --- The titles above the table.
-function screen.titles()
-  return line_of(function(column) return column[1] end)
+---@param width integer? # of the terminal
+function screen.titles(width)
+  return line_of(function(column) return column[1] end, width)
 end
 
 --- One row.
 ---@param record table # step, loss, loss_bits, grad_norm, lr, tokens_per_s, mfu?, bytes, eta?
-function screen.row(record)
-  return line_of(function(column) return column[3](record) end)
+---@param width integer? # of the terminal
+function screen.row(record, width)
+  return line_of(function(column) return column[3](record) end, width)
 end
 
---- The live line: how far, how well, how long still. `width` is that of the terminal.
+--- The means of extra losses, below a row: "  losses   probe 0.0123 (3c49ba5e), .."; nil without.
+---@param names string[] # in the order of the model
+function screen.losses(names, record)
+  local parts, shown = {}, math.min(#names, 4)
+  for i = 1, shown do
+    parts[i] = ("%s %.4g (%s)"):format(names[i], record.losses[names[i]],
+      record.losses_bits[names[i]])
+  end
+  if #names > shown then parts[#parts + 1] = ("%d more in the log"):format(#names - shown) end
+  return #parts > 0 and "  losses   " .. table.concat(parts, ", ") or nil
+end
+
+--- The live line: how far, how well, how long still. `width` is that of the terminal, which a line
+--- that reaches its end would break.
 function screen.live(record, steps, width)
-  local text = ("  %d/%d  loss %s  %s tok/s%s"):format(record.step, steps,
-    ("%.3f"):format(record.loss), screen.short(record.tokens_per_s),
-    record.eta and "  " .. screen.clock(record.eta) .. " left" or "")
+  local parts, text = {
+    ("%d/%d"):format(record.step, steps), ("loss %.3f"):format(record.loss),
+    screen.short(record.tokens_per_s) .. " tok/s",
+    record.eta and screen.clock(record.eta) .. " left" or nil,
+  }, ""
+  for _, part in ipairs(parts) do -- those that have room
+    if #text + #part + 2 < width then text = text .. "  " .. part end
+  end
   local room = math.min(34, width - #text - 5)
-  if room < 8 then return text:sub(1, math.max(0, width - 1)) end
+  if room < 8 then return text end
   local filled = math.floor(room * math.min(1, record.step / steps))
   return "  [" .. ("#"):rep(filled) .. ("."):rep(room - filled) .. "]" .. text
 end
@@ -166,6 +194,13 @@ function screen.policy_text(policy)
     .. (#leaves > 0 and (" (leaves %s)"):format(table.concat(leaves, ", ")) or "")
 end
 
+--- A table of bytes as the list of kinds that memory_text takes.
+function screen.kinds(bytes)
+  local list = {}
+  for name, count in pairs(bytes) do list[#list + 1] = { name, count } end
+  return list
+end
+
 --- "39.7 MiB: weights 3.3, gradients 13.0 (4 leaf buffers), optimizer 6.5, activations 16.9"
 -- `kinds` is a list of { name, bytes, remark? }; what rounds to 0.0 MiB is left out.
 function screen.memory_text(bytes, kinds)
@@ -185,13 +220,15 @@ function screen.memory_text(bytes, kinds)
     #parts > 0 and ": " .. table.concat(parts, ", ") or "")
 end
 
---- The header's lines, from a title and { label, text } pairs; long texts wrap below 100 columns.
-function screen.header(title, pairs_list)
+--- The header's lines, from a title and { label, text } pairs; long texts wrap below 100 columns,
+--- or those of a narrower terminal.
+function screen.header(title, pairs_list, width)
   local lines = { title }
+  local room = math.max(20, math.min(width or screen.columns_max, screen.columns_max) - 12)
   for _, pair in ipairs(pairs_list) do
     local label, line = pair[1], ""
     for word in pair[2]:gmatch "%S+" do
-      if #line > 0 and #line + #word + 1 > 88 then
+      if #line > 0 and #line + #word + 1 > room then
         lines[#lines + 1] = ("  %-8s %s"):format(label, line)
         label, line = "", ""
       end
@@ -215,7 +252,7 @@ Screen.__index = Screen
 ---@field live file* # the live line
 ---@field terminal boolean # both are one terminal
 ---@field color boolean
----@field width integer
+---@field width fun(): integer # of the terminal, now
 ---@field quiet boolean
 
 --- A screen that writes; options as above.
@@ -262,7 +299,7 @@ end
 --- Replace the live line; nothing away from a terminal.
 function Screen:update(record, steps)
   if self.quiet or not self.terminal then return end
-  self.live_file:write("\r\27[K", screen.live(record, steps, self.width))
+  self.live_file:write("\r\27[K", screen.live(record, steps, self.width()))
   self.live_file:flush()
   self.live_shown = true
 end

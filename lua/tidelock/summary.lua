@@ -1,6 +1,8 @@
 --- summary.lua - a plan in numbers, for headers, logs and tables; and the key of the run.
 local canonical = require "tidelock.canonical"
 local key = require "tidelock.key"
+local schedule_check = require "tidelock.schedule_check"
+local schedules = require "tidelock.schedules"
 
 local summary = {}
 
@@ -31,6 +33,17 @@ local function arena_bytes(plan)
   return total
 end
 
+--- Share of the pipeline's time that is idle in the plan's own order, if every pass cost the same.
+---@param plan table # after the stage pipeline
+---@return number # 0 without a pipeline
+function summary.bubble(plan)
+  local layout = plan.spec.layout
+  if layout.pp == 1 then return 0 end
+  return assert(schedule_check.run(plan.orders, {
+    pp = layout.pp, micros = plan.micros, virtual_stages = schedules.virtual_stages(layout),
+  })).bubble_fraction
+end
+
 ---@param plan table # after the stage place
 ---@return table # { weights, tensors, layers, dim, vocab, heads, kv_heads, ranks, planned_bytes,
 --- rank_bytes,
@@ -44,7 +57,6 @@ function summary.of(plan)
   for i, place in ipairs(plan.places) do
     if place.bytes > plan.places[fullest].bytes then fullest = i end
   end
-  local m, p = plan.micros, layout.pp
   return {
     weights = count, tensors = #plan.graph.weights, layers = model.layers, dim = model.dim,
       vocab = model.vocab,
@@ -52,14 +64,16 @@ function summary.of(plan)
       arena_bytes(plan),
     rank_bytes = plan.places[fullest].bytes, memory_kinds = plan.places[fullest].kinds,
       leaf_buffers = leaf_buffers(plan),
-    stages = plan.stages, bubble = p > 1 and (p - 1) / (m + p - 1) or 0,
+    stages = plan.stages, bubble = summary.bubble(plan),
   }
 end
 
---- key and recipe_hash. `data_text`: the fingerprint of the data; nil: its description.
+--- key, recipe_hash and the hashes of what the key covers. `data_text`: the
+--- fingerprint of the data; nil: its description.
 function summary.keys(plan, data_text)
   local model = canonical.model(plan.graph, plan.fields)
-  return key.of(plan.spec, model, data_text), key.recipe_hash(plan.spec, model, data_text)
+  return key.of(plan.spec, model, data_text), key.recipe_hash(plan.spec, model, data_text),
+    key.part_hashes(plan.spec, model, data_text)
 end
 
 return summary

@@ -69,10 +69,14 @@ types.module = {
   expected = "a module",
   check = function(value) return (type(value) == "function" or kind_of(value)) and value or nil end,
 }
+local data_kinds = { text = true, tokens = true, mix = true, given = true }
 types.data = {
   expected = "data, made by tl.data.text, tl.data.tokens or tl.data.mix",
-  check = function(value) return kind_of(value) and value or nil end,
+  check = function(value) return data_kinds[kind_of(value)] and value or nil end,
 }
+
+--- Whether nn.* or tl.data.* made `value`: then it is no table of fields.
+function types.is_made(value) return kind_of(value) ~= nil end
 
 types.stages = {
   expected = "a list of positive integers, as { 3, 3, 2 } or \"3 3 2\"",

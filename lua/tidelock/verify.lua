@@ -185,8 +185,9 @@ end
 ---@param request tidelock.Request
 ---@return integer # exit status
 function verify.command(request)
-  local begin = core.files.seconds()
+  local begin, stopped = core.files.seconds(), false
   local spec, known_as = as_written(request)
+  core.catch_interrupts()
   local matrix = {
     steps = request.options.steps or verify.steps, heads = {}, notes = {},
     equal = 0, differ = 0, not_run = 0,
@@ -206,12 +207,17 @@ function verify.command(request)
       texts[i] = ("%-16s"):format(table.concat(cells, " "))
     end
     say((("  %-" .. width .. "s  %s"):format(row.label, table.concat(texts)):gsub("%s+$", "")))
-    if core.interrupted() then break end
+    if core.interrupted() then
+      stopped = true
+      say "stopped by a signal: the rows above are not all"
+      break
+    end
   end
   for _, note in ipairs(matrix.notes) do say(note) end
   say(("%d equal, %d differ, %d not run; %.0f s"):format(matrix.equal, matrix.differ,
     matrix.not_run, core.files.seconds() - begin))
-  return matrix.differ == 0 and matrix.heads.f32 and 0 or 1
+  if matrix.differ > 0 or not matrix.heads.f32 then return 1 end
+  return stopped and requests.stopped or 0
 end
 
 return verify

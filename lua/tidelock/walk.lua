@@ -19,8 +19,7 @@ local function make_layer(options, i, context, report)
   local list = types.module.check(result) and { result } or result
   if type(list) ~= "table" or #list == 0 then
     report("model.layer", "%s gives %s; it returns a list of modules, as { nn.residual { .. } }",
-      call,
-      types.show(result))
+      call, types.show(result))
     return nil
   end
   for position, module in ipairs(list) do

@@ -27,14 +27,16 @@ local default_init = {
   gain = { kind = "constant", first = 1, second = 0 },
   bias = { kind = "constant", first = 0, second = 0 },
   vector = { kind = "constant", first = 0, second = 0 },
+  state = { kind = "constant", first = 0, second = 0 },
 }
 
 --- init = 0.01 | "zeros" | "ones" | { "normal", std } | { "uniform", a } | { "constant", c } |
 --- function
 local function parse_init(value, site, path, problems)
   if type(value) == "number" then return { kind = "normal", first = 0, second = value } end
-  if type(value) == "function" then return { kind = "function", fn = value, first = 0, second =
-    0 } end
+  if type(value) == "function" then
+    return { kind = "function", fn = value, first = 0, second = 0 }
+  end
   local given = type(value) == "table" and value or { value }
   local name = given[1] or given.name
   local function number(key, otherwise)
@@ -85,18 +87,31 @@ local function set(resolved, field, value, site, path, from, problems)
 end
 
 local function defaults(weight, spec)
-  local decays = weight.kind == "matrix"
+  local decays, state = weight.kind == "matrix", weight.kind == "state"
   return {
     init = default_init[weight.kind], decay = decays and spec.train.optimizer.decay or 0,
-    lr_scale = 1, frozen = false, dtype = spec.dtype, optimizer = spec.train.optimizer,
+    lr_scale = 1, frozen = state, dtype = state and "f32" or spec.dtype,
+    optimizer = spec.train.optimizer,
     by = { init = "default", decay = "default", lr_scale = "default", frozen = "default", dtype =
       "default",
       optimizer = "default" },
   }
 end
 
+--- What a rule may say of a state: it has no gradient and no optimizer, and is f32.
+local of_states = { init = true, from = true }
+
+--- Whether `rule` says something of this weight; fields that states do not have pass them by.
+local function concerns(rule, weight)
+  if weight.kind ~= "state" then return true end
+  for _, key in ipairs(fields) do
+    if rule[key] ~= nil and of_states[key] then return true end
+  end
+  return false
+end
+
 --- Rule i of the recipe: patterns, then fields.
-local function apply_rule(resolved, list, i, spec, problems)
+local function apply_rule(resolved, list, i, spec, problems, by_name)
   local rule, path = spec.weights[i], "weights[" .. i .. "]"
   local site = spec.site(path)
   for _, pattern in ipairs(rule) do
@@ -106,11 +121,19 @@ local function apply_rule(resolved, list, i, spec, problems)
         pattern,
         suggest.nearest(pattern, list, 3)))
     end
+    local any = #found == 0
     for _, name in ipairs(found) do
+      local state = by_name[name].kind == "state"
+      any = any or concerns(rule, by_name[name])
       for _, key in ipairs(fields) do
-        if rule[key] ~= nil then set(resolved[name], key, rule[key], site, path, "rule " .. i,
-          problems) end
+        if rule[key] ~= nil and (not state or of_states[key]) then
+          set(resolved[name], key, rule[key], site, path, "rule " .. i, problems)
+        end
       end
+    end
+    if not any then
+      problems:add(site, path, string.format("%q matches states alone; of a state init and from "
+        .. "are set, nothing else", pattern))
     end
   end
 end
@@ -121,13 +144,16 @@ end
 ---@param problems table # where mistakes are collected
 ---@return table<string, tidelock.WeightFields>
 function weights.resolve(graph, spec, problems)
-  local resolved, list = {}, {}
+  local resolved, list, by_name = {}, {}, {}
   for i, weight in ipairs(graph.weights) do
-    list[i] = weight.name
+    list[i], by_name[weight.name] = weight.name, weight
     local own = defaults(weight, spec)
     resolved[weight.name] = own
     for key, value in pairs(weight.given) do
-      if is_field[key] then
+      if weight.kind == "state" and not of_states[key] then
+        problems:add(weight.site, weight.name .. "." .. tostring(key),
+          "no such field of a state; there are init, from")
+      elseif is_field[key] then
         set(own, key, value, weight.site, weight.name, "given", problems)
       else
         problems:add(weight.site, weight.name .. "." .. tostring(key),
@@ -136,7 +162,8 @@ function weights.resolve(graph, spec, problems)
       end
     end
   end
-  for i in ipairs(spec.weights or {}) do apply_rule(resolved, list, i, spec, problems) end
+  for i in ipairs(spec.weights or {}) do apply_rule(resolved, list, i, spec, problems,
+    by_name) end
   return resolved
 end
 

@@ -19,6 +19,7 @@ local texts = {} -- path of a recipe file -> its text
 local tokens_of = {} -- path -> tokens, made when first asked for
 local nodes = {} -- "site name key" -> scanned constructor, or false
 local library = debug.getinfo(1, "S").source:match("^(.*)where%.lua$")
+local floors = {} -- functions of the library: what called them wrote nothing that they find
 local current -- what is being loaded; made by where.run's caller
 local last_source, last_line
 
@@ -36,12 +37,15 @@ local function is_script(source)
   return source:sub(1, 1) == "@" and source:sub(1, #library) ~= library
 end
 
+--- Below `fn` where.here finds nothing: a script that starts a run has not written its modules.
+function where.floor(fn) floors[fn] = true end
+
 --- The place of the innermost recipe frame, else of the innermost script frame, else nil.
 function where.here()
   local script
   for level = 2, math.huge do
-    local info = debug.getinfo(level, "Slt")
-    if not info then break end
+    local info = debug.getinfo(level, "Sltf")
+    if not info or floors[info.func] then break end
     if is_recipe(info.source) then return info.source:sub(2) .. ":" .. info.currentline end
     if info.istailcall and last_line and current then
       return last_source:sub(2) .. ":" .. last_line

@@ -2,7 +2,8 @@
 **
 **   core.memory([reset]) -> { arena = { current =, peak = }, .. } in bytes; with reset, peaks start
 **                           again at the current values afterwards
-**   core.interrupted() -> true after Ctrl-C
+**   core.catch_interrupts(): from here on Ctrl-C, SIGTERM and SIGHUP set a flag, the second ends
+**   core.interrupted() -> false, or "SIGINT", "SIGTERM", "SIGHUP" after such a signal
 */
 #include "bind.h"
 
@@ -47,16 +48,27 @@ static int core_memory(lua_State *L) {
   return 1;
 }
 
+static int core_catch_interrupts(lua_State *L) {
+  (void)L;
+  tl_interrupt_catch();
+  return 0;
+}
+
 static int core_interrupted(lua_State *L) {
-  lua_pushboolean(L, tl_interrupted());
+  const char *name = tl_interrupted();
+  if (name != NULL)
+    lua_pushstring(L, name);
+  else
+    lua_pushboolean(L, 0);
   return 1;
 }
 
 int luaopen_tidelock_core(lua_State *L) {
   static const luaL_Reg functions[] = {
-      {"memory",      core_memory     },
-      {"interrupted", core_interrupted},
-      {NULL,          NULL            },
+      {"memory",           core_memory          },
+      {"catch_interrupts", core_catch_interrupts},
+      {"interrupted",      core_interrupted     },
+      {NULL,               NULL                 },
   };
   luaL_newlib(L, functions);
 #define BIND(name) bind_##name##_open(L);

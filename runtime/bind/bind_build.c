@@ -1,9 +1,9 @@
-/* bind_build.c - core.build(): what this program is: { version, compiler, simd }. */
+/* bind_build.c - core.build(): what this program is: { version, compiler, simd, sanitizer }. */
 #include "../../kernels/simd.h"
 #include "bind.h"
 
 static int build(lua_State *L) {
-  lua_createtable(L, 0, 3);
+  lua_createtable(L, 0, 4);
   lua_pushliteral(L, TL_VERSION);
   lua_setfield(L, -2, "version");
 #if defined(__clang__)
@@ -14,6 +14,8 @@ static int build(lua_State *L) {
   lua_setfield(L, -2, "compiler");
   lua_pushstring(L, tl_simd_name(tl_simd_level()));
   lua_setfield(L, -2, "simd");
+  lua_pushliteral(L, TL_SANITIZER);
+  lua_setfield(L, -2, "sanitizer");
   return 1;
 }
 

@@ -9,7 +9,9 @@
 **   source:micro(step, samples_global, first, samples)   -> tokens, targets, cu | nil, message
 **   source:targets(step, samples_global, first, samples) -> how many targets are not -1
 **   source:fingerprint()                                 -> 16 hex digits
-**   source:about() -> { files, documents, tokens, bytes, samples_per_epoch }
+**   source:about() -> { files, documents, tokens, bytes, samples_per_epoch, token_max,
+**                       beyond_file, beyond_position, beyond_token }
+**                     beyond_*: nil unless a token is no id; beyond_file counts from 1 in paths
 **
 ** What is wrong with the data is an answer, not a Lua error: the caller adds nothing to it.
 */
@@ -267,10 +269,15 @@ static int data_about(lua_State *L) {
       {"documents",         about.documents        },
       {"tokens",            about.tokens           },
       {"bytes",             about.bytes            },
-      {"samples_per_epoch", about.samples_per_epoch}
+      {"samples_per_epoch", about.samples_per_epoch},
+      {"token_max",         about.beyond.token_max },
+      {"beyond_file",       about.beyond.file + 1  },
+      {"beyond_position",   about.beyond.position  },
+      {"beyond_token",      about.beyond.token     }
   };
+  const size_t count = sizeof fields / sizeof fields[0] - (about.beyond.file < 0 ? 3 : 0);
   lua_newtable(L);
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+  for (size_t i = 0; i < count; i++) {
     lua_pushinteger(L, fields[i].value);
     lua_setfield(L, -2, fields[i].name);
   }

@@ -3,21 +3,24 @@
 **   exists(path)  is_directory(path)  size(path)  mtime(path)  realpath(path)  sha256(path)
 **   list(folder)  glob(pattern) -> sorted names        mkdirs(path)
 **   read_all(path) -> text        write_atomic(path, text, ...): all texts, one after the other
+**   lock(folder) -> what holds it until it is closed; nil when another process has it
 **   cpu_count()  isatty(descriptor)  getpid()  hostname()
 **   columns() -> width of the terminal, nil when there is none
 **   seconds() -> of a clock that never goes back        sleep(seconds)
 **
-** nil, message where failing is a normal answer (an absent file); write_atomic, mkdirs and glob
-** raise.
+** nil, message where failing is a normal answer (an absent file); write_atomic, mkdirs, glob and
+** lock raise.
 */
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../cores.h"
 #include "../files.h"
 #include "bind.h"
 
 static const char *const names_class = "tidelock.Names";
 static const char *const mapping_class = "tidelock.Mapping";
+static const char *const lock_class = "tidelock.Lock";
 
 static int absent(lua_State *L) {
   lua_pushnil(L);
@@ -113,6 +116,21 @@ static int files_write_atomic(lua_State *L) {
   return 0;
 }
 
+static int lock_close(lua_State *L) {
+  tl_file_unlock(luaL_checkudata(L, 1, lock_class));
+  return 0;
+}
+
+static int files_lock(lua_State *L) {
+  const char *folder = luaL_checkstring(L, 1);
+  int32_t *lock = lua_newuserdatauv(L, sizeof *lock, 0);
+  *lock = -1;
+  luaL_setmetatable(L, lock_class);
+  bind_check(L, tl_file_lock(folder, lock));
+  if (*lock < 0) lua_pushnil(L);
+  return 1;
+}
+
 static int files_size(lua_State *L) {
   int64_t bytes;
   if (tl_file_size(luaL_checkstring(L, 1), &bytes) != TL_OK) return absent(L);
@@ -143,7 +161,7 @@ static int files_sha256(lua_State *L) {
 }
 
 static int files_cpu_count(lua_State *L) {
-  lua_pushinteger(L, tl_machine_cpus());
+  lua_pushinteger(L, tl_cores_allowed());
   return 1;
 }
 
@@ -197,6 +215,7 @@ void bind_files_open(lua_State *L) {
       {"glob",         files_glob        },
       {"read_all",     files_read_all    },
       {"write_atomic", files_write_atomic},
+      {"lock",         files_lock        },
       {"size",         files_size        },
       {"mtime",        files_mtime       },
       {"realpath",     files_realpath    },
@@ -212,6 +231,7 @@ void bind_files_open(lua_State *L) {
   };
   bind_class(L, names_class, none, names_close);
   bind_class(L, mapping_class, none, mapping_close);
+  bind_class(L, lock_class, none, lock_close);
   luaL_newlib(L, functions);
   lua_setfield(L, -2, "files");
 }

@@ -1,8 +1,8 @@
 /* bind_ranks_options.c - reads the options of core.ranks. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "../cores.h"
 #include "bind_data.h"
 #include "bind_ranks.h"
 
@@ -168,11 +168,10 @@ static void read_plans(lua_State *L, int programs, int ranks, tl_ranks_options *
 }
 
 static void refuse_unknown(lua_State *L, int arg) {
-  static const char *const names[] = {"programs",  "ranks",        "seed",         "threads",
-                                      "data",      "samples",      "timeout_s",    "start_s",
-                                      "poison",    "eval_samples", "delay_us",     "faults",
-                                      "gpu_first", "gemm_rows",    "gemm_columns", "attention_rows",
-                                      NULL};
+  static const char *const names[] = {
+      "programs",  "ranks",     "seed",         "threads",        "data",     "samples",
+      "timeout_s", "start_s",   "poison",       "eval_samples",   "delay_us", "faults",
+      "gpu_first", "gemm_rows", "gemm_columns", "attention_rows", NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -196,7 +195,7 @@ void bind_read_ranks_options(lua_State *L, int arg, tl_ranks_options *out) {
   read_feeds(L, arg, ranks, out);
   read_faults(L, arg, out);
   out->seed = (uint64_t)bind_integer(L, arg, "ranks", "seed", 0);
-  out->cores = (int32_t)bind_integer(L, arg, "ranks", "threads", sysconf(_SC_NPROCESSORS_ONLN));
+  out->cores = (int32_t)bind_integer(L, arg, "ranks", "threads", tl_cores_allowed());
   out->timeout_s = read_number(L, arg, "timeout_s", 0);
   out->start_s = read_number(L, arg, "start_s", out->timeout_s > 0 ? out->timeout_s : 300);
   if (out->timeout_s == 0) out->timeout_s = 10;

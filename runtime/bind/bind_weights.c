@@ -3,9 +3,13 @@
 **   core.weights.open(path) -> file | nil, message
 **   file:names()        in the order of their data
 **   file:look(name)     -> dtype as in the file, shape; nil when there is no such tensor
-**   file:read(name)     -> tensor; a single number becomes a tensor of shape (1)
+**   file:read(name [, "f32"])  -> tensor, in its dtype or widened exactly; a single number
+**                       becomes a tensor of shape (1)
+**   file:slice(name, row, rows [, col, cols [, "f32"]]) -> tensor (rows, cols) of a tensor of 1 or
+**                       2 dims, from 0; +0 past its last row: padded shards are one call
 **   file:metadata()     -> { key = text }
-**   core.weights.write(path, { { name =, tensor = } or { name =, parts = { t, .. }, dim = } ... },
+**   core.weights.write(path, { { name =, tensor = } or { name =, parts = { t, .. }, dim = }
+**                      or { name =, file = file, entry = its name there, dtype = "BF16" } ... },
 **                      { key = text })
 **
 ** `parts` are joined along `dim` (from 1, 1 unless given). write raises; the old file then stays.
@@ -13,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../weights_file.h"
-#include "bind.h"
+#include "../weights_convert.h"
+#include "bind_weights.h"
 
 static const char *const class_name = "tidelock.Weights";
 
@@ -71,21 +75,78 @@ static int weights_look(lua_State *L) {
   return 2;
 }
 
+static const tl_weights_entry *check_entry(lua_State *L, const char *name) {
+  const tl_weights_entry *entry = tl_weights_find(check_weights(L, 1), name);
+  if (entry == NULL) luaL_error(L, "there is no tensor %s in this file", name);
+  return entry;
+}
+
+/* The dtype of the tensor that is read: that of the file, or f32 where the argument says so. */
+static tl_dtype check_target(lua_State *L, const tl_weights_entry *entry, int arg) {
+  const int widen = !lua_isnoneornil(L, arg);
+  if (widen && strcmp(luaL_checkstring(L, arg), "f32") != 0)
+    luaL_argerror(L, arg, "\"f32\" or nothing");
+  if (widen && !tl_weights_widens(entry->dtype_name))
+    luaL_error(L, "tensor %s has dtype %s, which does not become f32 exactly", entry->name,
+               entry->dtype_name);
+  if (!widen && entry->dtype < 0)
+    luaL_error(L, "tensor %s has dtype %s; F32, BF16, I32, I64 and U8 can be read as they are, "
+               "F16 and F8 as \"f32\"", entry->name, entry->dtype_name);
+  return widen ? TL_F32 : (tl_dtype)entry->dtype;
+}
+
 static int weights_read(lua_State *L) {
   const char *name = luaL_checkstring(L, 2);
-  const tl_weights_entry *entry = tl_weights_find(check_weights(L, 1), name);
-  if (entry == NULL) return luaL_error(L, "there is no tensor %s in this file", name);
-  if (entry->dtype < 0)
-    return luaL_error(L, "tensor %s has dtype %s; F32, BF16, I32, I64 and U8 can be read", name,
-                      entry->dtype_name);
+  const tl_weights_entry *entry = check_entry(L, name);
+  const tl_dtype dtype = check_target(L, entry, 3);
   if (entry->dims > TL_DIMS_MAX)
     return luaL_error(L, "tensor %s has %d dims, at most %d can be read", name, entry->dims,
                       TL_DIMS_MAX);
   static const int64_t single[1] = {1};
   tl_tensor **out = bind_push_tensor(L);
-  bind_check(L, tl_tensor_new((tl_dtype)entry->dtype, entry->dims > 0 ? entry->dims : 1,
+  bind_check(L, tl_tensor_new(dtype, entry->dims > 0 ? entry->dims : 1,
                               entry->dims > 0 ? entry->shape : single, out));
-  if (entry->bytes > 0) memcpy(tl_tensor_view(*out)->data, entry->data, (size_t)entry->bytes);
+  const tl_view *view = tl_tensor_view(*out);
+  if (entry->dtype == (int32_t)dtype && entry->bytes > 0)
+    memcpy(view->data, entry->data, (size_t)entry->bytes);
+  else
+    tl_weights_widen(entry->dtype_name, entry->data, tl_view_count(view), view->data);
+  return 1;
+}
+
+/* Copies the box of a (rows, cols) tensor that begins at (row, col) to a tensor of its own size, in
+** its dtype or widened; what reaches past the last row is +0. */
+static void copy_box(const tl_weights_entry *entry, int64_t whole_cols, int64_t row, int64_t col,
+                     const tl_view *to) {
+  const int64_t count = tl_weights_elements(entry);
+  const int64_t whole_rows = whole_cols > 0 ? count / whole_cols : 0;
+  const int64_t from_bytes = count > 0 ? entry->bytes / count : 0;
+  const int64_t cols = to->shape[1], row_bytes = cols * tl_dtype_bytes(to->dtype);
+  for (int64_t r = 0; r < to->shape[0]; r++) {
+    char *target = (char *)to->data + r * row_bytes;
+    const char *from = (const char *)entry->data + ((row + r) * whole_cols + col) * from_bytes;
+    if (row + r >= whole_rows)
+      memset(target, 0, (size_t)row_bytes);
+    else if (entry->dtype == (int32_t)to->dtype)
+      memcpy(target, from, (size_t)row_bytes);
+    else
+      tl_weights_widen(entry->dtype_name, from, cols, (float *)(void *)target);
+  }
+}
+
+static int weights_slice(lua_State *L) {
+  const tl_weights_entry *entry = check_entry(L, luaL_checkstring(L, 2));
+  const int64_t row = luaL_checkinteger(L, 3), rows = luaL_checkinteger(L, 4);
+  const int64_t whole = entry->dims > 1 ? entry->shape[entry->dims - 1] : 1;
+  const int64_t col = luaL_optinteger(L, 5, 0), cols = luaL_optinteger(L, 6, whole);
+  const tl_dtype dtype = check_target(L, entry, 7);
+  luaL_argcheck(L, entry->dims <= 2, 2, "a tensor of more than 2 dims");
+  luaL_argcheck(L, row >= 0 && rows > 0, 3, "rows that the tensor does not have");
+  luaL_argcheck(L, col >= 0 && cols > 0 && col <= whole - cols, 5,
+                "columns that the tensor does not have");
+  tl_tensor **out = bind_push_tensor(L);
+  bind_check(L, tl_tensor_new(dtype, 2, (int64_t[]){rows, cols}, out));
+  copy_box(entry, whole, row, col, tl_tensor_view(*out));
   return 1;
 }
 
@@ -107,12 +168,32 @@ static void *push_block(lua_State *L, size_t count, size_t bytes) {
   return block;
 }
 
+/* The file's entry that a source names: { name =, file =, entry = its name there, dtype = "BF16" }.
+** The file stays open as long as the list that holds it. */
+static void read_file_source(lua_State *L, int entry, tl_weights_source *out) {
+  lua_getfield(L, entry, "entry");
+  const char *name = luaL_optstring(L, -1, out->name);
+  const int handle_at = lua_gettop(L) - 1;
+  out->entry = tl_weights_find(check_weights(L, handle_at), name);
+  if (out->entry == NULL) luaL_error(L, "there is no tensor %s in this file", name);
+  if (lua_getfield(L, entry, "dtype") == LUA_TSTRING) out->dtype_name = lua_tostring(L, -1);
+  out->parts = NULL;
+  out->part_count = 0;
+  lua_settop(L, entry);
+}
+
 /* Reads the entry on top of the stack. Its views are kept in the table at `anchor`. */
 static void read_source(lua_State *L, int anchor, tl_weights_source *out) {
   const int entry = lua_gettop(L);
   if (!lua_istable(L, entry) || lua_getfield(L, entry, "name") != LUA_TSTRING)
     luaL_error(L, "an entry is a table with a name");
   out->name = lua_tostring(L, -1); /* lives in the entry */
+  out->entry = NULL;
+  out->dtype_name = NULL;
+  if (lua_getfield(L, entry, "file") != LUA_TNIL) {
+    read_file_source(L, entry, out);
+    return;
+  }
   lua_getfield(L, entry, "dim");
   out->dim = (int32_t)luaL_optinteger(L, -1, 1) - 1;
   const int joined = lua_getfield(L, entry, "parts") == LUA_TTABLE;
@@ -138,9 +219,12 @@ static int compare_texts(const void *a, const void *b) {
 }
 
 /* The table at `arg` as pairs in bytewise order of keys; the block stays on the stack. */
-static tl_weights_text *read_metadata(lua_State *L, int arg, int64_t *count) {
+const tl_weights_text *bind_read_metadata(lua_State *L, int arg, int64_t *count) {
   *count = 0;
-  if (lua_isnoneornil(L, arg)) return NULL;
+  if (lua_isnoneornil(L, arg)) {
+    lua_pushnil(L);
+    return NULL;
+  }
   luaL_checktype(L, arg, LUA_TTABLE);
   size_t pairs = 0;
   for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) pairs++;
@@ -154,21 +238,26 @@ static tl_weights_text *read_metadata(lua_State *L, int arg, int64_t *count) {
   return texts;
 }
 
-static int weights_write(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
-  luaL_checktype(L, 2, LUA_TTABLE);
-  lua_settop(L, 3);
-  int64_t text_count;
-  const tl_weights_text *texts = read_metadata(L, 3, &text_count);
-  const int64_t count = (int64_t)lua_rawlen(L, 2);
-  tl_weights_source *sources = push_block(L, (size_t)count, sizeof *sources);
+const tl_weights_source *bind_read_sources(lua_State *L, int arg, int64_t *count) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  *count = (int64_t)lua_rawlen(L, arg);
+  tl_weights_source *sources = push_block(L, (size_t)*count, sizeof *sources);
   lua_newtable(L);
   const int anchor = lua_gettop(L);
-  for (int64_t i = 0; i < count; i++) {
-    lua_rawgeti(L, 2, i + 1);
+  for (int64_t i = 0; i < *count; i++) {
+    lua_rawgeti(L, arg, i + 1);
     read_source(L, anchor, &sources[i]);
     lua_settop(L, anchor);
   }
+  return sources;
+}
+
+static int weights_write(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  lua_settop(L, 3);
+  int64_t count, text_count;
+  const tl_weights_text *texts = bind_read_metadata(L, 3, &text_count);
+  const tl_weights_source *sources = bind_read_sources(L, 2, &count);
   bind_check(L, tl_weights_write(path, sources, count, texts, text_count));
   return 0;
 }
@@ -178,6 +267,7 @@ void bind_weights_open(lua_State *L) {
       {"names",    weights_names   },
       {"look",     weights_look    },
       {"read",     weights_read    },
+      {"slice",    weights_slice   },
       {"metadata", weights_metadata},
       {NULL,       NULL            },
   };

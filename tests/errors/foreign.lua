@@ -16,24 +16,25 @@ return tl.recipe {
   -- error: batch.micro_batch_size: no such key; write batch = { micro = .. }, samples of a
   --   micro-batch on one rank
   train = { steps = 10, lr = 1e-3, learning_rate = 1e-3, weight_decay = 0.1 },
-  -- error: train.learning_rate: no such key; write train = { lr = .. }, a number or { "cosine",
-  --   peak = .., warmup = .. }
+  -- error: train.learning_rate: no such key; write train = { lr = .. }, or train = { lr = {
+  --   "cosine", peak = .., floor = .., warmup = .. } }
   -- error: train.weight_decay: no such key; write train = { optimizer = { "adamw", beta1 = ..,
   --   beta2 = .., eps = .., decay = .. } }
-  parallel_mode = "thd", -- error: parallel_mode: no such key; write layout = { tp = .., dp = ..
-                         --   }; batches are always packed (tokens, heads, dim)
+  parallel_mode = "thd", -- error: parallel_mode: no such key; documents are always packed, and
+                         --   attention and positions restart at each; leave it out
   flash_attn_version = "2.0", -- error: flash_attn_version: no such key; attention always runs in
-                              --   blocks and is exact: sizes are blocks = { attention = { q, kv }
-                              --   }
+                              --   blocks and is exact; sizes are blocks = { attention = { q = ..,
+                              --   kv = .. } }
   sparse_attention_config = { top_k = 128 },
   -- error: sparse_attention_config: no such key; sparse attention is not available in this
-  --   version; nn.attention has window = ..
+  --   version; write nn.attention { window = .. }
   tensor_model_parallel_size = 2, -- error: tensor_model_parallel_size: no such key; write layout
                                   --   = { tp = .. }
-  zero_optimization = { stage = 3 }, -- error: zero_optimization: no such key; write layout = {
-                                     --   zero = .. }
-  offload = true, -- error: offload: no such key; state stays beside its weight: moving it over
-                  --   PCIe each step costs more than any layout
+  zero_optimization = { stage = 3 }, -- error: zero_optimization: no such key; ZeRO is not
+                                     --   available in this version; to save memory write layout
+                                     --   = { tp = .. }, or batch = { micro = .. }
+  offload = true, -- error: offload: no such key; state stays beside its weight: moving it each
+                  --   step costs more than any layout; leave it out
   layout = { pipeline_model_parallel_size = 2 },
   -- error: layout.pipeline_model_parallel_size: no such key; write layout = { pp = .. }
 }

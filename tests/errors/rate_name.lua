@@ -14,6 +14,6 @@ return tl.recipe {
   data  = tl.data.text { "README.md" },
   batch = { samples = 8, micro = 2, length = 32 },
   train = { steps = 10, lr = { "cosin", peak = 1e-3 } },
-  -- error: train.lr: "cosin" is not known; allowed: "constant", "cosine", "warmup_stable_decay";
-  --   try "cosine"
+  -- error: train.lr: "cosin" is not known; allowed: "constant", "cosine", "warmup_stable_decay",
+  --   a number or a function; try "cosine"
 }

@@ -15,5 +15,5 @@ return tl.recipe {
   batch = { samples = 8, micro = 2, length = 32 },
   train = { steps = 10, lr = { "linear", peak = 1e-3 } },
   -- error: train.lr: "linear": write { "warmup_stable_decay", peak = .., warmup = .., decay = ..
-  --   }; allowed: "constant", "cosine", "warmup_stable_decay"
+  --   }; allowed: "constant", "cosine", "warmup_stable_decay", a number or a function
 }

@@ -17,7 +17,7 @@ return tl.recipe {
   weights = { { "*.o", init = "small", decay = -1, lrscale = 2 } },
   -- error: weights[1].decay: expected a number, 0 or more, got -1
   -- error: weights[1].init: "small" is not known; allowed: "constant", "normal", "ones",
-  --   "uniform", "zeros"
+  --   "uniform", "zeros", a number or a function
   -- error: weights[1].lrscale: no such key; did you mean lr_scale? weights has decay, dtype,
   --   from, frozen, init, lr_scale, optimizer
 }

@@ -16,7 +16,8 @@ return tl.recipe {
   batch = { samples = 8, micro = 2, length = 32 },
   train = { steps = 1.5, lr = "fast", clip = 0 },
   -- error: train.clip: expected a number above 0, got 0
-  -- error: train.lr: "fast" is not known; allowed: "constant", "cosine", "warmup_stable_decay"
+  -- error: train.lr: "fast" is not known; allowed: "constant", "cosine", "warmup_stable_decay",
+  --   a number or a function
   -- error: train.steps: expected a positive integer, got 1.5
   dtype = "fp32", -- error: dtype: "fp32" is not known; allowed: "f32", "bf16"; try "f32"
   device = 1, -- error: device: 1 is not known; allowed: "host", "cuda"

@@ -4,6 +4,7 @@
 --- 128 x 128 for every multiprocessor, which is when launchers choose that size.
 ---
 --- An f32 sum that is not a number has bits of the processor's own choice, so f32 cases have none.
+local blocks = require "tidelock.blocks"
 local core = require "tidelock.core"
 
 local cases = {}
@@ -44,14 +45,18 @@ local function poison(dtype, shape)
   return core.tensor_from_bits(dtype, shape, bits)
 end
 
-local function add(op, name, make)
-  local seed = #cases + 1
+local function add(op, name, c, make)
+  local seed, options = #cases + 1, c.options
+  if options then
+    name = ("%s, tile %d x %d"):format(name, options.gemm_rows, options.gemm_columns)
+  end
   cases[seed] = {
     op = op,
     name = name,
     make = function()
       state = seed * 7919
-      return make()
+      local inputs, outputs, attrs = make()
+      return inputs, outputs, attrs, options
     end,
   }
 end
@@ -62,7 +67,7 @@ local function linear(c)
   local name = ("%s to %s, %d x {%s}, K %d, leaves %d%s %s"):format(c.dtype, c.out, c.rows,
     table.concat(widths, " "), c.depth, leaves, c.bias and ", bias " .. c.bias or "",
     c.label or c.kind or "")
-  add("linear", name, function()
+  add("linear", name, c, function()
     local inputs, outputs = { tensor(c.dtype, { c.rows, c.depth }, c.kind) }, {}
     for i, width in ipairs(widths) do
       inputs[1 + i] = tensor(c.dtype, { width, c.depth }, c.kind ~= "infinite" and c.kind)
@@ -84,7 +89,7 @@ local function grad_input(c)
   local name = ("%s to %s, %d x %d, features {%s}, ranges {%s}, leaves %d %s"):format(c.dtype,
     c.out, c.rows, c.depth, table.concat(widths, " "), table.concat(ranges, " "), leaves,
     c.label or c.kind or "")
-  add("linear_grad_input", name, function()
+  add("linear_grad_input", name, c, function()
     local inputs = {}
     for i, width in ipairs(widths) do
       inputs[i] = tensor(c.dtype, { c.rows, width }, (i == 1 or c.kind ~= "infinite") and c.kind)
@@ -100,8 +105,9 @@ local function grad_weight(c)
   local first, stride = c.first or 0, c.stride or c.length
   local rows = first + (c.samples > 0 and (c.samples - 1) * stride + c.length or 0) + 1
   local name = ("%s, %d x %d, from row %d: %d pieces of %d every %d, mode %d, leaves %d %s"):format(
-    c.dtype, c.features, c.width, first, c.samples, c.length, stride, c.mode, c.leaves or 1, c.label or c.kind or "")
-  add("linear_grad_weight", name, function()
+    c.dtype, c.features, c.width, first, c.samples, c.length, stride, c.mode, c.leaves or 1,
+    c.label or c.kind or "")
+  add("linear_grad_weight", name, c, function()
     local inputs = { tensor(c.dtype, { rows, c.features }, c.kind),
       tensor(c.dtype, { rows, c.width }, c.kind) }
     local shape = { c.features, c.width }
@@ -202,8 +208,8 @@ for _, dtype in ipairs { "f32", "bf16" } do
   linear { dtype = dtype, out = dtype, rows = 512, widths = { 512 }, depth = 512, leaves = 2 }
 end
 
--- what the copy engine can move (kernels/gemm/gemm_hopper.h): pitches of 16 bytes, whole steps where
--- parts of k meet. Rows and columns around the tiles of 128 and 256, k around slots of 64.
+-- what the copy engine can move (kernels/gemm/gemm_hopper.h): pitches of 16 bytes, whole steps
+-- where parts of k meet. Rows and columns around the tiles of 128 and 256, k around slots of 64.
 for _, leaves in ipairs { 1, 2, 4, 8 } do
   for i, s in ipairs { { 1, 8, 8 }, { 65, 72, 64 }, { 128, 264, 72 }, { 257, 136, 200 },
     { 300, 520, 24 }, { 520, 256, 136 } } do
@@ -259,6 +265,27 @@ grad_weight { dtype = "bf16", features = 2304, width = 1288, samples = 3, length
   label = "several tiles a block" }
 grad_weight { dtype = "bf16", features = 2304, width = 1288, samples = 3, length = 40, mode = 2,
   label = "several tiles a block" }
+
+-- every compiled tile on shapes that the launcher would give to another one
+for _, tile in ipairs(blocks.gemm_tiles) do
+  local options = { gemm_rows = tile[1], gemm_columns = tile[2] }
+  for _, leaves in ipairs { 1, 2, 4, 8 } do
+    linear { dtype = "bf16", out = "bf16", rows = 150, widths = { 72, 264 }, depth = 200 * leaves,
+      leaves = leaves, bias = "f32", options = options }
+    linear { dtype = "bf16", out = "f32", rows = 5, widths = { 328 }, depth = 64 * leaves,
+      leaves = leaves, kind = "wide", options = options }
+    linear { dtype = "bf16", out = "bf16", rows = 600, widths = { 1032 }, depth = 24 * leaves,
+      leaves = leaves, options = options }
+    grad_input { dtype = "bf16", out = "bf16", rows = 300, depth = 136, leaves = leaves,
+      widths = { 80 * leaves, 136 * leaves }, options = options }
+    for mode = 0, 2 do
+      if mode ~= 1 or leaves == 1 then
+        grad_weight { dtype = "bf16", features = 264, width = 136, samples = 2 * leaves,
+          length = 70, mode = mode, leaves = leaves, options = options }
+      end
+    end
+  end
+end
 
 linear { dtype = "bf16", out = "f32", rows = 40, widths = { 48 }, depth = 160, kind = "special" }
 linear { dtype = "bf16", out = "bf16", rows = 160, widths = { 48 }, depth = 160, kind = "special",

@@ -1,4 +1,4 @@
---- rowwise_elementwise.lua - swiglu, unary, binary, scale, cast, fill and dropout on the GPU.
+--- rowwise_elementwise.lua - swiglu, unary, binary, scales, cast, fill and dropout on the GPU.
 local core = require "tidelock.core"
 local data = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/rowwise_data.lua")
 local spread, poison = data.spread, data.poison
@@ -30,7 +30,7 @@ each_shape("swiglu_grad", 3, 2, {})
 each_shape("scale", 1, 1, { factor = core.f32(0.3) })
 each_shape("cast", 1, 1, {}, "", 1e3)
 each_shape("fill", 0, 1, { value = core.f32(-1.1) })
-for kind = 0, 8 do
+for kind = 0, 9 do
   each_shape("unary", 1, 1, { kind = kind }, "kind " .. kind .. ", ", 9)
   each_shape("unary_grad", 2, 1, { kind = kind }, "kind " .. kind .. ", ", 9)
   add("unary", "kind " .. kind .. ", far out", function()
@@ -39,6 +39,15 @@ for kind = 0, 8 do
     return { core.tensor("f32", { #values }, values) }, { poison("f32", { #values }) },
       { kind = kind }
   end)
+end
+
+for _, shape in ipairs { { 1, 1 }, { 3, 1001 } } do
+  for _, dtype in ipairs { "f32", "bf16" } do
+    add("scale_step", ("%d x %d, %s"):format(shape[1], shape[2], dtype), function()
+      return { spread(dtype, shape, 3) }, { poison(dtype, shape) }, { scalar = 3 },
+        { scalars = { 9, 9, 9, core.f32(0.3), 9 } }
+    end)
+  end
 end
 
 -- bf16 keeps NaN and rounds to nearest even, halfway cases and overflow included.

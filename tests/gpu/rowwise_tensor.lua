@@ -1,4 +1,4 @@
---- rowwise_tensor.lua - square_sum, grad_norm, adamw and init on the GPU.
+--- rowwise_tensor.lua - square_sum, grad_norm, adamw, set_state and init on the GPU.
 local core = require "tidelock.core"
 local data = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/rowwise_data.lua")
 local spread, poison = data.spread, data.poison
@@ -56,7 +56,7 @@ local many = {}
 for i = 1, 7000 do many[i] = i % 3 == 0 and 4 or 1 end
 grad_norm("7,000 tensors", many, 1, 5, 2)
 
---- --- adamw, init ------------------------------------------------------------------------------
+--- --- adamw, set_state, init --------------------------------------------------------------------
 
 local function adamw(weight, master, count, skip)
   local name = ("%s weight, %s, %d elements, skip %g"):format(weight,
@@ -76,6 +76,15 @@ for _, weight in ipairs { "f32", "bf16" } do
       adamw(weight, true, count, skip)
       adamw(weight, false, count, skip)
     end
+  end
+end
+
+for _, count in ipairs { 1, 9, 2048, 3001 } do
+  for skip = 0, 1 do
+    add("set_state", ("%d elements, skip %g"):format(count, skip), function()
+      return { spread("f32", { count }), core.tensor("f32", { 2 }, { 0.7, skip }) },
+        { spread("f32", { count }, 0.1) }, {}
+    end)
   end
 end
 

@@ -16,7 +16,7 @@ typedef struct value {
   int grads;
 } value;
 
-typedef enum op { EMBEDDING, LINEAR, NORM, SWIGLU, GELU, ROPE, ATTENTION, ADD, DROPOUT } op;
+typedef enum op { EMBEDDING, LINEAR, NORM, SWIGLU, GELU, ROPE, ATTENTION, ADD, DROPOUT, LEVEL } op;
 
 /* Which dims of a linear are leaf dims: those it makes, those it sums, none. */
 typedef enum leaf_dims { OUTPUTS, INPUTS, NONE } leaf_dims;
@@ -168,6 +168,15 @@ static value *feed_forward(model *m, value *x, const char *path, const char *nor
   return linear(m, n->out[0], path, 1, down, &m->c->dim, INPUTS)->out[0];
 }
 
+/* A state of the stream, 0.25 at first. */
+static value *level(model *m, value *x, const char *path) {
+  node *n = new_node(m, LEVEL, x, x->cols);
+  weight *s = n->w[0] = new_weight(m, path, "level", x->cols, 1, -1, ZEROS);
+  s->state = 1;
+  for (int64_t i = 0; i < s->rows; i++) s->value[i] = 0.25f;
+  return n->out[0];
+}
+
 static value *layer(model *m, value *x, int64_t i) {
   char path[48], norm_path[64];
   const char *norm = m->c->gpt ? "layer_norm" : "rms_norm";
@@ -177,6 +186,8 @@ static value *layer(model *m, value *x, int64_t i) {
   snprintf(path, sizeof path, "layers.%lld.%s", (long long)i, m->c->gpt ? "gelu" : "swiglu");
   snprintf(norm_path, sizeof norm_path, "%s.%s", path, norm);
   x = add(m, x, dropout(m, feed_forward(m, x, path, norm_path), path));
+  snprintf(path, sizeof path, "layers.%lld.kept", (long long)i);
+  if (m->c->level) x = level(m, x, path);
   if (!m->c->linear) return x;
   static const char *const names[] = {"weight"};
   snprintf(path, sizeof path, "layers.%lld.linear", (long long)i);
@@ -287,6 +298,7 @@ static void node_value(const model *m, const node *n) {
     case ROPE: rope(&a, n->in[0]->x, n->heads, 1.0f, y); break;
     case ATTENTION: attention_value(&a, y, n->lse); break;
     case DROPOUT: drop(m, n, n->in[0]->x, y); break;
+    case LEVEL: level_value(m->c, n->w[0], n->in[0]->x, y); break;
     default:
       for (int64_t i = 0; i < m->c->tokens * n->out[0]->cols; i++) element_value(m, n, i);
   }
@@ -447,6 +459,7 @@ static void unary_gradient(const model *m, const node *n, const float *dy) {
   const attention a = attention_of(m, n);
   if (n->op == ROPE) rope(&a, dy, n->heads, -1.0f, dx);
   if (n->op == DROPOUT) drop(m, n, dy, dx);
+  if (n->op == LEVEL) level_gradient(m->c, n->w[0], dy, dx);
   for (int64_t i = 0; n->op == GELU && i < m->c->tokens * n->in[0]->cols; i++)
     dx[i] = rounded(gelu_gradient(dy[i], n->in[0]->x[i]), m->c->bf16);
   contribute(n->in[0], dx);

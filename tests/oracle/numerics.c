@@ -59,7 +59,7 @@ static uint64_t weights_hash(const config *c, const weight *weights, int64_t cou
     for (int64_t i = 0; i < w->rows_true * w->cols; i++) {
       uint32_t bits;
       memcpy(&bits, &w->value[i], 4);
-      if (c->bf16) bits >>= 16;
+      if (c->bf16 && !w->state) bits >>= 16;
       sum += mix64(mix64(name + ((uint64_t)i + 1) * 0x9e3779b97f4a7c15) ^ bits);
     }
   }
@@ -115,6 +115,7 @@ int main(int argc, char **argv) {
   config c = {.bf16 = (int)option(argc, argv, "bf16"),
               .gpt = (int)option(argc, argv, "gpt"),
               .linear = (int)option(argc, argv, "linear"),
+              .level = (int)option(argc, argv, "level"),
               WHOLE(vocab),
               WHOLE(dim),
               WHOLE(layers),

@@ -7,7 +7,7 @@
 **   arithmetic.c   sections 1 to 5      operators.c   sections 8, 10 and 11, on arrays
 **   attention.c    section 9, rope      model.c       section 7: the nodes, forward and backward
 **   sums.c         sections 12, 13      corpus.c      section 6
-**   numerics.c     the rest, and the training loop
+**   states.c       sections 12, 13      numerics.c    the rest, and the training loop
 */
 #ifndef ORACLE_H
 #define ORACLE_H
@@ -43,6 +43,7 @@ float unit(uint32_t word);
 typedef struct config {
   int bf16, gpt; /* gpt: layer_norm, gelu, biases, positions, a tied head, dropout, no rope */
   int linear;    /* a linear without leaf dims behind every layer */
+  int level;     /* a moving average of the stream, a state, that every layer's stream meets */
   int64_t vocab, vocab_padded, dim, layers, heads, kv_heads, hidden, samples, length;
   int64_t tokens; /* samples * length */
   int64_t leaves_tp, leaves_dp, kv_block, split, seed, steps, warmup, total;
@@ -64,6 +65,7 @@ typedef struct weight {
   int64_t rows, cols, rows_true;
   int leaf_axis; /* 0 rows, 1 columns, -1 none: section 13 */
   int decays;
+  int state;                    /* f32 in every dtype, no gradient; m is its value after the step */
   float *value, *exact, *m, *v; /* value: what operators see; exact: what AdamW steps */
   float *grad;                  /* f32, NULL before the first use of a step */
 } weight;
@@ -128,6 +130,10 @@ typedef struct attention_grads {
 void attention_gradient(const attention *a, const attention_grads *g);
 /* Turns x (tokens, heads, width) into y; sign -1 turns back. */
 void rope(const attention *a, const float *x, int64_t heads, float sign, float *y);
+
+/* states.c: y = x + x * s, and after the step s = 3/4 s + 1/4 of the mean of x over all tokens. */
+void level_value(const config *c, const weight *s, const float *x, float *y);
+void level_gradient(const config *c, const weight *s, const float *dy, float *dx);
 
 /* model.c */
 typedef struct model model;

@@ -112,6 +112,7 @@ float gradient_norm(const config *c, weight *weights, int64_t count) {
   qsort(sorted, (size_t)count, sizeof *sorted, by_name);
   for (int64_t i = 0; i < count; i++) {
     const weight *w = sorted[i];
+    if (w->state) continue;
     const int64_t parts = w->leaf_axis >= 0 ? c->leaves_tp : 1;
     float part[64];
     for (int64_t p = 0; p < parts; p++) {
@@ -130,7 +131,8 @@ float gradient_norm(const config *c, weight *weights, int64_t count) {
 void update(const config *c, weight *w, const scalars *s) {
   const float beta1 = (float)0.9, beta2 = (float)0.95, eps = (float)1e-8;
   const float decay = w->decays ? (float)0.1 : 0.0f, rate = s->lr * 1.0f;
-  for (int64_t i = 0; i < w->rows * w->cols; i++) {
+  for (int64_t i = 0; w->state && i < w->rows; i++) w->value[i] = w->m[i];
+  for (int64_t i = 0; !w->state && i < w->rows * w->cols; i++) {
     const float g = w->grad[i] * s->factor;
     w->m[i] = fmaf(beta1, w->m[i], (1.0f - beta1) * g);
     w->v[i] = fmaf(beta2, w->v[i], ((1.0f - beta2) * g) * g);

@@ -87,8 +87,8 @@ describe("sums of weight gradients", function()
 
   for _, length in ipairs { 100, 2048, 3000, 8192, 9000 } do
     for _, leaves in ipairs { 1, 2, 4, 8 } do
-      it(string.format("do not depend on micro, dp or what is summed together: length %d, %d leaves", length, leaves),
-        function()
+      it(string.format("do not depend on micro, dp or what is one sum: length %d, %d leaves",
+        length, leaves), function()
         for _, samples in ipairs { 8, 12, 16, 24 } do
           local whole = run { samples = samples, micro = samples, leaves = leaves, length =
             length, matrix = true }

@@ -120,15 +120,4 @@ describe("the program", function()
     end
     os.remove(path)
   end)
-
-  it("turns Ctrl-C into a flag that a loop can read", function()
-    local path = file [[
-      local core = require "tidelock.core"
-      local pid = io.open("/proc/self/stat"):read "n"
-      io.popen("kill -INT " .. pid):close()
-      print(core.interrupted())
-    ]]
-    assert.equal("true\n", (support.run("lua " .. path)))
-    os.remove(path)
-  end)
 end)

@@ -22,26 +22,6 @@ describe("the table of operators", function()
       if row.gradient ~= "-" then assert.is_true(rows[row.gradient], row.name) end
     end
   end)
-
-  it("has no host kernel without tests of its promises", function()
-    local tested = {} -- in a spec of its own; all others in a table of cases, for support.promises
-    for spec, names in pairs {
-      gemm = "linear linear_grad_input linear_grad_weight", attention = "attention attention_grad",
-      embedding = "position_ids", loss = "loss_seed loss_mask loss_finish",
-    } do
-      local text = assert(core.files.read_all(("tests/spec/%s_spec.lua"):format(spec)))
-      for name in names:gmatch "%S+" do tested[name] = text:find('"' .. name .. '"', 1, true) end
-    end
-    for _, family in ipairs({ "norm", "elementwise", "rope", "embedding", "loss", "reduce",
-      "optimizer" }) do
-      for _, case in ipairs(require("support." .. family .. "_cases").cases) do
-        tested[case.op] = true
-      end
-    end
-    for _, row in ipairs(core.ops()) do
-      if row.host then assert.is_truthy(tested[row.name], row.name) end
-    end
-  end)
 end)
 
 describe("a call", function()

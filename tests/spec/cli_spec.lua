@@ -32,9 +32,9 @@ describe("the command line", function()
     assert.equal(2, problem.status)
     has(problem.message, "rnu: no such command; did you mean run?")
     has(raised(commands.parse, { "run", recipe, "--stopat", "3" }).message,
-      "no option --stopat; did you mean --stop-at?; run has --check, --jsonl")
+      "no option --stopat; did you mean --stop-at?; run has --check, --fork, --jsonl")
     has(raised(commands.parse, { "run", recipe, "--tensor-model-parallel-size", "2" }).message,
-      "no option --tensor-model-parallel-size; in the recipe, write layout = { tp = .. }; or as")
+      "no option --tensor-model-parallel-size; write layout.tp=.. (in a recipe: layout = {")
   end)
 
   it("says what a value has to be", function()
@@ -55,6 +55,19 @@ describe("the command line", function()
     has(raised(commands.parse, { "run", recipe, "other.lua" }).message, "neither an option nor an")
     has(raised(commands.parse, { "test" }).message, "test is a command of ./tl")
     has(raised(commands.parse, { "lua" }).message, "lua: a file is missing; e.g. ./tl lua recipes/")
+    has(raised(commands.parse, { "repl", "1" }).message, "repl: it takes nothing")
+    has(raised(commands.parse, { "bench", "foo" }).message,
+      "bench: foo is neither a recipe file nor one of plan, matmul, gemm, step, ranks")
+    has(raised(commands.parse, { recipe }).message, "no such command; did you mean run " .. recipe)
+    has(raised(commands.parse, { "run", recipe, "layout.tp" }).message,
+      "layout.tp is neither an option nor an override, as layout.tp=2; the recipe is ")
+  end)
+
+  it("reads what --cluster names before it prints a plan", function()
+    local forecast = require "tidelock.forecast"
+    local request = commands.parse { "plan", recipe, "--cluster", "no.yaml" }
+    local problem = raised(forecast.command, request)
+    has(type(problem) == "table" and problem.message or problem, "no.yaml")
   end)
 
   it("helps", function()
@@ -64,6 +77,12 @@ describe("the command line", function()
     assert.equal("repl", commands.parse({ "help", "repl" }).topic)
     assert.equal("explain", commands.parse({ "explain", "--help" }).topic)
     assert.equal("help", commands.parse({}).command.name)
+    assert.equal("repl", commands.parse({ "repl", "-h" }).topic)
+    assert.is_nil(commands.parse({ "help", "--help" }).topic)
+    assert.equal("version", commands.parse({ "--version" }).command.name)
+    for _, list in ipairs { commands.list, commands.outside } do
+      for _, command in ipairs(list) do has(commands.help(command.name), "e.g. ./tl ") end
+    end
   end)
 
   it("ends with the status of the outcome", function()
@@ -91,7 +110,7 @@ local function pretend_driver(world)
   function Run:step()
     self.done = self.done + 1
     local step = self.done
-    if world.stop_after == step then world.interrupted = true end
+    if world.stop_after == step then world.interrupted = world.signal or "SIGINT" end
     if world.raise_at == step then error("step " .. step .. ": the loss is nan", 0) end
     local bits = 0x40000000 - step + (world.fault == step and 1 or 0)
     return {
@@ -101,7 +120,12 @@ local function pretend_driver(world)
   end
   function Run.eval() return { loss = 2.4310, loss_bits = 0x401b9581 } end
   function Run:weights_hash() return ("%016x"):format(world.weights or self.done) end
-  function Run.memory() return { peak_bytes = 41628467, planned_bytes = 41628467 } end
+  function Run.memory()
+    return {
+      peak_bytes = 41628467, planned_bytes = 41628467, beside_bytes = 9 << 20,
+      beside = { scratch = 8 << 20, messages = 1 << 20, data = 64, staging = 0 },
+    }
+  end
   function Run.weights() return { { name = "w" } } end
   function Run.weight() return core.tensor("f32", { 2 }, { 1, 2 }) end
   return {
@@ -121,7 +145,7 @@ local modules = { "tidelock.driver", "tidelock.run", "tidelock.verify" }
 local folder_number = 0
 
 describe("with a driver that pretends", function()
-  local world, saved, folder, stdout, stderr, interrupted
+  local world, saved, folder, stdout, stderr, interrupted, catch_interrupts
 
   local function redirect(out, err)
     rawset(io, "stdout", out)
@@ -141,15 +165,16 @@ describe("with a driver that pretends", function()
       saved[name], package.loaded[name] = package.loaded[name], nil
     end
     package.loaded["tidelock.driver"] = pretend_driver(world)
-    interrupted = core.interrupted
+    interrupted, catch_interrupts = core.interrupted, core.catch_interrupts
     core.interrupted = function() return world.interrupted or false end
+    core.catch_interrupts = function() end
     folder_number = folder_number + 1
     folder = ("/tmp/tidelock-cli-%d-%d"):format(core.files.getpid(), folder_number)
   end)
 
   after_each(function()
     for _, name in ipairs(modules) do package.loaded[name] = saved[name] end
-    core.interrupted = interrupted
+    core.interrupted, core.catch_interrupts = interrupted, catch_interrupts
     redirect(saved.stdout, saved.stderr)
     os.execute("rm -r -f " .. folder)
   end)
@@ -182,7 +207,8 @@ describe("with a driver that pretends", function()
     has(text, "  ranks    1 thread rank on ")
     has(text, "    10  0.6000  3ffffff6      0.100  1.0e-03  409.6k ")
     has(text, "trained    20 steps, 81,920 tokens in ")
-    has(text, "39.7 MiB used, as planned\nloss       6.0000 -> 0.3000 (3fffffec)\n")
+    has(text, "memory     39.7 MiB of arenas used, as planned; beside them 9.0 MiB: messages 1.0, "
+      .. "scratch 8.0\nloss       6.0000 -> 0.3000 (3fffffec)\n")
     has(text, "weights    0000000000000014\n")
     has(text, "saved      " .. folder .. "/quickstart-5e1c: recipe, log.jsonl, weights\n")
     assert.is_nil(text:find "\27")
@@ -211,10 +237,16 @@ describe("with a driver that pretends", function()
     has(text, "     7  0.8571")
     has(text, "trained    7 steps")
     world.stop_after = 9
-    _, text = run()
+    local status
+    status, text = run()
+    assert.equal(75, status)
     has(text, "stopped    by Ctrl-C after step 9 of ")
     has(text, "trained    9 steps")
     has(text, ": 7 losses, 7 gradient norms, weights not compared: it has 7 steps")
+    world.stop_after, world.signal = 200, "SIGTERM"
+    status, text = run()
+    assert.equal(0, status) -- it was the last step anyway
+    assert.is_nil(text:find "stopped")
   end)
 
   it("a second run compares itself and leaves the reference alone", function()

@@ -217,3 +217,65 @@ describe("a sum over four ranks", function()
     end
   end)
 end)
+
+describe("a group", function()
+  local function zeros(shape, n) return tensors("f32", shape, n, function() return 0 end) end
+
+  it("has every collective, and gives the bits of one call by itself", function()
+    local group <close> = core.group(4)
+    assert.equal(4, group:size())
+    local cases = {
+      all_gather = { { 2, 5 }, { 2, 4, 5 }, { outer = 2 } },
+      reduce_scatter = { { 2, 4, 5 }, { 2, 5 }, { outer = 2 } },
+      all_reduce = { { 9000 }, { 9000 } }, all_reduce_max = { { 65 }, { 65 } },
+      broadcast = { { 33 }, { 33 }, { root = 2 } },
+    }
+    for round = 1, 3 do
+      for name, case in pairs(cases) do
+        local x = tensors("f32", case[1], 4, function(rank, i) return fill(rank + round, i) end)
+        local expected, y = zeros(case[2], 4), zeros(case[2], 4)
+        core.comm(name, x, expected, case[3])
+        group[name](group, x, y, case[3])
+        for rank = 1, 4 do assert.bits(expected[rank], y[rank]) end
+      end
+      local x = tensors("i64", { 2 }, 4, function(rank) return rank end)
+      group:all_reduce_count(x, x)
+      assert.same({ 6, 6 }, x[4]:flat())
+      group:barrier()
+    end
+  end)
+
+  it("refuses what does not fit, and goes on", function()
+    local group <close> = core.group(2)
+    local x = tensors("f32", { 4 }, 2, fill)
+    local odd = { x[1], core.tensor("f32", { 5 }) }
+    assert.matches("rank 1 gives 5 elements and gets 5, must be 4 and 4",
+      programs.message(group.all_reduce, group, odd, odd))
+    local three = { x[1], x[2], x[1] }
+    assert.matches("3 tensors for a group of 2 ranks",
+      programs.message(group.all_reduce, group, three, three))
+    assert.matches("the lists differ in length",
+      programs.message(group.all_reduce, group, x, three))
+    group:all_reduce(x, x)
+    assert.bits(x[1], x[2])
+  end)
+
+  it("ends on all ranks when a collective fails, and says so afterwards", function()
+    local group <close> = core.group(3)
+    local x = tensors("f32", { 4 }, 3, fill)
+    assert.matches("rank %d: a tree over 3 ranks: the number of ranks must be a power of two",
+      programs.message(group.all_reduce, group, x, x))
+    assert.matches("this group has failed before and cannot go on: open another one",
+      programs.message(group.barrier, group))
+  end)
+
+  it("can be closed twice and not used afterwards", function()
+    local group = core.group(2)
+    group:close()
+    group:close()
+    assert.matches("group is closed", programs.message(group.barrier, group))
+    assert.matches("1 to 4096 ranks", programs.message(core.group, 0))
+    core.group(3) -- left to the collector
+    collectgarbage()
+  end)
+end)

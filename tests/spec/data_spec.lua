@@ -234,18 +234,52 @@ describe("data", function()
       contains("*.nothing: no file matches this pattern", message)
       contains("empty.txt: the file is empty (0 bytes)", message)
       contains("link.txt: read twice: it is the same file as " .. folder:path "text_1.txt", message)
+      contains("; leave one of the two names out", message)
+    end)
+
+    it("reads a file that a pattern matches by several names once, and says so", function()
+      os.execute(("ln -s text_2.txt %s"):format(folder:path "text_20.txt"))
+      os.execute(("ln %s %s"):format(folder:path "text_9.txt", folder:path "text_99.txt"))
+      local source <close>, notes = open(all_texts())
+      assert.equal(10, #notes.files) -- a hard link is another file with the same text
+      assert.same({ "data.text: a name leads to a file that is read already and is left out: "
+        .. "text_20.txt (text_2.txt)" }, notes.warnings)
+      local named <close> = open(data.text { folder:path "text_?.txt", folder:path "text_99.txt" })
+      assert.equal(named:fingerprint(), source:fingerprint())
     end)
 
     it("refuses a folder and data that are shorter than a sample, with the numbers", function()
-      contains("not a regular file", failure(open, data.text { folder.root }))
+      contains("a folder, not a file; " .. folder.root .. "/* is the files in it",
+        failure(open, data.text { folder.root }))
       local message = failure(open, data.text { folder:path "text_1.txt" }, { length = 1000 })
-      contains(#texts[1] .. " tokens are less than one sample of 1000 tokens",
+      contains(#texts[1] .. " tokens in 1 document are less than one sample of 1000 tokens;",
         message)
     end)
 
-    it("names file, position, id and vocab of a byte that is no id", function()
-      local path = folder:write("bytes.bin", ("\1"):rep(20) .. "\200" .. ("\1"):rep(11))
+    it("names file, position, byte and what fits when the vocabulary is too small", function()
+      local one = "\1"
+      local path = folder:write("bytes.bin", one:rep(20) .. "\200" .. one:rep(10) .. "\201")
+      contains("nn.decoder.vocab: vocab 100 is too small for " .. path, failure(open,
+        data.text { path }, { length = 32, vocab = 100 }))
+      contains("byte 200 at position 20; try vocab = 202, above the largest here, or 256, which "
+        .. "holds any byte", failure(open, data.text { path }, { length = 32, vocab = 200 }))
+      open(data.text { path }, { length = 32, vocab = 202 }):close()
+    end)
+
+    it("looks only at documents that take part", function()
+      folder:write("text_1.txt", ("\250"):rep(64))
+      local train, held = all_texts():split(0.5)
+      local function good(part) return (pcall(open, part, { vocab = 128 })) end
+      assert.is_true(good(train) ~= good(held))
+    end)
+
+    it("refuses a byte that came into a file after it was opened", function()
+      local path = folder:write("bytes.bin", ("\1"):rep(32))
       local source <close> = open(data.text { path }, { length = 32, vocab = 100 })
+      local file = assert(io.open(path, "r+b"))
+      file:seek("set", 20)
+      file:write "\200"
+      file:close()
       local tokens, message = source:micro(0, 1, 0, 1)
       assert.is_nil(tokens)
       contains("bytes.bin: token 200 at position 20, but vocab is 100", message)
@@ -332,11 +366,30 @@ describe("data", function()
       contains("none.bin: the file is empty", failure(open_tokens, path, "uint16"))
     end)
 
-    it("names file, position, id and vocab of a token that is no id", function()
-      local path = folder:write_tokens("far.bin", { 1, 2, 4294967295, 4 }, "I4")
-      local source <close> = open_tokens(path, "uint32", nil, { length = 4, vocab = 5 })
-      local _, message = source:micro(0, 1, 0, 1)
-      contains("far.bin: token 4294967295 at position 2, but vocab is 5", message)
+    it("names file, position, id and what fits when the vocabulary is too small", function()
+      local path = folder:write_tokens("far.bin", { 1, 2, 7, 4 }, "I4")
+      local message = failure(open_tokens, path, "uint32", nil, { length = 4, vocab = 5 })
+      contains("vocab 5 is too small for " .. path, message)
+      contains("token 7 at position 2; try vocab = 8, above the largest here, if the tokens are "
+        .. "uint32", message)
+      path = folder:write_tokens("far.bin", { 1, 2, 4294967295, 4 }, "I4")
+      contains("token 4294967295 at position 2; no vocabulary has 4294967295: these are not uint32",
+        failure(open_tokens, path, "uint32", nil, { length = 4, vocab = 5 }))
+    end)
+
+    it("finds the largest id wherever it stands, in every width", function()
+      for dtype, format in pairs { uint16 = "I2", uint32 = "I4" } do
+        local chunk = 65536 // string.packsize(format)
+        for _, place in ipairs { 0, 1, chunk - 1, chunk, 2 * chunk + 7, 3 * chunk - 1 } do
+          local ids = {}
+          for i = 0, 3 * chunk - 1 do ids[i + 1] = i == place and 50000 or i % 251 end
+          local path = folder:write_tokens("large", ids, format)
+          local source <close> = open_tokens(path, dtype, nil, { length = 4, vocab = 50001 })
+          assert.equal(50000, source:about().token_max)
+          contains(("token 50000 at position %d;"):format(place),
+            failure(open_tokens, path, dtype, nil, { length = 4, vocab = 50000 }))
+        end
+      end
     end)
 
     it("reads a file of several GiB through a map #slow", function()

@@ -100,6 +100,7 @@ local function quoted_commands()
   for _, page in ipairs(pages) do
     local text = read(page)
     for line in text:gmatch "\n    %./tl ([^\n]+)" do add(page, line) end
+    for line in text:gmatch "\n%./tl ([^\n]+)" do add(page, (line:gsub("  .*$", ""))) end
     for line in text:gmatch "`%./tl (%w+ [^`\n]+)`" do add(page, line) end -- not a name alone
   end
   return list
@@ -135,6 +136,71 @@ describe("commands in the pages", function()
         assert.equal(0, status, entry.line .. "\n" .. text)
       end
     end
+  end)
+
+  --- What makes a command short: what it does stays the same.
+  local shorter = {
+    run = " --stop-at 1", bench = " --rounds 1 --steps 1 --size 64 --alone", verify = " --steps 1",
+  }
+
+  --- Runs a command of a page in `folder`, which has what the repository has; shortened.
+  local function run_in(folder, entry)
+    local name, quoted = entry.words[1], {}
+    local takes_value = { ["--stop-at"] = true, ["--rounds"] = true }
+    local i = 1
+    while i <= #entry.words do
+      local word = entry.words[i]
+      if takes_value[word] then
+        i = i + 1 -- the shorter one comes instead
+      else
+        quoted[#quoted + 1] = "'" .. word .. "'"
+      end
+      i = i + 1
+    end
+    local pipe = assert(io.popen(("cd %s && echo 'tl ~= nil' | %s %s%s 2>&1"):format(folder.root,
+      support.program:gsub("^build", core.files.realpath "build"), table.concat(quoted, " "),
+      entry.line:find("--resume", 1, true) and " --stop-at 2" or shorter[name] or "")))
+    local text = pipe:read "a"
+    local _, _, status = pipe:close()
+    assert.equal(0, status, entry.page .. ": " .. entry.line .. "\n" .. text)
+  end
+
+  local function run_all(wanted)
+    local folder = new_folder()
+    for _, name in ipairs { "recipes", "docs", "LICENSE", "README.md" } do
+      os.execute(("ln -s %s/%s %s"):format(core.files.realpath ".", name, folder:path(name)))
+    end
+    local count = 0
+    for _, entry in ipairs(quoted_commands()) do -- in the order of the pages: some need others
+      local name = entry.words[1]
+      local here = not entry.line:find("device=cuda", 1, true) and name ~= "test" and name ~= "lint"
+      if here and wanted(name, entry) then
+        run_in(folder, entry)
+        count = count + 1
+      end
+    end
+    os.execute("rm -r -f " .. folder.root)
+    return count
+  end
+
+  it("run, shortened, those that train, measure and drive", function()
+    local names = {
+      run = true, bench = true, lua = true, repl = true, version = true, export = true,
+      tokenize = true,
+    }
+    assert.is_true(run_all(function(name, entry)
+      return names[name] and entry.line ~= "bench" -- its parts are there one by one
+    end) >= 7)
+  end)
+
+  it("run, shortened, those that take minutes #slow", function()
+    assert.is_true(run_all(function(name, entry)
+      return name == "verify" or name == "run" or entry.line == "bench"
+    end) >= 4)
+  end)
+
+  it("that check the source are run by .ci/run", function()
+    for _, name in ipairs { "test", "lint" } do has(read ".ci/run", "./tl " .. name, ".ci/run") end
   end)
 
   it("cover all commands", function()
@@ -209,10 +275,11 @@ describe("docs/operations.md", function()
 
   it("has every field of the log, every file of a run and every variable", function()
     local folder = new_folder()
+    for i = 1, 30 do folder:write(i .. ".txt", ("text %d, "):format(i):rep(9)) end
     local recipe = folder:write("tiny.lua", [[
       local tl = require "tidelock"
       local nn = tl.nn
-      local train, held = tl.data.text { "LICENSE", "README.md", "docs/*.md" }:split(0.7)
+      local train, held = tl.data.text { "]] .. folder.root .. [[/*.txt" }:split(0.7)
       return tl.recipe {
         model = nn.decoder { vocab = 256, dim = 32, layers = 2, layer = function()
           return { nn.residual { nn.rms_norm {}, nn.attention { heads = 4 } } }
@@ -283,9 +350,39 @@ describe("recipes/", function()
   end)
 end)
 
+describe("docs/operations.md", function()
+  it("shows lines for the REPL that print what stands behind them", function()
+    local folder = new_folder()
+    local block = read("docs/operations.md"):match "\n## From the REPL\n.-```lua\n(.-)```"
+    local script = { "local tl = require 'tidelock'" }
+    for line in block:gmatch "[^\n]+" do
+      local code, expected = line:match "^(.-)%s+%-%- ({.*})$"
+      script[#script + 1] = expected
+        and ("check(%s, %s)"):format(code, expected) or line
+    end
+    table.insert(script, 2, [[
+      local function text(x)
+        if type(x) ~= "table" then return tostring(x * 1.0) end
+        local list = {}
+        for i, item in ipairs(x) do list[i] = text(item) end
+        return "{ " .. table.concat(list, ", ") .. " }"
+      end
+      local checks = 0
+      local function check(got, expected)
+        assert(text(got) == text(expected), text(got) .. " is not " .. text(expected))
+        checks = checks + 1
+      end]])
+    script[#script + 1] = "print(checks)"
+    local path = folder:write("repl.lua", table.concat(script, "\n"))
+    assert.equal("3\n", (support.run("lua " .. path)))
+    folder:remove()
+  end)
+end)
+
 describe("lua/tidelock/meta.lua", function()
   local text = read "lua/tidelock/meta.lua"
-  local classes = { "Tensor", "Program", "Ranks", "Data", "Weights" }
+  local classes = { "Tensor", "Program", "Ranks", "Lane", "Group", "Data", "Weights", "Saver",
+    "Tokenizer" }
 
   it("has every function and method of the C half, and no other", function()
     local known = {}

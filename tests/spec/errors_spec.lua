@@ -1,9 +1,5 @@
 local support = require "support"
 local broken = require "support.broken"
-local fields = require "tidelock.fields"
-local hints = require "tidelock.hints"
-local plan = require "tidelock.plan"
-local recipe = require "tidelock.recipe"
 
 local function sorted(list)
   local copy = table.move(list, 1, #list, 1, {})
@@ -22,23 +18,4 @@ describe("a broken recipe", function()
       assert.equal(noun .. "; nothing was started", count)
     end)
   end
-end)
-
-describe("a key from another program", function()
-  it("gets a hint that says what to write here", function()
-    for _, key in ipairs(hints.keys()) do
-      if not fields.sections.train.by_name[key] then
-        local small = recipe.load("tests/support/small.lua", { "train." .. key .. "=1" })
-        local good, message = pcall(plan, small, "check")
-        local text = "command line: train." .. key .. ": no such key; " .. hints.of(key)
-        assert.is_false(good)
-        assert.equal(text .. "\n1 error; nothing was started", tostring(message))
-      end
-    end
-  end)
-
-  it("is found in any case and with dashes", function()
-    assert.equal(hints.of "num_layers", hints.of "Num-Layers")
-    assert.is_nil(hints.of "tp")
-  end)
 end)

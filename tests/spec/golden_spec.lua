@@ -17,6 +17,12 @@ local function other_texts()
   return notes.warnings[1]
 end
 
+--- Fewer of the steps under the thread sanitizer, where one takes a minute: it looks for races, and
+--- a first step shows as many of them; the other builds compare all bits.
+local function some(steps, few)
+  return core.build().sanitizer == "thread" and math.min(steps, few) or steps
+end
+
 --- The first `steps` recorded steps.
 local function first(record, steps)
   return table.move(record.steps, 1, steps, 1, {})
@@ -52,10 +58,10 @@ describe("the quickstart gives the bits that are written down:", function()
     end)
   end
 
-  check("f32, one rank", "f32", golden.steps.f32)
-  check("f32, tp 2, pp 2, dp 2", "f32", 3, ranks)
-  check("bf16, one rank", "bf16", golden.steps.bf16)
-  check("bf16, tp 2, pp 2, dp 2", "bf16", 2, ranks)
+  check("f32, one rank", "f32", some(golden.steps.f32, 2))
+  check("f32, tp 2, pp 2, dp 2", "f32", some(3, 2), ranks)
+  check("bf16, one rank", "bf16", some(golden.steps.bf16, 1))
+  check("bf16, tp 2, pp 2, dp 2", "bf16", some(2, 1), ranks)
 end)
 
 describe("the same model on the text of tests/golden gives, on every machine,", function()
@@ -64,9 +70,10 @@ describe("the same model on the text of tests/golden gives, on every machine,", 
     for name, fields in pairs { ["one rank"] = {}, ["tp 2, pp 2, dp 2"] = ranks } do
       it("the bits that are written down: " .. dtype .. ", " .. name, function()
         local overrides = golden.with_own_text { layout = fields.layout }
-        local got = golden.record(dtype, golden.own.steps, overrides)
-        assert.same({ written.key, written.steps, written.weights },
-          { got.key, got.steps, got.weights })
+        local steps = some(golden.own.steps, 1)
+        local got = golden.record(dtype, steps, overrides)
+        assert.same({ written.key, first(written, steps) }, { got.key, got.steps })
+        if steps == golden.own.steps then assert.equal(written.weights, got.weights) end
       end)
     end
   end

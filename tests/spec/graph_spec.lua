@@ -76,8 +76,10 @@ local refused = {
   end, "dim inner: expected a positive integer size, got 2.5" },
   { "an operator that does not exist", function(g, x) return g.softplus(x) end,
     "graphs have no operator softplus" },
-  { "a number that is added", function(_, x) return x + 1 end,
-    "add of a value and 1: numbers only multiply or divide" },
+  { "a text that is added", function(_, x) return x + "1" end,
+    "add of a value and 1: a number is added, subtracted, multiplied or divides" },
+  { "a number over a value", function(_, x) return 1 / x end,
+    "div of a value and 1: a number is added, subtracted, multiplied or divides" },
   { "a quotient of values", function(_, x) return x / x end, "values are not divided by values" },
   { "no value", function() return 3 end, "the function of nn.graph returns number, not a value" },
   { "a loss of every channel", function(g, x)
@@ -89,6 +91,83 @@ local refused = {
   { "a field that weights do not have", function(g, x)
     return x * g.weight("w", "dim", { dcay = 0 })
   end, "layers.0.g.w.dcay: no such field of a weight; there are init, decay, " },
+  { "an update of a weight", function(g, x)
+    local w = g.weight("w", "dim")
+    g.update(w, g.mean(x))
+    return x * w
+  end, "update wants a state, made by g.state, as its operand 1; got the weight layers.0.g.w" },
+  { "an update of a value", function(g, x)
+    g.update(g.mean(x), g.mean(x))
+    return x
+  end, "update wants a state, made by g.state, as its operand 1; got %(dim 32%)" },
+  { "an update by a number", function(g, x)
+    g.update(g.state("s"), 1)
+    return x
+  end, "update wants a value as its operand 2, got 1" },
+  { "an update of other dims", function(g, x)
+    g.dim("inner", 24)
+    g.update(g.state("s", "inner"), g.mean(x))
+    return x
+  end, "update: the state layers.0.g.s is %(inner 24%) and the value %(dim 32%)" },
+  { "an update by tokens", function(g, x)
+    g.update(g.state("s", "dim"), x)
+    return x
+  end, "the state layers.0.g.s is %(dim 32%) and the value %(tokens, dim 32%); g.sum%(x%) or" },
+  { "two updates of a state", function(g, x)
+    local s = g.state("s", "dim")
+    g.update(s, 2 * s)
+    g.update(s, g.mean(x))
+    return x
+  end, "the state layers.0.g.s is already updated at .*graph_spec.lua:%d+; a state is set once a" },
+  { "a state of tokens", function(g, x)
+    g.state("s", "tokens dim")
+    return x
+  end, "state s: tokens are no dim of what outlives a micro%-batch" },
+  { "a state of an unknown dim", function(g, x)
+    g.state("s", "width")
+    return x
+  end, "no dim is called width; there are dim, " },
+  { "a state twice", function(g, x) return x + g.state("s") + g.state("s") end,
+    "the state layers.0.g.s is already made at .*_spec.lua:%d+; give one of the modules a name" },
+  { "a state that is a weight, too", function(g, x)
+    return x * g.weight("/s", "dim") * g.state("/s", "dim")
+  end, "s is a weight at .*_spec.lua:%d+ and a state here" },
+  { "a state with an optimizer's field", function(g, x)
+    local s = g.state("s", "dim", { decay = 0 })
+    g.update(s, s)
+    return x
+  end, "layers.0.g.s.decay: no such field of a state; there are init, from" },
+  { "a product with a state", function(g, x) return g.matmul(x, g.state("s", "dim")) end,
+    "matmul wants an activation and a weight" },
+  { "a state that nothing updates", function(g, x) return x * g.state("s", "dim") end,
+    "layers.0.g.s: nothing updates this state; g.update%(state, value%) does, or g.weight with" },
+  { "a sum over features", function(g, x) return x * g.sum(x, "dim") end,
+    "sum over dim: only tokens are summed, over the whole step; g.matmul sums over features" },
+  { "a sum of a weight", function(g, x) return x * g.sum(g.weight("w", "dim")) end,
+    "sum: %(dim 32%) has no tokens" },
+  { "a sum that meets tokens", function(g, x) return x * g.sum(x) end,
+    "binary: a sum over the tokens of the step is known after them, so none of them meets it" },
+  { "a norm of a sum", function(g, x)
+    g.update(g.state("s", "dim"), nn.rms_norm {}(g.sum(x)))
+    return x
+  end, "rms_norm of a sum over the tokens of the step %(.*it takes elementwise operators only" },
+  { "a loss that is a sum", function(g, x)
+    g.add_loss("a", g.sum(x))
+    return x
+  end, "add_loss a: one number per token is wanted, got %(dim 32%)" },
+  { "the same extra loss twice", function(g, x)
+    local y = g.matmul(x, g.weight("w", "dim"))
+    g.add_loss("a", y)
+    g.add_loss("a", y)
+    return x
+  end, "add_loss: layers.0.g.a is already added at .*_spec.lua:%d+; give one of them another na" },
+  { "a function of the step for tokens", function(_, x)
+    return x * function() return 1 end
+  end, "a function of the step multiplies what is made of g.sum alone, on its way to g.update" },
+  { "a function of the step that gives no number", function(g, x)
+    g.update(g.state("s", "dim"), g.mean(x) * function(step) return step < 3 and 1 or "none" end)
+    return x
+  end, 'the function gave "none" for step 3; a number is wanted' },
   { "two dims over tp in one weight", function(g, x)
     g.dim("a", 4, "tp")
     g.dim("b", 8, "tp")
@@ -115,6 +194,53 @@ describe("a graph that says what cannot be is refused with its line:", function(
       g.matmul(x, g.weight("w", "dim"))
       return x
     end))
+  end)
+
+  it("a state, or a value, of another model", function()
+    local kept
+    local function build(g, x)
+      kept = kept or g.state("s", "dim")
+      g.update(kept, g.mean(x))
+      return x
+    end
+    assert.is_table(plan(build))
+    assert.matches("update of a value of another model, made at .*_spec.lua:%d+; a value, and a "
+      .. "state, belongs to one model", refusal(build))
+    local y
+    assert.matches("binary of a value of another model", refusal(function(_, x)
+      y = y or x
+      return x + kept
+    end))
+  end)
+
+  it("an update after the graph is complete", function()
+    local face, state
+    plan(function(g, x)
+      face, state = g, g.state("s", "dim")
+      g.update(state, g.mean(x))
+      return x
+    end)
+    for _, late in ipairs { function() face.update(state, state) end,
+      function() face.state("t") end, function() return state * state end } do
+      local good, message = pcall(late)
+      assert.is_false(good)
+      assert.matches("graph_spec.lua:%d+: .*", message)
+      assert.matches("the graph is complete: g is called inside the functions of the model and the "
+        .. "loss only", message)
+    end
+  end)
+
+  it("a weight rule that says of states what they do not have", function()
+    local function build(g, x)
+      local s = g.state("s", "dim")
+      g.update(s, g.mean(x))
+      return x
+    end
+    assert.matches('"%*.s" matches states alone; of a state init and from are set, nothing else',
+      refusal(build, { weights = { { "*.s", lr_scale = 2 } } }))
+    local planned = plan(build, { weights = { { "*", lr_scale = 2, init = "ones" } } })
+    assert.equal(1, planned.fields["layers.0.g.s"].init.first)
+    assert.equal(1, planned.fields["layers.0.g.s"].lr_scale)
   end)
 
   it("a factor of another dtype", function()

@@ -13,22 +13,35 @@ local texts = {
 local recipe = [[
 local tl = require "tidelock"
 local nn = tl.nn
+local kept = nn.graph("kept", function(g, x)
+  local level = g.state("level", "dim", { init = { "constant", 0.25 } })
+  g.update(level, 0.75 * level + 0.25 * g.mean(x))
+  return x + x * level
+end)
+--- A list without the entries that are false.
+local function those(list)
+  local present = {}
+  for i = 1, 4 do present[#present + 1] = list[i] or nil end
+  return present
+end
 local function quickstart()
-  return {
+  return those {
     nn.residual { nn.rms_norm {}, nn.attention { heads = $heads, kv_heads = $kv_heads } },
     nn.residual { nn.rms_norm {}, nn.swiglu { hidden = $hidden } },
-    $linear == 1 and nn.linear { out = $dim } or nil,
+    $level == 1 and kept,
+    $linear == 1 and nn.linear { out = $dim },
   }
 end
 local function gpt()
-  return {
+  return those {
     nn.residual {
       nn.layer_norm {},
       nn.attention { heads = $heads, kv_heads = $kv_heads, bias = true, rope = false },
       dropout = $dropout,
     },
     nn.residual { nn.layer_norm {}, nn.gelu { hidden = $hidden, bias = true }, dropout = $dropout },
-    $linear == 1 and nn.linear { out = $dim, bias = true } or nil,
+    $level == 1 and kept,
+    $linear == 1 and nn.linear { out = $dim, bias = true },
   }
 end
 local models = {
@@ -58,7 +71,7 @@ return tl.recipe {
 
 --- Options of both; `micro` and `layout` are Tidelock's alone: they change no bit.
 local common = {
-  gpt = 0, linear = 0, layers = 2, kv_block = 128, split = 8192, steps = 2, warmup = 1,
+  gpt = 0, linear = 0, level = 0, layers = 2, kv_block = 128, split = 8192, steps = 2, warmup = 1,
   total = 10, peak = 3e-3, floor = 3e-4, clip = 1, dropout = 0, smoothing = 0, z = 0, layout = "",
 }
 
@@ -70,12 +83,14 @@ local cases = {
     layout = "tp = 2, dp = 2, pp = 2",
   },
   {
-    name = "the quickstart's layers, bf16",
+    name = "the quickstart's layers with states, bf16",
+    level = 1, steps = 3,
     bf16 = 1, vocab = 200, dim = 64, heads = 8, kv_heads = 2, hidden = 150, samples = 6,
     length = 70, leaves_tp = 4, leaves_dp = 8, kv_block = 16, split = 32, seed = 5, micro = 3,
   },
   {
-    name = "biases, dropout, learned positions and a tied head, f32",
+    name = "biases, dropout, learned positions, a tied head and states, f32",
+    level = 1, steps = 3,
     gpt = 1, bf16 = 0, vocab = 200, dim = 48, heads = 4, kv_heads = 4, hidden = 100, samples = 6,
     length = 71, leaves_tp = 4, leaves_dp = 4, seed = 9, micro = 3, clip = 0.1, dropout = 0.1,
     smoothing = 0.1, z = 1e-3,
@@ -119,8 +134,9 @@ end
 local function lines_of_oracle(path, options)
   local words = { ("'%s'"):format(path) }
   for _, name in ipairs {
-    "bf16", "gpt", "linear", "vocab", "dim", "layers", "heads", "kv_heads", "hidden", "samples",
-    "length", "leaves_tp", "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
+    "bf16", "gpt", "linear", "level", "vocab", "dim", "layers", "heads", "kv_heads", "hidden",
+    "samples", "length", "leaves_tp",
+    "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
     "peak", "floor", "clip", "dropout", "smoothing", "z",
   } do
     words[#words + 1] = name .. "=" .. options[name]

@@ -239,3 +239,32 @@ describe("kept values", function()
     assert.matches("keep", select(2, pcall(run.kept, run, "loss")))
   end)
 end)
+
+describe("the bubble of a plan", function()
+  local summary = require "tidelock.summary"
+
+  --- A user's schedule that does one micro-batch after the other: pp stages, one at work.
+  local function one_by_one(_, _, micros)
+    local order = {}
+    for micro = 0, micros - 1 do
+      order[#order + 1] = { phase = "forward", micro = micro }
+      order[#order + 1] = { phase = "backward", micro = micro }
+    end
+    return order
+  end
+
+  it("is that of its own schedule", function()
+    local m, p = 4, 2 -- a forward pass costs 1, a backward pass 2
+    for _, case in ipairs {
+      { {}, 0 }, { { ["layout.pp"] = 2 }, (p - 1) / (m + p - 1) },
+      { { ["layout.pp"] = 2, ["layout.schedule"] = "gpipe" }, (p - 1) / (m + p - 1) },
+      { { ["layout.pp"] = 2, ["layout.schedule"] = "zb-h1" }, 1 / (3 * m + 1) },
+      { { ["layout.pp"] = 2, ["layout.schedule"] = "interleaved", ["layout.virtual_stages"] = 2 },
+        0.5 / (m + 0.5) },
+      { { ["layout.pp"] = 2, ["layout.schedule"] = one_by_one }, 1 / 2 },
+    } do
+      local plan = models.plan(models.with({ layers = 4 }, case[1]))
+      assert.near(case[2], summary.of(plan).bubble, 1e-9, tostring(case[1]["layout.schedule"]))
+    end
+  end)
+end)

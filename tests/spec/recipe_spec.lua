@@ -1,5 +1,5 @@
+local rates = require "tidelock.rates"
 local recipe = require "tidelock.recipe"
-local schedule = require "tidelock.schedule"
 local written = require "support.written"
 
 --- The message that loading gives, with the file's name replaced by F.
@@ -133,24 +133,24 @@ end)
 describe("a learning rate", function()
   after_each(written.clean)
 
-  local function rates(lr, steps, more)
+  local function rate_of(lr, steps, more)
     local words = { "train={ lr = " .. lr .. ", steps = " .. steps .. (more or "") .. " }" }
     local spec = assert(written.spec(written.load(written.recipe(), words)))
-    return function(step) return schedule.at(spec.train.lr, step) end
+    return function(step) return rates.at(spec.train.lr, step) end
   end
 
   local function near(expected, actual) assert.near(expected, actual, 1e-6 * expected) end
 
   it("is constant, with a warm-up when the recipe says so", function()
-    local at = rates("3e-3", 200, ", warmup = 20")
+    local at = rate_of("3e-3", 200, ", warmup = 20")
     near(1.5e-4, at(1))
     near(3e-3, at(20))
     near(3e-3, at(200))
-    near(4e-4, rates("{ 'constant', 4e-4 }", 6)(1))
+    near(4e-4, rate_of("{ 'constant', 4e-4 }", 6)(1))
   end)
 
   it("falls along half a cosine to the floor at the last step", function()
-    local at = rates("{ 'cosine', peak = 3e-3, warmup = 20, floor = 3e-4 }", 200)
+    local at = rate_of("{ 'cosine', peak = 3e-3, warmup = 20, floor = 3e-4 }", 200)
     near(1.5e-4, at(1))
     near(3e-3, at(20))
     near(1.65e-3, at(110))
@@ -160,7 +160,7 @@ describe("a learning rate", function()
 
   it("stays and falls along a line at the end", function()
     local lr = "{ 'warmup_stable_decay', peak = 4e-4, warmup = 2000, decay = 4000 }"
-    local short, long = rates(lr, 38146), rates(lr, 50000)
+    local short, long = rate_of(lr, 38146), rate_of(lr, 50000)
     near(4e-4, short(34146))
     near(4e-4 * 3999 / 4000, short(34147))
     near(4e-4, long(34147))
@@ -168,18 +168,18 @@ describe("a learning rate", function()
   end)
 
   it("does not clip a warm-up to the run", function()
-    near(1e-4, rates("{ 'cosine', peak = 1e-3, warmup = 100 }", 10)(10))
+    near(1e-4, rate_of("{ 'cosine', peak = 1e-3, warmup = 100 }", 10)(10))
   end)
 
   it("may be a function of the step, called once when the recipe is planned", function()
     local text = written.recipe():gsub("lr = 1e%-3", "lr = function(step) return step / 8 end")
     local spec = assert(written.spec(written.load(text)))
-    assert.equal(0.125, schedule.at(spec.train.lr, 1))
-    assert.equal(1.25, schedule.at(spec.train.lr, 10))
+    assert.equal(0.125, rates.at(spec.train.lr, 1))
+    assert.equal(1.25, rates.at(spec.train.lr, 10))
   end)
 
   it("is rounded to f32", function()
-    local at = rates("0.1", 1)
+    local at = rate_of("0.1", 1)
     assert.equal(string.unpack("<f", string.pack("<f", 0.1)), at(1))
   end)
 end)

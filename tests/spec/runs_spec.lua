@@ -37,10 +37,51 @@ describe("a run whose key is known", function()
       local root = new_folder().root
       local first = runs.open(root, "small", key)
       core.files.write_atomic(first:path "summary.json", text)
+      first:release() -- as its end does, whatever ended it
       local second = runs.open(root, "small", key)
       assert.is_nil(second.reference)
       assert.equal(first.folder, second.folder)
     end
+  end)
+end)
+
+describe("a folder", function()
+  it("belongs to one run at a time; the next one has another", function()
+    local root = new_folder().root
+    local first, second = runs.open(root, "small", key), runs.open(root, "small", key)
+    assert.equal(root .. "/small-5e1c-2", second.folder)
+    assert.equal(first.folder, second.in_use)
+    first:finish(summary)
+    local third = runs.open(root, "small", key)
+    assert.equal(first.folder, third.reference)
+    assert.equal(root .. "/small-5e1c-3", third.folder)
+    assert.is_nil(second:finish(summary).equal) -- when it began there was nothing to compare with
+  end)
+
+  it("of a run that was killed is emptied and used again", function()
+    local root = new_folder().root
+    local first = runs.open(root, "small", key)
+    for _, name in ipairs { "log.jsonl", "weights.safetensors.tmp-17-0" } do
+      core.files.write_atomic(first:path(name), "half")
+    end
+    first:release()
+    local second = runs.open(root, "small", key)
+    assert.equal(first.folder, second.folder)
+    assert.is_nil(second.in_use)
+    assert.same({}, core.files.list(second.folder))
+  end)
+
+  it("that holds anything else is passed over, and nothing in it is touched", function()
+    local folder = new_folder()
+    core.files.mkdirs(folder:path "small-5e1c")
+    folder:write("small-5e1c/thesis.txt", "years")
+    folder:write("small-5e1c/log.jsonl", "old")
+    local run = runs.open(folder.root, "small", key)
+    assert.equal(folder:path "small-5e1c-2", run.folder)
+    assert.is_nil(run.in_use)
+    run:discard()
+    assert.same({ "small-5e1c" }, core.files.list(folder.root))
+    assert.equal(2, #core.files.list(folder:path "small-5e1c"))
   end)
 end)
 

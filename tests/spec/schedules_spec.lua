@@ -171,6 +171,11 @@ describe("a schedule that cannot be", function()
     has(problems_of(written "F0 I0 B0", 1, 1), "operation 2 has already made the input gradient")
   end)
 
+  it("may not reorder forward passes, whose losses are summed", function()
+    has(problems_of(written "F1 F0 B0 B1", 1, 2), "rank 0, operation 2: forward of micro-batch 0: "
+      .. "its sum over tokens follows that of micro-batch 1; they must ascend")
+  end)
+
   it("may not reorder weight gradients", function()
     has(problems_of(written "F0 F1 B1 B0", 1, 2), "rank 0, operation 4: backward of micro-batch 0: "
       .. "its weight gradient follows that of micro-batch 1; they must ascend")
@@ -178,8 +183,9 @@ describe("a schedule that cannot be", function()
   end)
 
   it("may not reorder a channel", function()
-    has(problems_of(written("F0 F1 B0 B1", "F1 F0 B0 B1"), 2, 2), "rank 1, operation 1: forward of "
-      .. "micro-batch 1: message 1 of the channel activation 0>1 is that of rank 0, operation 1")
+    has(problems_of(written("F0 F1 I1 I0 W0 W1", "F0 F1 I0 I1 W0 W1"), 2, 2), "rank 0, operation "
+      .. "3: input of micro-batch 1: message 1 of the channel gradient 1>0 is that of rank 1, "
+      .. "operation 3")
   end)
 
   it("is named when it deadlocks", function()

@@ -55,6 +55,13 @@ describe("the table", function()
     assert.same({ 1, 10, 20, 30, 37 }, steps(false))
   end)
 
+  it("has fewer columns on a narrow terminal, from the right", function()
+    assert.equal("  step    loss  bits      grad norm       lr", screen.titles(50))
+    assert.equal("    96  1.9812  3ffd98c6      0.651  1.2e-03", screen.row(record, 50))
+    for width = 17, 100 do assert.is_true(#screen.row(record, width) < width) end
+    assert.equal("    96  1.9812", screen.row(record, 1))
+  end)
+
   it("leaves out what is not known", function()
     local row = screen.row {
       step = 1, loss = 0 / 0, loss_bits = "7fc00000", grad_norm = 0 / 0, lr = 0, tokens_per_s = 1,
@@ -95,6 +102,8 @@ describe("the header", function()
     local text = screen.header("r.lua", { { "model", words }, { "data", "none" } })
     for line in text:gmatch "[^\n]+" do assert.is_true(#line < 100) end
     assert.equal("r.lua\n  model    word", text:sub(1, 21))
+    text = screen.header("r.lua", { { "model", words }, { "data", "none" } }, 40)
+    for line in text:gmatch "[^\n]+" do assert.is_true(#line < 40) end
   end)
 end)
 
@@ -109,7 +118,8 @@ describe("a screen", function()
   local function new(terminal, quiet)
     local out, live = memory_file(), memory_file()
     return screen.new {
-      out = out, live = live, terminal = terminal, color = terminal, width = 100, quiet = quiet,
+      out = out, live = live, terminal = terminal, color = terminal, quiet = quiet,
+      width = function() return 100 end,
     }, out, live
   end
 

@@ -33,16 +33,19 @@ function broken.read(path)
   return expected, ranks
 end
 
---- What loading and checking the recipe says: the lines of the message, the count left out.
+--- What loading the recipe and planning it, but for memory, says: the lines of the message, the
+--- count left out.
 function broken.run(path, ranks)
   local recipe = require "tidelock.recipe"
   local plan = require "tidelock.plan"
-  local good, message = pcall(function()
+  local requests = require "tidelock.requests"
+  local good, message = pcall(requests.guarded, function()
     local options = { world = ranks }
-    for _, point in ipairs(recipe.load(path):points()) do plan(point, "check", options) end
+    for _, point in ipairs(recipe.load(path):points()) do plan(point, "pipeline", options) end
   end)
+  message = not good and type(message) == "table" and message.message or tostring(message)
   local lines = {}
-  for line in (good and "" or tostring(message)):gmatch "[^\n]+" do lines[#lines + 1] = line end
+  for line in (good and "" or message):gmatch "[^\n]+" do lines[#lines + 1] = line end
   local count = table.remove(lines)
   return lines, count
 end

@@ -3,14 +3,30 @@
 --- A run that never steps: its learning rate is 0, its weights are written before each evaluation.
 local core = require "tidelock.core"
 local models = require "support.models"
+local states = require "tidelock.states"
 local support = require "support"
 local warm = require "tidelock.warm"
 
 local derivative = {}
 
---- Loss of the first step with the weights as they are.
+--- The states of a run as they are now: { param, tensor }.
+local function states_of(run)
+  local list = {}
+  for _, weight in ipairs(run:weights()) do
+    if weight.param.weight.kind == "state" then
+      list[#list + 1] = { weight.param, run:weight(weight.name) }
+    end
+  end
+  return list
+end
+
+--- Loss of the first step with the weights as they are. It sets states, which are then put back.
 local function loss(run)
-  return run.ranks:run("step", { step = 0, scalars = { 0, 1, 1 } }).loss
+  local kept = states_of(run)
+  local scalars = states.scalars(run.plan.graph, 1, { 0, 1, 1 })
+  local result = run.ranks:run("step", { step = 0, scalars = scalars }).loss
+  for _, state in ipairs(kept) do warm.set(run, state[1], state[2]) end
+  return result
 end
 
 --- d = g / |g| + random signs / sqrt(n): sees a wrong size, and a part that is missing or too much.

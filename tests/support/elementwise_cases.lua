@@ -38,6 +38,7 @@ elementwise.kinds = {
   { "exp", math.exp, math.exp },
   { "log", math.log, function(x) return 1 / x end },
   { "neg", function(x) return -x end, function() return -1 end },
+  { "sign", function(x) return x > 0 and 1 or x < 0 and -1 or 0 end, function() return 0 end },
 }
 
 function elementwise.swiglu(gate, up)
@@ -128,9 +129,17 @@ add {
   end,
 }
 
+add {
+  op = "scale_step", name = "by scalar 2", rows = 5, attrs = { scalar = 2 }, by_row = { true },
+  options = { scalars = { 7, 8, core.f32(0.3) } },
+  inputs = function(dtype, rows) return { spread(dtype, { rows, 700 }, 1) } end,
+  outputs = function(dtype, rows) return { { dtype, { rows, 700 } } } end,
+  oracle = function(x) return { map(x[1], function(i) return x[1][i] * core.f32(0.3) end) } end,
+}
+
 for _, to in ipairs { "f32", "bf16" } do
   add {
-    op = "cast", name = "to " .. to, rows = 5, by_row = { true },
+    op = "cast", name = "to " .. to, rows = 5, by_row = { true }, smooth = to == "f32",
     inputs = function(dtype, rows) return { spread(dtype, { rows, 700 }, 1) } end,
     outputs = function(_, rows) return { { to, { rows, 700 } } } end,
     oracle = function(x)
@@ -141,7 +150,7 @@ for _, to in ipairs { "f32", "bf16" } do
 end
 
 add {
-  op = "fill", name = "with 0.1", rows = 5, attrs = { value = core.f32(0.1) },
+  op = "fill", name = "with 0.1", rows = 5, attrs = { value = core.f32(0.1) }, by_row = {},
   inputs = function() return {} end,
   outputs = function(dtype, rows) return { { dtype, { rows, 9000 } } } end,
   oracle = function(_, attrs, rows)
@@ -168,6 +177,7 @@ for _, rate in ipairs { 0, core.f32(0.1), core.f32(0.75) } do
   local options = { seed = 12, step = 5, sample_base = 3 }
   add {
     op = "dropout", name = "rate " .. rate, rows = 12, options = options,
+    part = { first = 4, count = 6, attrs = { first = 2 } }, -- two samples of three tokens
     attrs = { key = core.hash_int "layer 1", first = 1, length = 10, token_first = 4, tokens = 3,
       feature_first = 16, features = 64, rate = rate },
     inputs = function(dtype, rows) return { spread(dtype, { rows, 32 }, 1) } end,

@@ -68,4 +68,21 @@ for _, shape in ipairs { { 32, 0, 16, 33 }, { 32, 8, 8, 130 }, { 257, 0, 257, 5 
   end
 end
 
+embedding.cases[#embedding.cases + 1] = {
+  op = "position_ids", name = "four segments, one empty", rows = 20, dtypes = { "f32" },
+  inputs = function(_, rows)
+    local cu = rows == 20 and { 0, 3, 3, 4, 20 } or { 0, rows }
+    return { core.tensor("i32", { #cu }, cu) }
+  end,
+  outputs = function(_, rows) return { { "i32", { rows } } } end,
+  oracle = function(x)
+    local ids = {}
+    for segment = 1, #x[1] - 1 do
+      for t = x[1][segment], x[1][segment + 1] - 1 do ids[t + 1] = t - x[1][segment] end
+    end
+    return { ids }
+  end,
+  error = 0,
+}
+
 return embedding

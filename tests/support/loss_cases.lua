@@ -182,4 +182,37 @@ add {
   end,
 }
 
+add {
+  op = "loss_seed", name = "9 targets of the batch", rows = 7, by_row = { true, false },
+  dtypes = { "f32" },
+  inputs = function(_, rows)
+    return { loss.targets(rows, 40), core.tensor("i64", { 1 }, { 9 }) }
+  end,
+  outputs = function(_, rows) return { { "f32", { rows } } } end,
+  oracle = function(x)
+    local y = {}
+    for i, target in ipairs(x[1]) do y[i] = target >= 0 and 1 / x[2][1] or 0.0 end
+    return { y }
+  end,
+}
+add {
+  op = "loss_mask", name = "7 rows", rows = 7, by_row = { true, true }, dtypes = { "f32" },
+  inputs = function(_, rows) return { spread("f32", { rows }, 1, 9), loss.targets(rows, 40) } end,
+  outputs = function(_, rows) return { { "f32", { rows } } } end,
+  oracle = function(x)
+    local y = {}
+    for i, target in ipairs(x[2]) do y[i] = target >= 0 and x[1][i] or 0.0 end
+    return { y }
+  end,
+  error = 0,
+}
+add {
+  op = "loss_finish", name = "of 3 targets", rows = 1, dtypes = { "f32" },
+  inputs = function()
+    return { core.tensor("f32", { 1 }, { 7.5 }), core.tensor("i64", { 1 }, { 3 }) }
+  end,
+  outputs = function() return { { "f32", { 1 } } } end,
+  oracle = function(x) return { { x[1][1] / x[2][1] } } end,
+}
+
 return loss

@@ -1,4 +1,4 @@
---- optimizer_cases.lua - adamw and initial values, with f64 oracles.
+--- optimizer_cases.lua - adamw, states and initial values, with f64 oracles.
 local core = require "tidelock.core"
 local promises = require "support.promises"
 local spread = promises.spread
@@ -56,6 +56,20 @@ for _, count in ipairs { 1, 100, 5000 } do
       end,
     }
   end
+end
+
+for _, count in ipairs { 1, 100, 5000 } do
+  add {
+    op = "set_state", name = count .. " elements", rows = count, attrs = {}, dtypes = { "f32" },
+    inputs = function()
+      return { spread("f32", { count }, 1), core.tensor("f32", { 2 }, { 0.5, 0 }) }
+    end,
+    outputs = function()
+      return { { "f32", { count }, function() return spread("f32", { count }, 21) end } }
+    end,
+    oracle = function(x) return { x[1] } end,
+    error = 0,
+  }
 end
 
 --- Values of init in f64 from the words of random.h; `a` are the attributes.

@@ -8,6 +8,8 @@
 ---       oracle  = function(x, attrs, rows) return { flat table, .. } end,  -- f64; x: flat inputs
 ---       error   = 2e-6, floor = 1,     -- allowed: error * max(|expected|, floor), and bf16's own
 ---       options = { step = .. },       -- of core.call
+---       part    = { first = 4, count = 6, attrs = { .. } },  -- rows that stand alone
+---       smooth  = false,               -- the oracle rounds: it has no slopes
 ---     }
 ---
 --- An output with a `start` (a function that makes a tensor) is read and written in place; all

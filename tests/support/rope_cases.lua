@@ -62,7 +62,7 @@ for _, shape in ipairs { { 3, 16, 16 }, { 2, 20, 12 }, { 1, 128, 128 } } do
           interleaved),
         inputs = function(dtype, rows)
           local cu = core.tensor("i32", { #segments }, segments)
-          local t = core.tensor("f32", { 40, turned // 2, 2 }, rope.table(40, turned // 2, 1e4))
+          local t = core.tensor("f32", { 45, turned // 2, 2 }, rope.table(45, turned // 2, 1e4))
           return { promises.spread(dtype, { rows, heads, channels }, 1), cu, t }
         end,
         outputs = function(dtype, rows) return { { dtype, { rows, heads, channels } } } end,

@@ -51,7 +51,7 @@ int main(void) {
   pthread_t threads[TEAMS];
   tl_pool *pool = NULL;
   int failed = 0;
-  if (tl_pool_open(3, 0, &pool) != TL_OK) {
+  if (tl_pool_open(3, -1, 1, &pool) != TL_OK) {
     printf("%s\n", tl_last_error());
     return 1;
   }

@@ -4,7 +4,7 @@
 ---
 --- Layers: a file includes or requires only what stands in its own layer or before it.
 ---
----     C     status dtype view memory random hash tensor team cuda   one after the other
+---     C     status dtype view memory random hash tensor cores team cuda   one after the other
 ---           kernels/        the rest of runtime/        runtime/bind/        runtime/main.c
 ---     Lua   where schema | layout blocks policy nn data | recipe | stages | explain verify sweep
 ---           report | cli; modules without a place may stand anywhere, but never in a circle
@@ -13,7 +13,7 @@ local tidy = {}
 local columns_max, lines_max, function_lines_max = 100, 500, 60
 
 local c_base = { status = 1, dtype = 2, view = 3, memory = 4, random = 5, hash = 6, tensor = 7,
-  team = 8, cuda_driver = 9, cuda_images = 9, cuda = 10 }
+  cores = 8, team = 9, cuda_driver = 10, cuda_images = 10, cuda = 11 }
 local lua_place = { where = 1, schema = 1, layout = 2, blocks = 2, policy = 2, nn = 2, data = 2,
   recipe = 3, explain = 5, verify = 5, sweep = 5, report = 5, cli = 6 }
 

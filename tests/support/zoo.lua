@@ -75,6 +75,59 @@ local function extra_loss_layer()
   return { attention(), probe, nn.residual { nn.rms_norm {}, nn.gelu { hidden = 48 } } }
 end
 
+--- What a unit sees, balanced by a bias that is a state: half of the tokens shall pass a channel.
+--- The dim may be cut over tp; `speed` is a function of the step.
+local function balanced(axis, size)
+  local function speed(step) return step < 3 and 0.05 or 0.01 end
+  return nn.graph(axis and "cut" or "whole", function(g, x)
+    g.dim("inner", size, axis)
+    local bias = g.state("bias", "inner", { init = { "uniform", 0.1 } })
+    local seen = g.matmul(x, g.weight("up", "inner dim")) + bias
+    local load = g.named("load", g.mean(g.relu(g.sign(seen))))
+    g.update(bias, bias + g.sign(0.5 - load) * speed)
+    return x + g.matmul(g.relu(seen), g.weight("down", "dim inner"))
+  end)
+end
+
+--- A moving average of the stream, read back by every token, and a count of steps; one average for
+--- all layers where `shared`.
+local function averaged(shared)
+  return function(i)
+    local level = nn.graph("level", function(g, x)
+      local level = g.state(shared and "/level" or "level", "dim", { init = { "constant", 0.25 } })
+      local steps = g.state("steps")
+      g.update(steps, steps + 1)
+      if not shared or i == 2 then
+        g.update(level, 0.75 * level + 0.25 * g.mean(x) * g.exp(-steps))
+      end
+      return x + 0.1 * x * level + (level - 3) * 0.01 * steps
+    end)
+    return { attention(), balanced("tp", 24), level, balanced(nil, 9) }
+  end
+end
+
+--- States of the head, made of sums of every layer and of what the loss is; two of them exchange.
+local function across_layers()
+  local sums = {}
+  local function layer(i)
+    return { attention(), nn.graph("sum", function(g, x)
+      sums[i] = g.sum(x * x)
+      return x
+    end), nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 48 } } }
+  end
+  local function loss(g, logits, targets)
+    local energy, other = g.state("energy", "dim"), g.state("other", "dim", { init = "ones" })
+    local hardness = g.state("hardness")
+    local each = g.cross_entropy(logits, targets)
+    g.update(energy, other)
+    g.update(other, energy + (sums[1] * 0.001 - sums[2] / 1000) / (sums[1] + 1))
+    g.update(hardness, g.mean(each))
+    g.add_loss("spread", g.square(g.logsumexp(logits, "vocab")), 0.001)
+    return each * g.exp(-0.01 * hardness)
+  end
+  return { layer = layer, loss = loss }
+end
+
 local function square_of_logsumexp(g, logits, targets)
   return g.cross_entropy(logits, targets) + 0.01 * g.square(g.logsumexp(logits, "vocab"))
 end
@@ -116,6 +169,11 @@ return {
   { "a graph, dim not cut", { layer = graph_layer(nil, 23) } },
   { "sums of rows of weights", { layer = sum_of_rows_layer } },
   { "a loss of the trunk", { layer = extra_loss_layer } },
+  { "states", { layer = averaged(false) } },
+  { "a state that all layers share", { layer = averaged(true), layers = 3 } },
+  { "states across layers", across_layers() },
+  { "states, 6 samples, length 18", { layer = averaged(false), samples = 6, micro = 3,
+    length = 18 } },
   { "a frozen table", { weights = { { "embed", frozen = true } } } },
   { "a frozen tied table", { tied = true, weights = { { "embed", frozen = true } } } },
   { "weight rules", { weights = rates } },

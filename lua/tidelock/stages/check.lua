@@ -16,10 +16,11 @@
 --     site      function(path) -> "file:line" or "command line"
 -- }
 local blocks = require "tidelock.blocks"
+local data = require "tidelock.data"
 local policy = require "tidelock.policy"
 local problems = require "tidelock.problems"
+local rates = require "tidelock.rates"
 local rules = require "tidelock.rules"
-local schedule = require "tidelock.schedule"
 local schema = require "tidelock.schema"
 local walk = require "tidelock.walk"
 
@@ -54,7 +55,7 @@ local function check_train(spec, context, report)
       spec.dtype)
   end
   train.recompute, train.loss_scale = nil, nil
-  train.lr = schedule.resolve(train, context, report)
+  train.lr = rates.resolve(train, context, report)
   train.warmup = nil
 end
 
@@ -122,14 +123,14 @@ function check.run(plan)
     layout = spec.layout, batch = spec.batch, policy = spec.policy, eval = spec.eval, model = facts,
     world = plan.world, site = site,
   }, report, note)
+  for _, source in ipairs { spec.data, spec.eval and spec.eval.data } do
+    data.check(source, facts.vocab, function(...) collected:add(...) end)
+  end
   collected:raise()
 
   spec.name, spec.file, spec.site = recipe.name, recipe.file, site
   spec.model, spec.notes = model, notes
   spec.batch.micro = spec.batch.micro or spec.batch.samples // spec.layout.dp
-  if spec.train.save then
-    note "train.save: this version keeps the weights after the last step only, in the run folder"
-  end
   if spec.policy.name == "fast" then
     note "policy fast promises no bits; the host runs the same kernels as for batch"
   end

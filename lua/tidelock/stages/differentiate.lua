@@ -25,9 +25,8 @@ end
 function Diff:add(op, inputs, outputs, attrs, extra)
   local node = self.node
   local made = {
-    id = #self.list + 1, op = op, inputs = inputs, outputs = outputs, attrs = attrs or {}, phase =
-      "input",
-    site = node.site, layer = node.layer, path = node.path, forward = node.id,
+    id = #self.list + 1, op = op, inputs = inputs, outputs = outputs, attrs = attrs or {},
+    phase = "input", site = node.site, layer = node.layer, path = node.path, forward = node.id,
   }
   for key, item in pairs(extra or {}) do made[key] = item end
   self.list[made.id] = made
@@ -36,6 +35,7 @@ end
 
 --- Notes that `g` is the gradient of `x` from the present node; inputs count from 1.
 function Diff:contribute(x, g, input)
+  if x.fixed then return end
   if x.region == "step" then
     self:use(x, { total = g, input = input })
     return
@@ -60,9 +60,9 @@ function Diff:use(x, use)
     self.accumulated[#self.accumulated + 1] = use
     use.id = #self.accumulated
     self.list[#self.list + 1] = {
-      id = #self.list + 1, use = use, op = use.op, inputs = use.inputs, outputs = {}, attrs =
-        use.attrs,
-      phase = "weight", site = use.site, layer = use.layer, path = use.path, forward = self.node.id,
+      id = #self.list + 1, use = use, op = use.op, inputs = use.inputs, outputs = {},
+      attrs = use.attrs, phase = "weight", site = use.site, layer = use.layer, path = use.path,
+      forward = self.node.id,
     }
   end
 end
@@ -86,6 +86,7 @@ end
 
 --- A sum over tokens of a row vector: gains, biases, rows that meet (tokens, d).
 function Diff:vector(x, kind, inputs, input)
+  if x.fixed then return end
   if self.node.step then
     error(string.format("%s: a gradient over tokens of a value without tokens", self.node.site), 0)
   end
@@ -177,9 +178,9 @@ end
 function rule.embedding(d, node, dys)
   local param = node.params[1]
   d:use(param.value, {
-    op = "embedding_grad", inputs = { node.ids, dys[1] }, input = 2, attrs = { first_id =
-      node.attrs.first },
-    rows = param.rows, cols = param.cols, runs = 1, region = "heads", matrix = true,
+    op = "embedding_grad", inputs = { node.ids, dys[1] }, input = 2,
+    attrs = { first_id = node.attrs.first }, rows = param.rows, cols = param.cols, runs = 1,
+    region = "heads", matrix = true,
   })
 end
 
@@ -256,10 +257,8 @@ function rule.unary(d, node, dys)
   d:contribute(x, dx, 1)
 end
 
-local function times(d, dy, other, x)
-  return (d:add("binary", { dy, other }, { like(d, x) }, { kind = 2, broadcast = other.region ==
-    "step"
-    and x.region ~= "step" and 1 or 0 }))
+local function times(d, dy, other, x, broadcast)
+  return (d:add("binary", { dy, other }, { like(d, x) }, { kind = 2, broadcast = broadcast }))
 end
 
 function rule.binary(d, node, dys)
@@ -267,13 +266,16 @@ function rule.binary(d, node, dys)
   local kind, row = node.attrs.kind, node.attrs.broadcast == 1
   local dy = dys[1]
   if kind == 2 then
-    d:contribute(a, times(d, dy, b, a), 1)
-    if row then d:vector(b, 1, { dy, a }, 2) else d:contribute(b, times(d, dy, a, b), 2) end
+    if not a.fixed then d:contribute(a, times(d, dy, b, a, node.attrs.broadcast), 1) end
+    if row then d:vector(b, 1, { dy, a }, 2)
+    elseif not b.fixed then d:contribute(b, times(d, dy, a, b, 0), 2) end
     return
   end
   d:contribute(a, dy, 1)
   if row then
     d:vector(b, 0, { dy }, 2)
+  elseif b.fixed then
+    return
   elseif kind == 1 then
     local db = like(d, b)
     d:add("unary", { dy }, { db }, { kind = 8 })

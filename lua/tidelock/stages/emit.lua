@@ -80,8 +80,9 @@ local function base_program(rank, bytes, group_names, group_index)
     }
   end
   local results = {}
-  for name, key in pairs { loss = "loss", grad_norm = "grad norm", control = "control", count =
-    "count" } do
+  for name, key in pairs {
+    loss = "loss", grad_norm = "grad norm", control = "control", count = "count",
+  } do
     local v = rank.persistent[key]
     results[name] = v and self:tensor(v) or nil
   end
@@ -92,9 +93,8 @@ local function base_program(rank, bytes, group_names, group_index)
   for _, facts in ipairs(rank.kept) do facts.tensor = self:tensor(facts.view) end
   for _, v in pairs(rank.persistent) do v.tensor = self:tensor(v) end
   return {
-    arena_bytes = bytes, groups = group_names, tensors = self.tensors, sites = sites, sections =
-      sections,
-    instructions = instructions, results = results, name_of = self.names,
+    arena_bytes = bytes, groups = group_names, tensors = self.tensors, sites = sites,
+    sections = sections, instructions = instructions, results = results, name_of = self.names,
   }, varying
 end
 

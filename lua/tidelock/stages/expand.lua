@@ -6,6 +6,7 @@
 local graphs = require "tidelock.graph"
 local nn = require "tidelock.nn"
 local problems = require "tidelock.problems"
+local states = require "tidelock.states"
 local types = require "tidelock.types"
 local weights = require "tidelock.weights"
 local where = require "tidelock.where"
@@ -79,6 +80,7 @@ local function trace(plan, found)
   local model, leaves = spec.model, spec.policy.leaves
   local g = graphs.new(spec.dtype)
   g.site = model.site
+  g.steps, g.tokens = spec.train.steps, spec.batch.samples * spec.batch.length
   local tokens = g:define "tokens"
   local vocab = g:define("vocab", model.vocab, "tp")
   vocab.padded = round_up(model.vocab, 16 * leaves.tp)
@@ -107,9 +109,25 @@ local function trace(plan, found)
   local logits = g:named("logits", g:linear(x, { head }, nil, { { vocab } }, { dim }, "f32"))
   local loss = losses(g, spec, logits, targets, found)
   marks(g)
+  states.complete(g, found)
   loss.name = "loss"
   g.names[#g.names + 1] = loss
   return g, loss
+end
+
+--- A weight that was made and that nothing uses. State has no gradient, and needs none.
+local function check_uses(g, found)
+  local used = {}
+  for _, node in ipairs(g.nodes) do
+    for _, value in ipairs(node.inputs) do
+      if value.weight then used[value.weight] = true end
+    end
+  end
+  for _, weight in ipairs(g.weights) do
+    if not used[weight] and weight.kind ~= "state" then
+      found:add(weight.site, weight.name, "nothing uses this weight; use it or leave it out")
+    end
+  end
 end
 
 --- Functions of the recipe run here, under its limits and with its lines noted.
@@ -122,8 +140,10 @@ function expand.run(plan)
   end
   if not good then error(g, 0) end
   local fields = weights.resolve(g, plan.spec, found)
+  check_uses(g, found)
   found:raise()
   return { graph = g, loss = loss, fields = fields }
 end
+where.floor(expand.run)
 
 return expand

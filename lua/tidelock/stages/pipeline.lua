@@ -5,6 +5,7 @@
 ---
 --- The schedule decides the order of (phase, micro-batch, chunk); this stage expands each into its
 --- nodes, with sends and receives at its edges, and ends the step with the sums, norm and update.
+local after = require "tidelock.after"
 local finish = require "tidelock.finish"
 local lower = require "tidelock.lower"
 local names = require "tidelock.names"
@@ -73,7 +74,7 @@ local function borders(nodes, chunk_of, backward)
   for _, node in ipairs(nodes) do
     if not node.step then
       for _, y in ipairs(node.outputs) do
-        if not y.alias then made[y.id] = chunk_of[node.layer] end
+        if not y.alias and not y.after then made[y.id] = chunk_of[node.layer] end
       end
     end
   end
@@ -166,11 +167,11 @@ local function backward(self, shared, env, chunk, want)
   if want ~= "weight" then send() end
 end
 
---- Values made of weights alone, at the start of a step.
+--- Values made of weights and states alone, at the start of a step.
 local function prologue(self)
   self.step_env = { micro = 0 }
   for _, node in ipairs(self.l.nodes) do
-    if node.step and self.chunk_of[node.layer] % self.pp == self.rank then
+    if node.step and not node.after and self.chunk_of[node.layer] % self.pp == self.rank then
       self:node(node, self.step_env, "prologue")
     end
   end
@@ -231,7 +232,7 @@ end
 
 --- Which pipeline ranks hold a weight, in order of use.
 local function holders(plan, chunk_of, pp)
-  local held, found = {}, problems.new()
+  local held, found, readers = {}, problems.new(), after.readers(plan, chunk_of, pp)
   for _, param in ipairs(plan["local"].params) do
     local uses, ranks, seen = plan.backward.uses[param.value.id] or {}, {}, {}
     for _, use in ipairs(uses) do
@@ -241,7 +242,13 @@ local function holders(plan, chunk_of, pp)
         ranks[#ranks + 1] = rank
       end
     end
-    if #uses == 0 then
+    for _, rank in ipairs(readers[param.name] or {}) do
+      if not seen[rank] then
+        seen[rank] = true
+        ranks[#ranks + 1] = rank
+      end
+    end
+    if #uses == 0 and param.weight.kind ~= "state" then
       found:add(param.weight.site, param.name,
         "no loss reaches this weight; use it or leave it out")
     end
@@ -266,12 +273,13 @@ local function orders_of(spec, micros)
   collected:raise()
 end
 
---- A value made of weights alone is made where it is used: once a step, on one pipeline rank.
+--- A value made of weights alone is made where it is used: once a step, on one pipeline rank. Those
+--- made after the tokens travel.
 local function step_borders(plan, chunk_of)
   local pp, found = plan.spec.layout.pp, problems.new()
   for _, node in ipairs(plan["local"].nodes) do
     for _, input in ipairs(node.inputs) do
-      local maker = input.region == "step" and input.node
+      local maker = input.region == "step" and not input.after and input.node
       if maker and chunk_of[maker.layer] % pp ~= chunk_of[node.layer] % pp then
         found:add(node.site, "layout.pp", string.format("%s uses a value made of weights alone at "
           .. "%s, on another pipeline stage; make it in the layer that uses it", node.op,
@@ -291,7 +299,7 @@ function pipeline.run(plan)
       layout.pp),
     forward_borders = borders(plan["local"].nodes, chunk_of, false),
     backward_borders = borders(plan.backward.nodes, chunk_of, true),
-    orders = orders_of(plan.spec, micros),
+    orders = orders_of(plan.spec, micros), routes = after.routes(plan, chunk_of, layout.pp),
   }
   step_borders(plan, chunk_of)
   local ranks = {}

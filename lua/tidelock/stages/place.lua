@@ -45,9 +45,8 @@ function place.run(plan)
     local result = arena.place(items)
     for j, item in ipairs(items) do item.buffer.offset = result.offsets[j] end
     places[i] = {
-      bytes = result.peak, lower_bound = result.lower_bound, at = result.peak_at, largest =
-        result.largest,
-      kinds = by_kind(items, result.peak_at),
+      bytes = result.peak, lower_bound = result.lower_bound, at = result.peak_at,
+      largest = result.largest, kinds = by_kind(items, result.peak_at),
     }
   end
   return { places = places }

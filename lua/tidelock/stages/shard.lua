@@ -79,13 +79,13 @@ function Shard:like(global, region, dtype)
   local rows = tokens and self:rows(region) or 1
   if not tokens then rows, cols = cols, 1 end
   return self:value(region, rows, cols, dtype or global.dtype, { of = global.id,
-    name = global.name, replicas = replicas })
+    name = global.name, replicas = replicas, fixed = global.fixed, after = global.after })
 end
 
 function Shard:add(node, op, inputs, outputs, attrs, extra)
   local made = {
     id = #self.nodes + 1, op = op, inputs = inputs, outputs = outputs, attrs = attrs or {},
-    site = node.site, layer = node.layer, path = node.path, step = node.step,
+    site = node.site, layer = node.layer, path = node.path, step = node.step, after = node.after,
   }
   for key, item in pairs(extra or {}) do made[key] = item end
   self.nodes[made.id] = made
@@ -136,7 +136,8 @@ function Shard:param(weight)
     parts = axis and n or 1,
   }
   param.value = self:value("step", rows, cols, param.fields.dtype,
-    { name = weight.name, param = param, vector = weight.out == #weight.dims, uses = {} })
+    { name = weight.name, param = param, vector = weight.out == #weight.dims, uses = {},
+      fixed = weight.kind == "state" or nil })
   self.params[weight.name] = param
   self.order[#self.order + 1] = param
   return param
@@ -216,8 +217,9 @@ function rule.linear(s, node, inputs)
     outputs[i] = s:like(output, column and "heads" or inner and "trunk" or x.region)
     outputs[i].grad_dtype = s.dtype
   end
-  s:add(node, "linear", list, outputs, { parts = parts, biases = #biases > 0 and 1 or 0, leaves =
-    inner and s.n or 1 }, extra)
+  s:add(node, "linear", list, outputs, {
+    parts = parts, biases = #biases > 0 and 1 or 0, leaves = inner and s.n or 1,
+  }, extra)
   return outputs
 end
 
@@ -255,6 +257,7 @@ local function norm(s, node, inputs)
 end
 rule.rms_norm, rule.layer_norm = norm, norm
 rule.unary, rule.scale, rule.cast, rule.swiglu = same_region, same_region, same_region, same_region
+rule.scale_step, rule.loss_finish = same_region, same_region
 
 function rule.binary(s, node, inputs)
   local a, b = inputs[1], inputs[2]
@@ -263,10 +266,36 @@ function rule.binary(s, node, inputs)
   inputs = { a, b }
   if b.region ~= "step" and a.region ~= b.region then
     error(string.format("%s: %s of values that lie differently over tp (%s, %s)", node.site,
-      node.attrs.name,
-      a.region, b.region), 0)
+      node.attrs.name, a.region, b.region), 0)
   end
   return same_region(s, node, inputs)
+end
+
+function rule.fill(s, node)
+  local y = s:like(node.outputs[1], "step")
+  return { (s:add(node, "fill", {}, { y }, node.attrs)) }
+end
+
+--- A sum over tokens: an accumulator like that of a bias' gradient, finished once a step. Of a loss
+--- term (`targets`) tokens without target count as +0, as in the loss.
+function rule.sum(s, node, inputs)
+  local x, y = inputs[1], s:like(node.outputs[1], "step")
+  if node.attrs.targets then
+    if x.region == "trunk" then x = s:spread(node, x) end
+    x = s:add(node, "loss_mask", { x, s.targets }, { s:value("loss", s.tokens, 1, "f32") })
+  end
+  local use = {
+    op = "sum_tokens", inputs = { x }, attrs = { kind = 0 }, region = x.region, vector = true,
+    runs = x.region == "trunk" and s.n or 1, rows = y.rows, cols = y.cols, site = node.site,
+    layer = node.layer, path = node.path, name = (node.outputs[1].name or node.path) .. ".sum",
+  }
+  s:add(node, "sum", { x }, { y }, {}, { use = use })
+  return { y }
+end
+
+function rule.update(s, node, inputs)
+  s:add(node, "update", { inputs[2] }, {}, {}, { param = inputs[1].param })
+  return {}
 end
 
 function rule.dropout(s, node, inputs)
@@ -309,10 +338,9 @@ function rule.attention(s, node, inputs)
   }
   s:add(node, "attention", { inputs[1], inputs[2], inputs[3], s:get(s.plan.graph.cu) },
     { o, lse }, attrs, {
-    heads = (s:cut(qd[2])), kv_heads = (s:cut(kd[2])), width = c, v_width = vd[3].size, replicas =
-      replicas,
-    head_leaves = total // replicas,
-  })
+      heads = (s:cut(qd[2])), kv_heads = (s:cut(kd[2])), width = c, v_width = vd[3].size,
+      replicas = replicas, head_leaves = total // replicas,
+    })
   return { o, lse }
 end
 
@@ -381,13 +409,16 @@ function shard.run(plan)
       s.map[node.outputs[i].id] = output
     end
   end
-  local loss = s.map[plan.loss.id]
+  local loss, terms = s.map[plan.loss.id], {}
+  for i, term in ipairs(plan.graph.terms) do
+    terms[i] = { name = term.name, value = s.map[term.value.id] }
+  end
   return {
     ["local"] = {
       nodes = s.nodes, values = s.values, params = s.order, t = s.t, n = s.n, sp = s.sp, tokens =
         s.tokens,
       samples = s.samples, length = s.length, ids = s.ids, targets = s.targets, cu = s.cu,
-        loss = loss,
+        loss = loss, terms = terms,
     },
   }
 end

@@ -12,7 +12,7 @@
 local numbers = require "tidelock.numbers"
 local where = require "tidelock.where"
 
-local schedule = {}
+local rates = {}
 
 local at = {}
 
@@ -39,7 +39,7 @@ end
 at["function"] = function(lr, step) return lr.values[math.min(step, #lr.values)] end
 
 --- The learning rate of step `step` (from 1), in f32.
-function schedule.at(lr, step) return numbers.f32(at[lr.name](lr, step)) end
+function rates.at(lr, step) return numbers.f32(at[lr.name](lr, step)) end
 
 --- Calls a function of the step for steps 1 .. count under the recipe's limits; nil when it fails.
 local function tabulate(call, count, context, report)
@@ -60,15 +60,15 @@ local function tabulate(call, count, context, report)
   return #values == count and values or nil
 end
 
---- Whether everything that schedule.at needs was given rightly.
+--- Whether everything that rates.at needs was given rightly.
 local function is_complete(lr)
   if lr.name == "constant" then return lr.value ~= nil end
   return lr.peak ~= nil and (lr.name == "cosine" or lr.decay ~= nil)
 end
 
---- The learning rate of a checked section "train", ready for schedule.at; nil when something is
+--- The learning rate of a checked section "train", ready for rates.at; nil when something is
 --- wrong.
-function schedule.resolve(train, context, report)
+function rates.resolve(train, context, report)
   local lr = train.lr
   if not lr or not train.steps then return nil end
   if lr.name == "function" then
@@ -91,4 +91,4 @@ function schedule.resolve(train, context, report)
   return is_complete(lr) and resolved or nil
 end
 
-return schedule
+return rates

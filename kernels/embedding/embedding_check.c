@@ -1,0 +1,36 @@
+/* embedding_check.c - what the embedding operators refuse. Host twin and launcher ask here, so both
+** say the same. */
+#include "../rows.h"
+#include "embedding.h"
+
+tl_status tl_embedding_check(const tl_call *call) {
+  const tl_view *ids = &call->in[0], *table = &call->in[1];
+  const int64_t tokens = tl_view_count(ids), dim = tl_view_row(table);
+  TL_TRY(tl_expect("embedding", "ids", ids, TL_KIND_I32, tokens));
+  TL_TRY(tl_expect("embedding", "table", table, TL_KIND_FLOAT, table->shape[0] * dim));
+  return tl_expect("embedding", "y", &call->out[0], TL_KIND_FLOAT, tokens * dim);
+}
+
+tl_status tl_embedding_grad_check(const tl_call *call) {
+  const char *op = "embedding_grad";
+  const tl_view *ids = &call->in[0], *table = &call->out[0];
+  const int64_t tokens = tl_view_count(ids), dim = tl_view_row(table);
+  const int64_t first = call->ints[1], count = call->ints[2] * call->ints[3];
+  const int64_t mode = call->ints[4];
+  TL_TRY(tl_expect_range(op, "mode", mode, 0, 2));
+  TL_TRY(tl_expect(op, "ids", ids, TL_KIND_I32, tokens));
+  TL_TRY(tl_expect(op, "dy", &call->in[1], TL_KIND_FLOAT, tokens * dim));
+  TL_TRY(tl_expect(op, "dtable", table, TL_KIND_F32, table->shape[0] * dim));
+  TL_TRY(tl_expect_range(op, "first", first, 0, tokens));
+  TL_TRY(tl_expect_range(op, "samples * length", count, 0, tokens - first));
+  if (mode != 2) return TL_OK;
+  return tl_expect_range(op, "rows of one block", count, 0, TL_EMBEDDING_BLOCK_ROWS_MAX);
+}
+
+tl_status tl_position_ids_check(const tl_call *call) {
+  const tl_view *cu = &call->in[0], *ids = &call->out[0];
+  const int64_t entries = tl_view_count(cu);
+  TL_TRY(tl_expect("position_ids", "ids", ids, TL_KIND_I32, tl_view_count(ids)));
+  TL_TRY(tl_expect("position_ids", "cu_seqlens", cu, TL_KIND_I32, entries));
+  return tl_expect_range("position_ids", "entries of cu_seqlens", entries, 1, INT32_MAX);
+}

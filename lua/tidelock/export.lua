@@ -1,0 +1,111 @@
+--- `./tl export CHECKPOINT OUT --dtype bf16`: the weights alone, gathered, in the dtype wanted.
+--
+--     checkpoint   weights.safetensors  optimizer.safetensors (f32 masters)  state.json
+--         |  read while written: needs no memory for the model
+--     OUT/         model.safetensors, or model-00001-of-00003.safetensors .. with
+--                  model.safetensors.index.json
+--
+-- Tensors keep their names. A weight that is trained in 16 bits is exported from its f32 master
+-- when f32 is asked for; rounding is to the nearest, ties to even. OUT appears whole or not at all.
+
+local checkpoint = require "tidelock.checkpoint"
+local core = require "tidelock.core"
+local screen = require "tidelock.screen"
+
+local export = {}
+
+local file_bytes_max = 5 * 1000 * 1000 * 1000 -- as Hugging Face cuts files
+local dtype_names = { f32 = "F32", bf16 = "BF16", f16 = "F16" }
+local element_bytes = { F32 = 4, BF16 = 2, F16 = 2 }
+
+local function usage(format, ...)
+  error({ status = 2, message = "tidelock: export: " .. format:format(...) }, 0)
+end
+
+local function open(path)
+  local file, message = core.weights.open(path)
+  if not file then usage("%s", message) end
+  return file
+end
+
+--- { name, file, entry, dtype } of every weight: the source that is nearest to `wanted`.
+local function sources_of(found, wanted)
+  local files, masters, list = {}, {}, {}
+  for _, entry in ipairs(found.state.tensors) do
+    files[entry.file] = files[entry.file] or open(found.folder .. "/" .. entry.file)
+    local name = entry.name:match "^master%.(.+)$"
+    if name and entry.file:find "^optimizer" then masters[name] = entry end
+  end
+  for _, entry in ipairs(found.state.tensors) do
+    if entry.file:find "^weights" then
+      local from = wanted == "F32" and masters[entry.name] or entry
+      local stored, shape = files[from.file]:look(from.name)
+      if not stored then usage("%s/%s has no tensor %s", found.folder, from.file, from.name) end
+      local dtype, count = wanted or stored, 1
+      for _, size in ipairs(shape) do count = count * size end
+      list[#list + 1] = {
+        file = "model", name = entry.name, bytes = count * element_bytes[dtype],
+        source = { name = entry.name, file = files[from.file], entry = from.name, dtype = dtype },
+      }
+    end
+  end
+  return list
+end
+
+--- The index that names the file of each tensor, as Hugging Face writes it.
+local function index_text(files, bytes)
+  local map = {}
+  for _, file in ipairs(files) do
+    for _, item in ipairs(file.items) do map[item.name] = file.name end
+  end
+  return core.json.encode { metadata = { total_size = bytes }, weight_map = map } .. "\n"
+end
+
+--- Writes the folder. Returns the bytes of its tensors and the names of its files.
+---@param found tidelock.Checkpoint
+---@param out string
+---@param options? { dtype?: string, file_bytes_max?: integer }
+function export.write(found, out, options)
+  options = options or {}
+  local wanted = options.dtype and dtype_names[options.dtype]
+  if options.dtype and not wanted then
+    usage("--dtype: expected f32, bf16 or f16, got %q", options.dtype)
+  end
+  if core.files.exists(out) then usage("%s exists already; give a new folder", out) end
+  local parent = out:match "^(.*)/[^/]*$"
+  if parent and parent ~= "" then core.files.mkdirs(parent) end
+  local list, bytes, names = sources_of(found, wanted), 0, {}
+  local files = checkpoint.cut(list, options.file_bytes_max or file_bytes_max)
+  local state, written = found.state, {}
+  local metadata = {
+    format = "pt", key = state.key, step = tostring(state.step), weights_hash = state.weights_hash,
+  }
+  for i, file in ipairs(files) do
+    local tensors = {}
+    for j, item in ipairs(file.items) do tensors[j], bytes = item.source, bytes + item.bytes end
+    written[i], names[i] = { name = file.name, tensors = tensors, metadata = metadata }, file.name
+  end
+  local texts = {}
+  if #files > 1 then
+    texts[1] = { name = "model.safetensors.index.json", text = index_text(files, bytes) }
+  end
+  local saver <close> = core.saver(out, written, texts)
+  saver:wait()
+  return bytes, names
+end
+
+--- The command.
+---@param request tidelock.Request
+function export.command(request)
+  local found = checkpoint.find(request.words[1], "export")
+  local out = request.words[2]:match "^(.-)/*$"
+  local good, bytes, names = pcall(export.write, found, out, { dtype = request.options.dtype })
+  if not good then
+    error(type(bytes) == "string" and bytes:gsub("^[^\n]-%.lua:%d+: ", "") or bytes, 0)
+  end
+  print(("%s: %s, %s MiB; step %d of key %s"):format(out, screen.plural(#names, "file"),
+    screen.mib(bytes), found.state.step, found.state.key))
+  return 0
+end
+
+return export

@@ -1,0 +1,20 @@
+-- All weights have one optimizer.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+  weights = { { "*.up", optimizer = "adamw" } },
+  -- error: weights[1].optimizer: all weights share train.optimizer in this version; decay and
+  --   lr_scale are set for each weight
+}

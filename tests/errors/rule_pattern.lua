@@ -1,0 +1,19 @@
+-- A pattern matches a weight.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+  weights = { { "*.gian", decay = 0 } },
+  -- error: weights[1]: the pattern "*.gian" matches no weight; nearest: norm.gain, head, embed
+}

@@ -1,0 +1,344 @@
+--- Checkpoints: whole or not there, in any layout, the same bits as without.
+local checkpoint = require "tidelock.checkpoint"
+local core = require "tidelock.core"
+local export = require "tidelock.export"
+local models = require "support.models"
+local new_folder = require "support.folder"
+local saves = require "tidelock.saves"
+local support = require "support"
+
+local function contains(part, text)
+  assert.is_truthy(text:find(part, 1, true), ("no %q in:\n%s"):format(part, text))
+end
+
+--- The message of an error with status 2.
+local function refused(fn, ...)
+  local good, problem = pcall(fn, ...)
+  assert.is_false(good)
+  assert.equal(2, problem.status, tostring(problem))
+  return problem.message
+end
+
+local function steps(run, count)
+  local line = {}
+  for i = 1, count do
+    local s = run:step()
+    line[i] = s.loss_bits .. " " .. s.grad_norm_bits
+  end
+  return table.concat(line, " | ")
+end
+
+local function ends(run) return run:weights_hash() .. " " .. run:optimizer_hash() end
+
+--- Writes a checkpoint after `count` steps; returns its folder.
+local function saved(options, dir, count, how)
+  local run <close> = models.start(options)
+  steps(run, count)
+  local written = checkpoint.start(run, dir, how)
+  written.saver:wait()
+  written.saver:close()
+  return written.folder
+end
+
+describe("a checkpoint", function()
+  local folder
+  before_each(function() folder = new_folder() end)
+  after_each(function() folder:remove() end)
+
+  local layouts = {
+    {},
+    { ["layout.tp"] = 2, ["layout.pp"] = 2, ["layout.dp"] = 2, micro = 1 },
+    { ["layout.tp"] = 4 },
+    { ["layout.dp"] = 4, micro = 1 },
+  }
+  for _, model in ipairs {
+    { "f32", { dtype = "f32" } }, { "bf16", { dtype = "bf16" } },
+    { "layer_norm, biases, tied, dropout", {
+      layer_norm = true, gelu = true, bias = true, tied = true, dropout = 0.1,
+    } },
+  } do
+    it("goes on with the same bits in another layout: " .. model[1], function()
+      local straight <close> = models.start(model[2])
+      steps(straight, 2)
+      local tail, state = steps(straight, 2), nil
+      state = ends(straight)
+      for i, from in ipairs(layouts) do
+        local dir = folder:path("l" .. i)
+        core.files.mkdirs(dir)
+        local found = checkpoint.find(saved(models.with(model[2], from), dir, 2))
+        for j, to in ipairs(layouts) do
+          if i == 1 or j == 1 or j == i % #layouts + 1 then
+            local run <close> = models.start(models.with(model[2], to), { resume = found })
+            assert.equal(tail, steps(run, 2), ("layout %d to %d"):format(i, j))
+            assert.equal(state, ends(run))
+          end
+        end
+      end
+    end)
+  end
+
+  it("is cut into files by size, and read from all of them", function()
+    local path = saved({}, folder.root, 1, { file_bytes_max = 20000 })
+    local names = core.files.list(path)
+    assert.is_true(#names > 6)
+    contains("weights-00001-of-", table.concat(names, " "))
+    local run <close> = models.start({}, { resume = checkpoint.find(path) })
+    local other <close> = models.start {}
+    steps(other, 1)
+    assert.equal(ends(other), ends(run))
+  end)
+
+  it("is the newest finished one of a folder; others are named", function()
+    saved({}, folder.root, 1)
+    saved({}, folder.root, 2)
+    core.files.mkdirs(folder:path "step-00000003.tmp")
+    core.files.mkdirs(folder:path "step-00000004")
+    local found = checkpoint.find(folder.root)
+    assert.equal(2, found.state.step)
+    assert.equal(2, #found.notes)
+    contains("step-00000003.tmp was not finished and is not used", table.concat(found.notes, "\n"))
+  end)
+
+  it("that is damaged is refused by the name of its tensor", function()
+    local path = saved({}, folder.root, 1)
+    local file = assert(io.open(path .. "/optimizer.safetensors", "r+b"))
+    file:seek("end", -7)
+    file:write "\xA5"
+    file:close()
+    local message = refused(models.start, {}, { resume = checkpoint.find(path) })
+    contains("is damaged: other bytes than were saved in optimizer.safetensors: ", message)
+  end)
+
+  it("whose file is cut off is refused", function()
+    local path = saved({}, folder.root, 1)
+    local text = core.files.read_all(path .. "/weights.safetensors")
+    folder:write("cut", text:sub(1, -2))
+    os.rename(folder:path "cut", path .. "/weights.safetensors")
+    contains("cut off", refused(models.start, {}, { resume = checkpoint.find(path) }))
+  end)
+
+  it("with a state that is none is refused", function()
+    local path = saved({}, folder.root, 1)
+    for text, part in pairs {
+      [""] = "it is damaged", ["[]"] = "it is damaged",
+      ['{"version":9}'] = "version 9 of the format",
+    } do
+      core.files.write_atomic(path .. "/state.json", text)
+      contains(part, refused(checkpoint.find, path))
+    end
+  end)
+
+  it("that is not there is told", function()
+    contains("no folder", refused(checkpoint.find, folder:path "nowhere"))
+    contains("holds no finished checkpoint; a run writes them where its recipe has train.save",
+      refused(checkpoint.find, folder.root))
+  end)
+
+  it("of another key is refused with the fields that differ, unless they are named", function()
+    local found = checkpoint.find(saved({}, folder.root, 1))
+    local other = { ["train.lr"] = 0.01, ["layout.tp"] = 2 }
+    local message = refused(models.start, other, { resume = found })
+    contains("saved under key ", message)
+    contains("train.lr", message)
+    contains("to fork on purpose: --fork train.lr", message)
+    assert.is_nil(message:find("layout.tp", 1, true))
+    local run <close> = models.start(other, { resume = found, forks = { "train.lr" } })
+    assert.is_true(run.forks)
+    assert.equal(1, run.done)
+  end)
+
+  it("of another model is refused by its first tensor that does not fit", function()
+    local found = checkpoint.find(saved({}, folder.root, 1))
+    contains("here", refused(models.start, { hidden = 64 },
+      { resume = found, forks = { "model" } }))
+  end)
+end)
+
+describe("the checkpoints of a run", function()
+  local folder, notes
+  before_each(function()
+    folder, notes = new_folder(), {}
+  end)
+  after_each(function() folder:remove() end)
+
+  local show = { note = function(_, text) notes[#notes + 1] = text end }
+
+  local function open(run, save)
+    run.spec.train.save = save
+    return saves.open(run.spec, folder.root, run.plan.key, show)
+  end
+
+  it("are pruned to the newest", function()
+    local run <close> = models.start {}
+    local list = open(run, { every = 1, keep = 2 })
+    for _ = 1, 4 do
+      run:step()
+      assert.is_true(list:due(run.done))
+      list:save(run)
+    end
+    assert.is_true(list:close())
+    assert.same({ 3, 4 }, (checkpoint.list(list.dir)))
+  end)
+
+  it("have one writer at a time", function()
+    local run <close> = models.start {}
+    local list = open(run, { every = 1 })
+    contains("another run writes its checkpoints there", refused(open, run, { every = 1 }))
+    list:close()
+    open(run, { every = 1 }):close()
+  end)
+
+  it("of another key are not mixed in", function()
+    local run <close> = models.start {}
+    local list = open(run, { every = 1 })
+    run:step()
+    list:save(run)
+    list:close()
+    local other <close> = models.start { ["train.lr"] = 0.3 }
+    contains("holds checkpoints of key " .. run.plan.key, refused(open, other, { every = 1 }))
+  end)
+
+  it("that exist already must hold the same bits", function()
+    local run <close> = models.start {}
+    local list = open(run, { every = 1 })
+    run:step()
+    list:save(run)
+    list:close()
+    local path = list.dir .. "/step-00000001/state.json"
+    local again <close> = models.start {}
+    again:step()
+    local second = open(again, { every = 1 })
+    second:save(again)
+    local text = core.files.read_all(path)
+    core.files.write_atomic(path, (text:gsub('("weights_hash":")%x', "%1x")))
+    local good, message = pcall(second.save, second, again)
+    second:close()
+    assert.is_false(good)
+    contains("holds other bits", message)
+  end)
+
+  it("survive a full disk, which is told; the next one tries again", function()
+    if os.execute "unshare -m true 2>/dev/null" ~= true then
+      return pending "needs the right to mount a small file system"
+    end
+    local text = support.run("lua tests/support/full_disk.lua " .. folder.root, "../../tl")
+    contains("step 2 was not saved: ", text)
+    contains("No space left on device", text)
+    contains("finished 1 3", text)
+  end)
+end)
+
+describe("a killed run", function()
+  it("goes on from its last finished checkpoint with the same bits", function()
+    local folder = new_folder()
+    local text, status = support.run("lua tests/support/killed.lua " .. folder.root, "../../tl")
+    folder:remove()
+    assert.equal(0, status, text)
+    contains("equal after every kill", text)
+  end)
+end)
+
+describe("an export", function()
+  local folder
+  before_each(function() folder = new_folder() end)
+  after_each(function() folder:remove() end)
+
+  it("rounds to the dtype wanted, and takes the f32 master for f32", function()
+    local run <close> = models.start { dtype = "bf16" }
+    steps(run, 2)
+    local dir = folder:path "c"
+    core.files.mkdirs(dir)
+    local written = checkpoint.start(run, dir)
+    written.saver:wait()
+    local found = checkpoint.find(dir)
+    for dtype, expected in pairs { f32 = run:master "embed", bf16 = run:weight "embed" } do
+      local out = folder:path(dtype)
+      export.write(found, out, { dtype = dtype })
+      local file = core.weights.open(out .. "/model.safetensors")
+      assert.bits(expected, file:read "embed")
+    end
+    export.write(found, folder:path "f16", { dtype = "f16" })
+    local half = core.weights.open(folder:path "f16" .. "/model.safetensors")
+    assert.equal("F16", (half:look "embed"))
+    local exact, near = run:weight "embed":flat(), half:read("embed", "f32"):flat()
+    for i, x in ipairs(exact) do
+      assert.is_true(math.abs(near[i] - x) <= math.abs(x) * 2.0 ^ -11 + 2.0 ^ -25)
+    end
+  end)
+
+  it("is cut into files with an index", function()
+    local found = checkpoint.find(saved({}, folder.root, 1))
+    local out = folder:path "out"
+    local bytes, names = export.write(found, out, { file_bytes_max = 10000 })
+    local index = core.json.decode(core.files.read_all(out .. "/model.safetensors.index.json"))
+    assert.equal(bytes, index.metadata.total_size)
+    assert.is_true(#names > 1)
+    for name, file in pairs(index.weight_map) do
+      assert.is_truthy(core.weights.open(out .. "/" .. file):look(name))
+    end
+  end)
+
+  it("refuses a folder that exists and a dtype that is none", function()
+    local found = checkpoint.find(saved({}, folder.root, 1))
+    contains("exists already", refused(export.write, found, folder.root))
+    contains("expected f32, bf16 or f16", refused(export.write, found, folder:path "o",
+      { dtype = "f8" }))
+  end)
+end)
+
+describe("element types of files", function()
+  local folder
+  before_each(function() folder = new_folder() end)
+  after_each(function() folder:remove() end)
+
+  --- The values of `bytes` as a tensor of this dtype.
+  local function widened(dtype, count, bytes)
+    local header = ('{"x":{"dtype":"%s","shape":[%d],"data_offsets":[0,%d]}}'):format(dtype, count,
+      #bytes)
+    local path = folder:write("x", string.pack("<I8", #header), header, bytes)
+    return core.weights.open(path):read("x", "f32"):flat()
+  end
+
+  it("widen exactly", function()
+    local inf = math.huge
+    assert.same({ 1, -2, 65504, 2.0 ^ -24, 2.0 ^ -14, inf, -inf, 0 },
+      widened("F16", 8, string.pack("<I2I2I2I2I2I2I2I2", 0x3C00, 0xC000, 0x7BFF, 1, 0x400, 0x7C00,
+        0xFC00, 0)))
+    assert.same({ 1, 448, -448, 2.0 ^ -9, 2.0 ^ -6, 0 },
+      widened("F8_E4M3", 6, "\x38\x7E\xFE\x01\x08\x00"))
+    assert.same({ 1, 57344, inf, -inf, 2.0 ^ -16 },
+      widened("F8_E5M2", 5, "\x3C\x7B\x7C\xFC\x01"))
+    assert.same({ 1, 2.0 ^ 127, 2.0 ^ -127, 2.0 ^ -126 },
+      widened("F8_E8M0", 4, "\x7F\xFE\x00\x01"))
+    for dtype, bytes in pairs { F16 = "\x01\x7E", F8_E4M3 = "\x7F", F8_E8M0 = "\xFF" } do
+      local x = widened(dtype, 1, bytes)[1]
+      assert.is_true(x ~= x)
+    end
+  end)
+
+  it("round trip: every binary16 through f32", function()
+    local bytes = {}
+    for i = 0, 65535 do
+      local nan = i & 0x7C00 == 0x7C00 and i & 0x3FF ~= 0
+      if not nan then bytes[#bytes + 1] = string.pack("<I2", i) end
+    end
+    local text = table.concat(bytes)
+    local header = ('{"x":{"dtype":"F16","shape":[%d],"data_offsets":[0,%d]}}'):format(#bytes,
+      #text)
+    local half = core.weights.open(folder:write("h", string.pack("<I8", #header), header, text))
+    core.weights.write(folder:path "w", { { name = "x", tensor = half:read("x", "f32") } })
+    local wide = core.weights.open(folder:path "w")
+    core.weights.write(folder:path "n", { { name = "x", file = wide, dtype = "F16" } })
+    assert.is_true(core.files.read_all(folder:path "n"):sub(-#text) == text)
+  end)
+
+  it("that cannot be converted are told", function()
+    core.weights.write(folder:path "i", { { name = "x", tensor = core.tensor("i32", { 2 }) } })
+    local file = core.weights.open(folder:path "i")
+    assert.has_error(function() file:read("x", "f32") end)
+    local good, message = pcall(core.weights.write, folder:path "o",
+      { { name = "x", file = file, dtype = "BF16" } })
+    assert.is_false(good)
+    contains("I32 cannot be written as BF16", message)
+  end)
+end)
