@@ -23,7 +23,6 @@ struct Forward {
     STAGE = VALUES + v_slots * SLOT,  // O on its way out
     BARRIERS = STAGE + QUERIES,
     ITEM = BARRIERS + 256,
-    LIST = ITEM + 16,
     Q_FULL = BARRIERS,
     Q_EMPTY = Q_FULL + 8,
     K_FULL = Q_EMPTY + 8,
@@ -40,18 +39,10 @@ struct Forward {
     bool merged;  // parts before this one have been kept
   };
 
-  static __device__ __forceinline__ int first_block(const tl_attention_args &g, const Item &item) {
-    const int oldest = item.offset - g.window + 1;
-    return oldest > 0 ? oldest / block : 0;
-  }
-  static __device__ __forceinline__ int last_block(const Item &item) {
-    return (item.end() - 1) / block;
-  }
   static __device__ __forceinline__ Walk walk(const tl_attention_args &g, const Item &item) {
-    const int parts = g.split / block;
-    Walk w = {item, first_block(g, item), last_block(item), 0, false};
-    end_part(w, parts - 1);
-    if (w.at >= parts) end_part(w, w.at / parts * parts + parts - 1);  // a division takes a while
+    const int oldest = item.offset - g.window + 1, parts = g.split / block;
+    Walk w = {item, oldest > 0 ? oldest / block : 0, (item.end() - 1) / block, 0, false};
+    end_part(w, w.at / parts * parts + parts - 1);
     return w;
   }
   static __device__ __forceinline__ void end_part(Walk &w, int last) {
@@ -60,55 +51,52 @@ struct Forward {
 
   // ---- the load warp ----
 
-  // A block of keys or values on its way: its first packed row, its head, the rows that are left of
-  // the segment.
-  struct Part {
-    int row, head, left;
-  };
-
   struct Loader {
     const tl_attention_hopper_args &a;
     uint32_t base;
-    Turn<1> q, border;
-    Turn<k_slots> k;
-    Turn<v_slots> v;
+    Ring<1> q, border;
+    Ring<k_slots> k;
+    Ring<v_slots> v;
 
     __device__ __forceinline__ void item(const Item &item) {
-      barrier_wait(base + Q_EMPTY, q.parity() ^ 1);
-      q.next();
-      if (threadIdx.x != 0) return;
-      store_item(base + ITEM, item);
-      if (item.head < 0) {
-        barrier_arrive(base + Q_FULL);
-        return;
+      barrier_wait(base + Q_EMPTY, q.parity ^ 1);
+      if (threadIdx.x == 0) {
+        store_item(base + ITEM, item);
+        if (item.head < 0) {
+          barrier_arrive(base + Q_FULL);
+        } else {
+          barrier_expect(base + Q_FULL, QUERIES);
+          load_rows<width, OWN_ROWS, block>(base, a.q, base + Q_FULL, item.start + item.offset,
+                                            item.head);
+        }
       }
-      barrier_expect(base + Q_FULL, QUERIES);
-      load_rows<width, OWN_ROWS, block>(base, a.q, base + Q_FULL, item.start + item.offset,
-                                        item.head);
+      q.next();
     }
-    __device__ __forceinline__ void keys(const Part &part) {
-      const uint32_t full = base + K_FULL + 8 * k.slot();
-      barrier_wait(base + K_EMPTY + 8 * k.slot(), k.parity() ^ 1);
+    __device__ __forceinline__ void keys(const Item &item, int at) {
+      const uint32_t full = base + K_FULL + 8 * k.slot;
+      barrier_wait(base + K_EMPTY + 8 * k.slot, k.parity ^ 1);
       if (threadIdx.x == 0) {
         barrier_expect(full, SLOT);
-        load_rows<width, block, block>(base + KEYS + k.slot() * SLOT, a.k, full, part.row,
-                                       part.head);
+        load_rows<width, block, block>(base + KEYS + k.slot * SLOT, a.k, full,
+                                       item.start + at * block, item.head / a.g.group);
       }
       k.next();
     }
     // Rows past the segment's end become zeros: what stands there may not be a number.
-    __device__ __forceinline__ void values(const Part &part) {
-      const uint32_t full = base + V_FULL + 8 * v.slot(), slot = base + VALUES + v.slot() * SLOT;
-      const uint32_t bar = part.left < block ? base + BORDER : full;
-      barrier_wait(base + V_EMPTY + 8 * v.slot(), v.parity() ^ 1);
+    __device__ __forceinline__ void values(const Item &item, int at) {
+      const uint32_t full = base + V_FULL + 8 * v.slot, slot = base + VALUES + v.slot * SLOT;
+      const int left = item.length - at * block;
+      const uint32_t bar = left < block ? base + BORDER : full;
+      barrier_wait(base + V_EMPTY + 8 * v.slot, v.parity ^ 1);
       if (threadIdx.x == 0) {
         barrier_expect(bar, SLOT);
-        load_rows<width, block, block>(slot, a.v, bar, part.row, part.head);
+        load_rows<width, block, block>(slot, a.v, bar, item.start + at * block,
+                                       item.head / a.g.group);
       }
-      if (part.left < block) {
-        barrier_wait(bar, border.parity());
+      if (left < block) {
+        barrier_wait(bar, border.parity);
         border.next();
-        clear_rows<width, block>(slot, part.left);
+        clear_rows<width, block>(slot, left);
         fence_async();
         __syncwarp();
         if (threadIdx.x == 0) barrier_arrive(full);
@@ -120,26 +108,26 @@ struct Forward {
   // In the order of use: keys run a block ahead of values.
   static __device__ __forceinline__ void load(const tl_attention_hopper_args &a, uint32_t base) {
     Loader to = {a, base};
-    Feed feed = {base + LIST};
-    Part keys = {0, 0, 0}, values = {0, 0, 0};  // left is 0: none yet
-    int blocks = 0;                             // of the tile, behind `keys`
-#pragma unroll 1
+    Feed feed = Feed::begin(a, 0, a.g.heads, a.g.group);
+    Item item = feed.take(a);
+    to.item(item);
+    if (item.head < 0) return;
+    Walk w = walk(a.g, item);
+    to.keys(item, w.at);
     while (true) {
-      if (blocks == 0) {
-        const Item item = feed.take();
-        const int first = first_block(a.g, item);
-        to.item(item);
-        keys = {item.start + first * block, item.head / a.g.group, item.length - first * block};
-        blocks = item.head < 0 ? -1 : last_block(item) - first + 1;
+      for (; w.at < w.last; w.at++) {
+        to.keys(w.item, w.at + 1);
+        to.values(w.item, w.at);
       }
-      if (blocks > 0) to.keys(keys);
-      if (values.left > 0) to.values(values);
-      if (blocks < 0) return;
-      values = keys;
-      keys.row += block;
-      keys.left -= block;
-      blocks--;
+      item = feed.take(a);
+      to.item(item);
+      if (item.head < 0) break;
+      const Walk next = walk(a.g, item);
+      to.keys(item, next.at);
+      to.values(w.item, w.last);
+      w = next;
     }
+    to.values(w.item, w.last);
   }
 
   // ---- the two warpgroups ----
@@ -450,7 +438,6 @@ struct Forward {
         barrier_make(base + V_EMPTY + 8 * i, READERS);
       }
       barrier_make(base + BORDER, 1);
-      Feed::make_barriers(base + LIST);
       barriers_made();
       fence_async();
     }
@@ -465,7 +452,6 @@ struct Forward {
     if (warpgroup == 0) {
       registers_fewer<24>();
       if (threadIdx.x < 32) load(a, base);
-      if (threadIdx.x == 32) Feed{base + LIST}.fill(a, 0, a.g.heads, a.g.group);
     } else {
       registers_more<240>();
       const int warp = __shfl_sync(~0u, threadIdx.x / 32 - 4, 0);

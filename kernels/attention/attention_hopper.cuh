@@ -1,4 +1,4 @@
-/* attention_hopper.cuh - what Hopper's kernels of attention share: the list of tiles,
+/* attention_hopper.cuh - what Hopper's kernels of attention share: the walk over the list of tiles,
 ** rings of slots, boxes of a head, rows of no segment, and the store of sums.
 **
 **   load warp   waits until a slot is empty, has it filled, adds what the copy engine cannot
@@ -43,13 +43,30 @@ struct Ring {
   }
 };
 
-// The same in one register, for the load warp, which has few.
-template <int slots>
-struct Turn {
-  uint32_t taken = 0;
-  __device__ __forceinline__ uint32_t slot() const { return taken % slots; }
-  __device__ __forceinline__ uint32_t parity() const { return taken / slots & 1; }
-  __device__ __forceinline__ void next() { taken++; }
+// The list of (tile, head) pairs as one load warp sees it: a KV head after the other, in it the
+// tiles, in each its `group` heads. The counter is asked early: its answer takes a while.
+struct Feed {
+  int index, answer, pairs, first, group;
+
+  // `heads` heads from `first` on.
+  GPU Feed begin(const tl_attention_hopper_args &a, int first, int heads, int group) {
+    Feed f = {int(blockIdx.x), 0, a.plan->count * heads, first, group};
+    f.ask(a);
+    return f;
+  }
+  __device__ __forceinline__ void ask(const tl_attention_hopper_args &a) {
+    if (threadIdx.x == 0 && index < pairs) answer = int(gridDim.x) + atomicAdd(&a.plan->next, 1);
+  }
+  __device__ __forceinline__ Item take(const tl_attention_hopper_args &a) {
+    if (index >= pairs) return {0, 0, 0, -1};
+    const tl_attention_listed *tiles = (const tl_attention_listed *)(a.plan + 1);
+    const int each = a.plan->count * group, run = index / each, rest = index - run * each;
+    const int tile = rest / group, head = first + run * group + rest - tile * group;
+    const tl_attention_listed found = tiles[tile];
+    index = __shfl_sync(~0u, answer, 0);
+    ask(a);
+    return {found.start, found.length, found.offset, head};
+  }
 };
 
 GPU void store_item(uint32_t to, const Item &item) {
@@ -65,52 +82,6 @@ GPU Item load_item(uint32_t from) {
                : "memory");
   return item;
 }
-
-// The list of (tile, head) pairs as a block takes it: a KV head after the other, in it the tiles, in
-// each its heads. A thread of its own reads ahead, because the counter's and the list's answers take
-// a while, and hands items to the load warp:  [full 0, 1][empty 0, 1][item 0][item 1]
-struct Feed {
-  enum { SLOTS = 2, FULL = 0, EMPTY = 8 * SLOTS, ITEMS = 16 * SLOTS };
-  uint32_t list;
-  Ring<SLOTS> ring;
-
-  GPU void make_barriers(uint32_t list) {
-    for (int i = 0; i < SLOTS; i++) {
-      barrier_make(list + FULL + 8 * i, 1);
-      barrier_make(list + EMPTY + 8 * i, 1);
-    }
-  }
-  // By one thread: `heads` heads from `first` on, in runs of `group`.
-  __device__ __forceinline__ void fill(const tl_attention_hopper_args &a, uint32_t first,
-                                       uint32_t heads, uint32_t group) {
-    const uint32_t count = a.plan->count;
-    uint32_t index = blockIdx.x;
-#pragma unroll 1
-    while (index < count * heads) {
-      const uint32_t tile = index / group % count, head = index / group / count * group;
-      const int4 *tiles = (const int4 *)(a.plan + 1);
-      const int4 found = tiles[tile];
-      put({found.x, found.y, found.z, int(first + head + index % group)});
-      index = gridDim.x + atomicAdd(&a.plan->next, 1);
-    }
-    put({0, 0, 0, -1});
-  }
-  __device__ __forceinline__ void put(const Item &item) {
-    barrier_wait(list + EMPTY + 8 * ring.slot, ring.parity ^ 1);
-    store_item(list + ITEMS + 16 * ring.slot, item);
-    barrier_arrive(list + FULL + 8 * ring.slot);
-    ring.next();
-  }
-  // By the load warp.
-  __device__ __forceinline__ Item take() {
-    barrier_wait(list + FULL + 8 * ring.slot, ring.parity);
-    const Item item = load_item(list + ITEMS + 16 * ring.slot);
-    __syncwarp();
-    if (threadIdx.x == 0) barrier_arrive(list + EMPTY + 8 * ring.slot);
-    ring.next();
-    return item;
-  }
-};
 
 // `rows` rows of a head, in boxes of `box` rows; the halves of `rows` rows follow each other.
 template <int width, int rows, int box>

@@ -25,8 +25,7 @@ struct Places {
     BORDER = OWN_EMPTY + 8,  // the end of a segment has arrived
     FULL = BORDER + 8,
     EMPTY = FULL + 8 * slots,
-    ITEM = BARRIERS + 256,
-    LIST = ITEM + 16
+    ITEM = BARRIERS + 256
   };
 
   static __device__ __forceinline__ void make_barriers(uint32_t base) {
@@ -38,7 +37,6 @@ struct Places {
         barrier_make(base + FULL + 8 * i, 1);
         barrier_make(base + EMPTY + 8 * i, READERS);
       }
-      Feed::make_barriers(base + LIST);
       barriers_made();
       fence_async();
     }

@@ -42,9 +42,9 @@ struct GradKey {
   static __device__ __forceinline__ void load(const tl_attention_hopper_args &a, uint32_t base) {
     const tl_attention_args &g = a.g;
     typename P::Loader to = {base};
-    Feed feed = {base + P::LIST};
+    Feed feed = Feed::begin(a, g.first_head / g.group, g.head_count / g.group, 1);
     while (true) {
-      const Item item = feed.take();
+      const Item item = feed.take(a);
       to.item(item, a.k, a.v);
       if (item.head < 0) return;
       const int end = queries_end(g, item);
@@ -91,12 +91,10 @@ struct GradKey {
     }
   }
 
-  // Queries from `at` on of one head; is_last: own rows are needed no more. The warpgroup's 64 keys
-  // begin at `key`.
+  // Queries from `at` on of one head. The warpgroup's 64 keys begin at `key`.
   static __device__ __forceinline__ void work(const tl_attention_args &g, typename P::Reader &to,
-                                              const Item &item, int at, bool is_last,
-                                              uint32_t (&p)[step / 4], uint32_t (&ds)[step / 4],
-                                              Sum &dk, Sum &dv) {
+                                              const Item &item, int at, uint32_t (&p)[step / 4],
+                                              uint32_t (&ds)[step / 4], Sum &dk, Sum &dv) {
     const int key = item.offset + 64 * to.warpgroup, row = 64 * HALF_ROW * to.warpgroup;
     const int own = item.offset + to.row + threadIdx.x % 32 / 4;
     const bool border = at < key + 63 || at + step > item.length || at + 63 - key >= g.window;
@@ -117,7 +115,6 @@ struct GradKey {
     weigh(g, sums, s);
     if (border) hide(g, item, own, at, s);
     products_wait<0>();  // fragments may not be written while products run
-    if (is_last) to.read(P::OWN_EMPTY);
     hold<step / 2>(x);
     round_sums<step>(s, p);
     grade(sums, x, s);
@@ -162,13 +159,13 @@ struct GradKey {
     clear(dk);
     clear(dv);
     for (int head = 1; head <= g.group; head++) {
-      for (int at = item.offset; at < end; at += step)
-        work(g, to, item, at, head == g.group && at + step >= end, p, ds, dk, dv);
+      for (int at = item.offset; at < end; at += step) work(g, to, item, at, p, ds, dk, dv);
       if (g.leaves_log == 0 || head % g.leaf_heads != 0) continue;
       settle(to, ds, dk, dv);
       end_leaf(a, head / g.leaf_heads - 1, head == g.group, dk, dv);
     }
     settle(to, ds, dk, dv);
+    to.read(P::OWN_EMPTY);
     store_sums<width>(g.dk, item, item.offset + to.row, g.dk_scale, dk);
     store_sums<width>(g.dv, item, item.offset + to.row, 1.0f, dv);
   }
@@ -181,8 +178,6 @@ struct GradKey {
     if (warp < 4) {
       registers_fewer<40>();
       if (warp == 0) load(a, base);
-      if (threadIdx.x == 32)
-        Feed{base + P::LIST}.fill(a, a.g.first_head / a.g.group, a.g.head_count / a.g.group, 1);
     } else {
       registers_more<232>();
       typename P::Reader to = {base, warp / 4 - 1, 16 * (warp - 4)};

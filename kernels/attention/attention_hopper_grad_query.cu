@@ -20,9 +20,9 @@ struct GradQuery {
 
   static __device__ __forceinline__ void load(const tl_attention_hopper_args &a, uint32_t base) {
     typename P::Loader to = {base};
-    Feed feed = {base + P::LIST};
+    Feed feed = Feed::begin(a, a.g.first_head, a.g.head_count, a.g.group);
     while (true) {
-      const Item item = feed.take();
+      const Item item = feed.take(a);
       to.item(item, a.q, a.grad);
       if (item.head < 0) return;
       for (int at = first_key(a.g, item); at < item.end(); at += step)
@@ -81,7 +81,6 @@ struct GradQuery {
       for (int i = 0; i < step / 2; i++) s[i] = weight(g, s[i], sums[i / 2 % 2].x);
       products_wait<0>();
       hold<step / 2>(x);
-      if (at + step >= item.end()) to.read(P::OWN_EMPTY);
 #pragma unroll
       for (int i = 0; i < step / 2; i++) s[i] = s[i] * (x[i] - sums[i / 2 % 2].y);
       hide(g, row, own, at, s);
@@ -95,6 +94,7 @@ struct GradQuery {
     hold<width / 2>(dq);
     outlive(ds);
     to.slot_read();
+    to.read(P::OWN_EMPTY);
     store_sums<width>(g.out, item, item.offset + to.row, g.scale, dq);
   }
 
@@ -104,12 +104,10 @@ struct GradQuery {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     P::make_barriers(base);
     if (warp < 4) {
-      registers_fewer<40>();
+      registers_fewer<24>();
       if (warp == 0) load(a, base);
-      if (threadIdx.x == 32)
-        Feed{base + P::LIST}.fill(a, a.g.first_head, a.g.head_count, a.g.group);
     } else {
-      registers_more<232>();
+      registers_more<240>();
       typename P::Reader to = {base, warp / 4 - 1, 16 * (warp - 4)};
       while (true) {
         const Item item = to.item();
