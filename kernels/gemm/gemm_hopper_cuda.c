@@ -119,7 +119,7 @@ static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
     if (blocks->gemm_columns != 0 && blocks->gemm_columns != v->columns) continue;
     const int64_t tiles = count_tiles(gemm, v), most = count_clusters(v, facts);
     const int64_t alone = v->together > 1 && tiles <= facts->multiprocessors;
-    const int64_t cost = quotient_up(tiles, most) * v->cost / (alone ? 2 : 1);
+    const int64_t cost = quotient_up(tiles, most) * v->cost * (alone ? 3 : 5) / 5;
     if (cost < least) best = v, least = cost;
   }
   return best;

@@ -484,6 +484,7 @@ function core.memory(reset) end
 ---@return { version: string, compiler: string, simd: "portable"|"avx2"|"avx512",
 ---  sanitizer: "none"|"address"|"thread" }
 function core.build() end
+
 --- From here on the first SIGINT, SIGTERM or SIGHUP only sets a flag; the second ends the process.
 function core.catch_interrupts() end
 ---@return false|"SIGINT"|"SIGTERM"|"SIGHUP" # what came since

@@ -3,6 +3,7 @@
 **     core.call("rms_norm", { x, gain }, { y, rstd }, { eps = 1e-5 } [, { step =, seed =,
 **               sample_base =, scalars = { .. }, threads = n, scratch = byte, device = "cuda",
 **               repeats = n, gemm_rows = m, gemm_columns = n, attention_rows = n }])
+** -> with repeats: milliseconds of one of as many runs on the GPU
 **
 ** Operands stand in the order of the row in ops.def; one that is left out is `false`. All numbers
 ** of the row have to be given, and no others. `scratch` fills the temporary memory of all workers
