@@ -127,7 +127,7 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "gemm", "step", "ranks", "capture" },
+    topics = { "plan", "matmul", "gemm", "attention", "step", "ranks", "capture" },
     about = "speed of products, a step, planning, ranks",
     example = "bench step --rounds 5",
     options = {

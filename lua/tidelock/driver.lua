@@ -165,6 +165,7 @@ function driver.start(recipe, options)
     samples = samples[1], eval_samples = samples[2] and { samples[2] },
     gpu_first = spec.device == "cuda" and (launched and launched.here or 0) or -1,
     gemm_rows = spec.blocks.gemm.m, gemm_columns = spec.blocks.gemm.n,
+    attention_rows = spec.blocks.attention.q,
     threads = options.threads, poison = options.poison, timeout_s = options.timeout,
     start_s = options.start, job = launched and launched.job,
   })
