@@ -103,6 +103,7 @@ commands.list = {
     example = "verify recipes/quickstart.lua",
     options = {
       { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
+      { name = "all", about = "experts: the whole product of layouts, micros, waves and ways" },
       { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
       threads, point,
     },
