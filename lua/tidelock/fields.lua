@@ -140,7 +140,9 @@ section("blocks", "Sizes of kernels. Only attention.kv and attention.split can c
 })
 
 section("blocks.attention", "Blocks of attention.", {
-  field("q", "count", "query rows of a tile; speed only", { default = 64, unit = "rows" }),
+  field("q", "count", "query rows of a tile, 64 or 128; unset: the kernel chooses; speed only", {
+    unit = "rows",
+  }),
   field("kv", "count",
     "keys of a block, from the segment start; unset: 128, or 64 above head_dim 128", {
     unit = "keys",

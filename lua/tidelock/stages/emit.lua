@@ -4,6 +4,7 @@
 --- one pipeline rank differ only in the numbers that `by_tp` lists hold.
 local experts = require "tidelock.experts"
 local ByTp = require("tidelock.stages.shard").ByTp
+local lanes = require "tidelock.lanes"
 
 local emit = {}
 
@@ -129,6 +130,10 @@ function emit.run(plan)
   local names, index = groups_of(plan.ranks)
   for i, rank in ipairs(plan.ranks) do
     local base, varying = base_program(rank, plan.places[i].bytes, names, index)
+    if plan.spec.device == "cuda" then
+      local position = lanes.assign(base)
+      for k, old in ipairs(varying) do varying[k] = position[old] end
+    end
     for tp = 0, layout.tp - 1 do -- the place in the expert grid fixes that in the tensor's
       if layout.ep == 1 or rank.ep % layout.tp == tp then
         local at = { pp = rank.rank, tp = tp, dp = rank.ep // layout.tp }
