@@ -228,7 +228,7 @@ describe("the checkpoints of a run", function()
   end)
 end)
 
-describe("a killed run", function()
+describe("H27, a killed run", function()
   it("goes on from its last finished checkpoint with the same bits", function()
     local folder = new_folder()
     local text, status = support.run("lua tests/support/killed.lua " .. folder.root, "../../tl")
