@@ -16,6 +16,7 @@ typedef struct kernel {
   const char *name; /* the caller's literal */
   void *handle;
   uint32_t shared; /* dynamic shared memory that was asked for so far */
+  int registers;   /* of a thread */
 } kernel;
 
 struct tl_cuda {
@@ -27,6 +28,7 @@ struct tl_cuda {
   int32_t library_count;
   void *scratch;
   tl_cuda_facts facts;
+  tl_cuda_blocks blocks;
   kernel kernels[KERNELS_MAX]; /* open addressing by name */
 };
 
@@ -64,6 +66,7 @@ tl_status tl_cuda_facts_of(int32_t ordinal, tl_cuda_facts *out) {
       {TL_CUDA_ATTRIBUTE_MINOR,           &out->minor          },
       {TL_CUDA_ATTRIBUTE_MULTIPROCESSORS, &out->multiprocessors},
       {TL_CUDA_ATTRIBUTE_SHARED_OPTIN,    &out->shared_max     },
+      {TL_CUDA_ATTRIBUTE_REGISTERS,       &out->registers_max  },
   };
   for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
     TL_TRY(tl_cuda_check(api, api->device_attribute(&value, wanted[i].attribute, device), "facts"));
@@ -140,6 +143,8 @@ void tl_cuda_close(tl_cuda *cuda) {
 
 const tl_cuda_facts *tl_cuda_device(const tl_cuda *cuda) { return &cuda->facts; }
 const tl_cuda_api *tl_cuda_calls(const tl_cuda *cuda) { return cuda->api; }
+void tl_cuda_set_blocks(tl_cuda *cuda, const tl_cuda_blocks *blocks) { cuda->blocks = *blocks; }
+const tl_cuda_blocks *tl_cuda_get_blocks(const tl_cuda *cuda) { return &cuda->blocks; }
 void *tl_cuda_stream(const tl_cuda *cuda) { return cuda->stream; }
 void *tl_cuda_scratch(const tl_cuda *cuda) { return cuda->scratch; }
 
@@ -173,7 +178,10 @@ static tl_status find_kernel(tl_cuda *cuda, const char *name, kernel **out) {
   for (int32_t i = 0; i < cuda->library_count; i++) {
     void *handle;
     if (cuda->api->library_kernel(&handle, cuda->libraries[i], name) != 0) continue;
-    cuda->kernels[slot] = (kernel){.name = name, .handle = handle};
+    int registers;
+    TRY_CUDA(cuda, name,
+             kernel_attribute(&registers, TL_CUDA_KERNEL_REGISTERS, handle, cuda->device));
+    cuda->kernels[slot] = (kernel){.name = name, .handle = handle, .registers = registers};
     *out = &cuda->kernels[slot];
     return TL_OK;
   }
@@ -194,6 +202,15 @@ static tl_status allow_shared(tl_cuda *cuda, kernel *k, uint32_t bytes) {
 
 static uint32_t at_least_one(uint32_t n) { return n == 0 ? 1 : n; }
 
+static tl_status check_registers(const tl_cuda *cuda, const kernel *k, const tl_cuda_grid *grid) {
+  const int64_t threads =
+      (int64_t)grid->threads[0] * at_least_one(grid->threads[1]) * at_least_one(grid->threads[2]);
+  if (threads * k->registers <= cuda->facts.registers_max) return TL_OK;
+  return tl_fail(
+      TL_DEVICE, "kernel %s needs %d registers for each of %lld threads; a block of %s has %d",
+      k->name, k->registers, (long long)threads, cuda->facts.name, cuda->facts.registers_max);
+}
+
 tl_status tl_cuda_launch(tl_cuda *cuda, const char *name, const tl_cuda_grid *grid,
                          const void *arguments) {
   kernel *k = NULL;
@@ -201,6 +218,7 @@ tl_status tl_cuda_launch(tl_cuda *cuda, const char *name, const tl_cuda_grid *gr
   if (grid->blocks[0] == 0) return TL_OK;
   TL_TRY(find_kernel(cuda, name, &k));
   TL_TRY(allow_shared(cuda, k, grid->shared));
+  TL_TRY(check_registers(cuda, k, grid));
   TRY_CUDA(cuda, name,
            launch(k->handle, grid->blocks[0], at_least_one(grid->blocks[1]),
                   at_least_one(grid->blocks[2]), grid->threads[0], at_least_one(grid->threads[1]),

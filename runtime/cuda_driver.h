@@ -28,6 +28,7 @@ tl_status tl_cuda_check(const tl_cuda_api *api, int error, const char *what);
 
 enum { /* numbers of the driver's interface */
        TL_CUDA_ATTRIBUTE_SHARED_OPTIN = 97,
+       TL_CUDA_ATTRIBUTE_REGISTERS = 12, /* of a block */
        TL_CUDA_ATTRIBUTE_MULTIPROCESSORS = 16,
        TL_CUDA_ATTRIBUTE_MAJOR = 75,
        TL_CUDA_ATTRIBUTE_MINOR = 76,

@@ -58,11 +58,13 @@ static tl_status check_kernels(const tl_program *p) {
   return TL_OK;
 }
 
-static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison) {
+static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison,
+                          const tl_cuda_blocks *blocks) {
   void *pinned;
   TL_TRY(check_kernels(gpu->program));
   TL_TRY(plan_staging(gpu));
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
+  tl_cuda_set_blocks(gpu->cuda, blocks);
   TL_TRY(tl_cuda_alloc(gpu->cuda, gpu->program->arena_bytes, &gpu->arena));
   tl_memory_note(TL_MEMORY_ARENA, gpu->program->arena_bytes);
   TL_TRY(tl_cuda_alloc(gpu->cuda, sizeof(tl_device_step), &gpu->step));
@@ -76,11 +78,12 @@ static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison) {
   return TL_OK;
 }
 
-tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison, tl_gpu **out) {
+tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison,
+                      const tl_cuda_blocks *blocks, tl_gpu **out) {
   tl_gpu *gpu = calloc(1, sizeof *gpu);
   if (gpu == NULL) return tl_fail(TL_MEMORY, "no room for a rank");
   gpu->program = program;
-  const tl_status status = open_gpu(gpu, ordinal, poison);
+  const tl_status status = open_gpu(gpu, ordinal, poison, blocks);
   if (status == TL_OK) {
     *out = gpu;
     return TL_OK;

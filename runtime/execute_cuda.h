@@ -12,13 +12,15 @@
 #ifndef TL_EXECUTE_CUDA_H
 #define TL_EXECUTE_CUDA_H
 
+#include "cuda.h"
 #include "execute.h"
 
 typedef struct tl_gpu tl_gpu;
 
 /* Opens GPU `ordinal` for the executor's rank: arena, pinned memory. `poison`: a byte that the
 ** arena starts with, or -1. The executor's views then point into tl_gpu_arena. */
-tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison, tl_gpu **out);
+tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison,
+                      const tl_cuda_blocks *blocks, tl_gpu **out);
 void tl_gpu_close(tl_gpu *gpu);
 char *tl_gpu_arena(const tl_gpu *gpu);
 

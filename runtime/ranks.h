@@ -34,7 +34,8 @@ typedef struct tl_ranks_options {
   int32_t poison;    /* 0 .. 255: arenas start filled with it, and all that a section may not expect
                        to find is filled again before each run; -1: off */
   int32_t gpu_first; /* rank i runs on GPU gpu_first + i; -1: on the host */
-  int32_t delay_us;  /* see tl_executor */
+  int32_t gemm_tile[2];   /* tl_cuda_blocks: rows, columns */
+  int32_t delay_us;       /* see tl_executor */
   const tl_fault *faults; /* copied */
   int32_t fault_count;
 } tl_ranks_options;

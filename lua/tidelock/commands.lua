@@ -126,7 +126,7 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "step", "ranks", "capture" },
+    topics = { "plan", "matmul", "gemm", "step", "ranks", "capture" },
     about = "speed of products, a step, planning, ranks",
     example = "bench step --rounds 5",
     options = {

@@ -149,6 +149,7 @@ function driver.start(recipe, options)
     programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources,
     samples = samples[1], eval_samples = samples[2] and { samples[2] },
     gpu_first = spec.device == "cuda" and 0 or -1, threads = options.threads,
+    gemm_rows = spec.blocks.gemm.m, gemm_columns = spec.blocks.gemm.n,
     poison = options.poison, timeout_s = options.timeout,
   })
   self:begin(found)

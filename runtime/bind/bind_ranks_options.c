@@ -168,9 +168,10 @@ static void read_plans(lua_State *L, int programs, int ranks, tl_ranks_options *
 }
 
 static void refuse_unknown(lua_State *L, int arg) {
-  static const char *const names[] = {
-      "programs", "ranks",  "seed",         "threads",  "data",   "samples",   "timeout_s",
-      "start_s",  "poison", "eval_samples", "delay_us", "faults", "gpu_first", NULL};
+  static const char *const names[] = {"programs",  "ranks",        "seed",         "threads",
+                                      "data",      "samples",      "timeout_s",    "start_s",
+                                      "poison",    "eval_samples", "delay_us",     "faults",
+                                      "gpu_first", "gemm_rows",    "gemm_columns", NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -203,4 +204,6 @@ void bind_read_ranks_options(lua_State *L, int arg, tl_ranks_options *out) {
     luaL_error(L, "ranks: poison is %d, must be a byte", out->poison);
   out->delay_us = (int32_t)bind_integer(L, arg, "ranks", "delay_us", 0);
   out->gpu_first = (int32_t)bind_integer(L, arg, "ranks", "gpu_first", -1);
+  out->gemm_tile[0] = (int32_t)bind_integer(L, arg, "ranks", "gemm_rows", 0);
+  out->gemm_tile[1] = (int32_t)bind_integer(L, arg, "ranks", "gemm_columns", 0);
 }

@@ -122,8 +122,8 @@ describe("a script", function()
   end)
 
   it("saves and goes on", function()
-    local recipe, hash = load(""), nil
-    local saved
+    local recipe = load ""
+    local saved, hash
     do
       local run <close> = recipe:start()
       run:step()
