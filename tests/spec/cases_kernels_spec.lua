@@ -130,19 +130,21 @@ describe("H25, more elements than 32 bits count #slow", function()
   end)
 
   it("rope, of documents of 16 tokens", function()
-    local tables = core.tensor("f32", { 16, width // 4, 2 })
+    local heads = width // 128
+    local tables = core.tensor("f32", { 16, 64, 2 })
     core.call("rope_table", {}, { tables },
       { kind = 0, original = 0, base = 10000, factor = 1, low = 1, high = 4 })
     local starts = {}
     for i = 0, rows, 16 do starts[#starts + 1] = i end
-    local function turn(source, count, borders)
-      local y = core.tensor("bf16", { count, width })
-      core.call("rope", { source, core.tensor("i32", { #borders }, borders), tables }, { y },
+    local function turn(from, to, borders)
+      core.call("rope", { from, core.tensor("i32", { #borders }, borders), tables }, { to },
         { inverse = 0, interleaved = 0 })
-      return y
     end
-    local whole <close> = turn(x, rows, starts)
-    local alone = turn(x:narrow(1, rows - 15, 16), 16, { 0, 16 })
+    local whole <close> = core.assemble("bf16", { rows, heads, 128 },
+      { { tensor = x, rows = rows, cols = width } })
+    local alone = core.tensor("bf16", { 16, heads, 128 })
+    turn(whole:narrow(1, rows - 15, 16), alone, { 0, 16 })
+    turn(whole, whole, starts)
     assert.bits(alone, whole:narrow(1, rows - 15, 16))
   end)
 
