@@ -140,8 +140,8 @@ describe("H25, more elements than 32 bits count #slow", function()
       core.call("rope", { from, core.tensor("i32", { #borders }, borders), tables }, { to },
         { inverse = 0, interleaved = 0 })
     end
-    local whole <close> = core.assemble("bf16", { rows, heads, 128 },
-      { { tensor = x, rows = rows, cols = width } })
+    local whole <close> = core.tensor("bf16", { rows, heads, 128 })
+    core.call("scale", { x }, { whole }, { factor = 1 })
     local alone = core.tensor("bf16", { 16, heads, 128 })
     turn(whole:narrow(1, rows - 15, 16), alone, { 0, 16 })
     turn(whole, whole, starts)
