@@ -57,7 +57,8 @@
 **   angle = f32(p) * f_i in f32;  cos = tl_cos(angle), sin = tl_sin(angle).  P <= 2^21.
 **
 ** The output may be the memory of an input of the same dtype: swiglu y of gate or up, dgate of dy
-** or gate, dup of dy or up, unary, scale, dropout, rope and rope_rows y of x, binary y of a, unary_grad dx of dy.
+** or gate, dup of dy or up, unary, scale, dropout, rope and rope_rows y of x,
+** binary y of a, unary_grad dx of dy.
 */
 #ifndef TL_ELEMENTWISE_H
 #define TL_ELEMENTWISE_H

@@ -18,11 +18,11 @@
 **   candidates   all ids ascending, where top_k is 0 or at least V and top_p is 1; otherwise ids by
 **                falling z, equal ones by rising id, the first top_k of them where top_k is not 0
 **
-**   S(i)         sums over candidates 0 .. i, in blocks of 256 from candidate 0 on: inside a block a
-**                chain s from +0; B = +0, and after a block B = B + s;  S(i) = B + s
+**   S(i)         sums over candidates 0 .. i, in blocks of 256 from candidate 0 on: inside a block
+**                a chain s from +0; B = +0, and after a block B = B + s;  S(i) = B + s
 **
-**       candidate   0 .. 255           256 .. 511               512 ..
-**       S           0 + chain          B_0 + chain              B_1 + chain         B_b = S of its end
+**       candidate   0 .. 255           256 .. 511           512 ..
+**       S           0 + chain          B_0 + chain          B_1 + chain      B_b: S of a block's end
 **
 **   top_p < 1    total = S(last), over the ids ascending where top_k is 0 (or >= V), else over the
 **                candidates; those behind the first i with S(i) >= top_p * total leave

@@ -175,7 +175,8 @@ static tl_status check_rows(const tl_call *call) {
       return tl_fail(TL_ARGUMENT, "sample: row %lld: temperature is %g; 0, or 2^-60 to 2^60",
                      (long long)row, (double)controls[0]);
     if (!(controls[1] > 0.0f && controls[1] <= 1.0f) || top_k < 0)
-      return tl_fail(TL_ARGUMENT, "sample: row %lld: top_p %g, top_k %d; 0 < top_p <= 1, 0 <= top_k",
+      return tl_fail(TL_ARGUMENT,
+                     "sample: row %lld: top_p %g, top_k %d; 0 < top_p <= 1, 0 <= top_k",
                      (long long)row, (double)controls[1], top_k);
   }
   return TL_OK;

@@ -5,6 +5,7 @@
 --   ./tl bench step            the quickstart's training step beside PyTorch; time by operator
 --   ./tl bench plan            planning 1,024 ranks
 --   ./tl bench ranks           eight thread ranks against one
+--   ./tl bench serve           generation: speed, and steadiness under load
 --
 -- Peers (tests/peers/*.py) take turns with Tidelock, round by round; where numpy or PyTorch is not
 -- installed the tables say so. A kind of measurement is a module with tables(options), which
@@ -21,6 +22,7 @@ local kinds = {
   { "matmul", require "tidelock.bench_matmul" },
   { "step", require "tidelock.bench_step" },
   { "ranks", require "tidelock.bench_ranks" },
+  { "serve", require "tidelock.bench_serve" },
 }
 
 --- Columns of text, each as wide as its widest cell; Markdown.
@@ -67,6 +69,7 @@ local function options_of(request)
     recipe = request.recipe or "recipes/quickstart.lua", overrides = request.overrides,
     rounds = given.rounds or 7, steps = given.steps or 2, size = given.size,
     threads = given.threads or core.files.cpu_count(), alone = given.alone,
+    count = given.count, rate = given.rate, requests = given.requests,
   }
 end
 

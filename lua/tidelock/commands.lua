@@ -148,8 +148,8 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "step", "ranks" },
-    about = "speed of products, a step, planning, ranks",
+    topics = { "plan", "matmul", "step", "ranks", "serve" },
+    about = "speed of products, a step, planning, ranks, generation",
     example = "bench step --rounds 5",
     options = {
       { name = "output", short = "o", kind = "form", about = "Markdown (the default) or JSON" },
@@ -157,6 +157,9 @@ commands.list = {
       { name = "steps", kind = "count", about = "training steps of a turn; 2" },
       { name = "size", kind = "count", about = "matmul: this size only" },
       { name = "alone", about = "without peers" },
+      { name = "count", kind = "count", about = "serve: requests of the load; 64" },
+      { name = "rate", kind = "number", about = "serve: requests a second; 0.7 of what it can do" },
+      { name = "requests", kind = "file", about = "serve: a load of its own, a JSON line each" },
       threads,
     },
   },
@@ -348,8 +351,8 @@ end
 local function takes_of(command)
   if command.takes then return " " .. command.takes end
   if command.words then
-    return " " .. table.concat(command.words, " ") .. (command.overrides and " [key=value ..]" or "")
-      .. " [options]"
+    local overrides = command.overrides and " [key=value ..]" or ""
+    return " " .. table.concat(command.words, " ") .. overrides .. " [options]"
   end
   local topics = command.topics and " [" .. table.concat(command.topics, "|") .. "]" or ""
   if not command.recipe then return topics end

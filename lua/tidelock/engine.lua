@@ -6,10 +6,10 @@
 ---       for _, event in ipairs(e:step()) do print(event.id, event.token, event.finish) end
 ---     end
 ---
----     waiting  [ r7 r8 ]              in order of arrival, until a slot and all its pages are there
----     running  [ r3 r5 r6 ]           a step takes a row of each that decodes, then parts of prompts
----                                     in order of arrival, while there are rows
----     events   { id, token, logprob } as they are made; the last one of a request has finish
+---     waiting  [ r7 r8 ]        in order of arrival, until a slot and all its pages are there
+---     running  [ r3 r5 r6 ]     a step takes a row of each that decodes, then parts of prompts in
+---                               order of arrival, while there are rows
+---     events   { id, token, logprob }     as they are made; the last of a request has finish
 ---
 --- A request takes all pages it can need when it begins, so none is ever thrown out half way. What
 --- a request gives depends on its tokens, its controls, seed and number alone: neighbours, chunks,

@@ -1,7 +1,7 @@
 --- loader.lua - what generates text from a folder: its recipe, its weights, its tokenizer.
 ---
----     runs/quickstart-5e1c            a run: recipe.lua, weights.safetensors or its newest checkpoint
----     runs/../checkpoints/step-00060  one checkpoint of a run
+---     runs/quickstart-5e1c        a run: recipe.lua, weights.safetensors or its newest checkpoint
+---     runs/../checkpoints/step-00000060     one checkpoint of a run
 ---
 --- Weights are read slice by slice, each rank its own. A recipe of another run than the weights is
 --- refused with the fields that differ.
@@ -23,7 +23,9 @@ local loader = {}
 ---@field tokenizer tidelock.Tokenizer
 ---@field description string # "runs/x, step 200"
 
-local function usage(format, ...) error({ status = 2, message = "tidelock: " .. format:format(...) }, 0) end
+local function usage(format, ...)
+  error({ status = 2, message = "tidelock: " .. format:format(...) }, 0)
+end
 
 --- The words of "layout.tp=2 layout.stages=3 3 2": a new one begins where a key does.
 local function split_overrides(text)
@@ -107,7 +109,10 @@ local function compare(folder, known, recipe, words)
   local text = explain.text(requests.plan(recipe, "check"), "check")
   local lines = {}
   for _, d in ipairs(checkpoint.differing(without_sites(known), without_sites(text))) do
-    local ours = d.path == "dtype" or d.path:find "^model" or d.path:find "^policy" or d.path:find "^blocks"
+    local ours = false
+    for _, section in ipairs { "dtype", "model", "policy", "blocks" } do
+      ours = ours or d.path:match "^%w+" == section
+    end
     for _, word in ipairs(words) do ours = ours and word:match "^[^=]*" ~= d.path end
     if ours then lines[#lines + 1] = ("  %s: %s -> %s"):format(d.path, d.old, d.new) end
   end
@@ -117,7 +122,9 @@ local function compare(folder, known, recipe, words)
   end
 end
 
-local function read_text(path) return core.files.exists(path) and core.files.read_all(path) or nil end
+local function read_text(path)
+  return core.files.exists(path) and core.files.read_all(path) or nil
+end
 
 --- Weights of a run: those after its last step, or of its newest checkpoint.
 local function run_weights(folder, summary)
@@ -151,8 +158,8 @@ function loader.open(path, words, options)
   if core.files.exists(path .. "/state.json") then
     one = checkpoint.find(path, path)
     folder = one.run_folder
-    if not folder then usage("%s: the run of this checkpoint, with its recipe, is not there", path) end
-  elseif core.files.exists(path .. "/config.json") and not core.files.exists(path .. "/recipe.lua") then
+    if not folder then usage("%s: the run of this checkpoint is not there, with its recipe", path) end
+  elseif core.files.exists(path .. "/config.json") then
     usage("%s: a Hugging Face folder; this version generates from runs of its own", path)
   end
   local recipe, summary = recipe_of(folder, words)

@@ -8,8 +8,8 @@
 ---     prefix   root -- "3,9,4,1" page 5 -- "8,8,2,0" page 2      a page is known by its tokens and
 ---                   \- "3,9,4,2" page 4                          by the page before it
 ---
---- The tokens themselves are compared, no hash of them: a prefix is found when it is there, and only
---- then. Which request wrote a page changes no bit of it.
+--- The tokens themselves are compared, no hash of them: a prefix is found when it is there, and
+--- only then. Which request wrote a page changes no bit of it.
 local pages = {}
 
 ---@class tidelock.Pages

@@ -23,7 +23,7 @@ local shard = require "tidelock.stages.shard"
 
 local serving = {}
 
-local row_classes = { 1, 4, 16, 64, 256 }
+local row_classes = { 1, 4, 8, 16, 32, 64 }
 
 --- Numbers of rows that have a section, ascending; `rows` is the last.
 function serving.classes(rows)
@@ -252,7 +252,9 @@ Serve.__index = Serve
 function Serve:init()
   local low = self.lower
   local o = { site = self.plan.spec.model.site, micro = 0, phase = "init", path = "cache" }
-  for _, entry in ipairs(low.tables) do low:emit("rope_table", {}, { entry.view }, entry.attrs, o) end
+  for _, entry in ipairs(low.tables) do
+    low:emit("rope_table", {}, { entry.view }, entry.attrs, o)
+  end
   for n = 1, self.attentions do
     for _, kind in ipairs { "keys ", "values " } do
       low:emit("fill", {}, { low.persistent[kind .. n] }, { value = 0 }, o)

@@ -88,9 +88,8 @@ describe("logits of requests", function()
         local tokens = run.sources[1]:micro(0, samples, sample, 1)
         assert(e:submit { tokens = tokens, max_tokens = 1 })
         e:step()
-        local rows, bits = e:logits(16), nil
+        local bits = e:logits(16):bits()
         assert.equal(length, #tokens)
-        bits = rows:bits()
         local width, expected = #bits // 16, whole:narrow(1, sample * length + 1, length):bits()
         for row = 0, length - 1 do
           for column = 1, math.min(columns, models.defaults.vocab) do
@@ -122,7 +121,8 @@ describe("the engine", function()
     assert.matches("the prompt has 16 tokens, and a request 16",
       refused { tokens = long, max_tokens = 1 })
     assert.matches("max_tokens is nil", refused { tokens = { 1 } })
-    assert.matches("temperature is %-1", refused { tokens = { 1 }, max_tokens = 1, temperature = -1 })
+    assert.matches("temperature is %-1",
+      refused { tokens = { 1 }, max_tokens = 1, temperature = -1 })
     assert.matches("top_p is 0", refused { tokens = { 1 }, max_tokens = 1, top_p = 0 })
     assert.matches("top_k is 1.5", refused { tokens = { 1 }, max_tokens = 1, top_k = 1.5 })
     assert.matches("no field tempo", refused { tokens = { 1 }, max_tokens = 1, tempo = 3 })

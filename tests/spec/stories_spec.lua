@@ -1,5 +1,5 @@
--- A small trained model of others: its greedy text is the golden one, in any layout. The files stand
--- beside the clone; without them there is nothing to compare.
+-- A small trained model of others: its greedy text is the golden one, in any layout. The files
+-- stand beside the clone; without them there is nothing to compare.
 local core = require "tidelock.core"
 local engine = require "tidelock.engine"
 local tl = require "tidelock"

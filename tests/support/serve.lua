@@ -1,7 +1,7 @@
 --- serve.lua - a tiny trained model for the tests of generation, and what requests give on it.
 ---
 ---     local file <close> = serve.train { window = 5 }
----     serve.outcomes(file, { ["layout.tp"] = 2 }, requests, { chunk = 3 })  -- { "3 19 .. | 8f..", }
+---     serve.outcomes(file, { ["layout.tp"] = 2 }, requests, { chunk = 3 })
 local core = require "tidelock.core"
 local engine = require "tidelock.engine"
 local loader = require "tidelock.loader"
@@ -50,15 +50,16 @@ function serve.requests(vocab)
     for j = 1, i % 3 + (i % 2 == 0 and 0 or i) do tokens[#tokens + 1] = (i * 11 + j * 5) % vocab end
     list[i] = {
       tokens = tokens, max_tokens = 3 + i % 3, temperature = ({ 0, 0.8, 1.2, 1 })[i % 4 + 1],
-      top_p = ({ 1, 0.9, 0.7 })[i % 3 + 1], top_k = i % 4 == 1 and 6 or 0, seed = i, request = i % 2,
+      top_p = ({ 1, 0.9, 0.7 })[i % 3 + 1], top_k = i % 4 == 1 and 6 or 0, seed = i,
+      request = i % 2,
       echo = i == 3 or i == 6 or nil,
     }
   end
   return list
 end
 
---- Runs requests in the order `order` (all at once unless `late`: some steps apart); what each gave:
---- tokens and the bits of log-probabilities.
+--- Runs requests in the order `order` (all at once unless `late`: some steps apart); what each
+--- gave: tokens and the bits of log-probabilities.
 function serve.outcomes(file, more, requests, how, order, late)
   local e <close> = serve.open(file, more, how)
   local text, owner, next_one = {}, {}, 1
