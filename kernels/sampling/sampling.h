@@ -22,7 +22,7 @@
 **                a chain s from +0; B = +0, and after a block B = B + s;  S(i) = B + s
 **
 **       candidate   0 .. 255           256 .. 511           512 ..
-**       S           0 + chain          B_0 + chain          B_1 + chain      B_b: S of a block's end
+**       S           0 + chain          B_0 + chain          B_1 + chain       B_b: S at a border
 **
 **   top_p < 1    total = S(last), over the ids ascending where top_k is 0 (or >= V), else over the
 **                candidates; those behind the first i with S(i) >= top_p * total leave

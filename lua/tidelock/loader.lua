@@ -158,7 +158,7 @@ function loader.open(path, words, options)
   if core.files.exists(path .. "/state.json") then
     one = checkpoint.find(path, path)
     folder = one.run_folder
-    if not folder then usage("%s: the run of this checkpoint is not there, with its recipe", path) end
+    if not folder then usage("%s: the run of this checkpoint is not there", path) end
   elseif core.files.exists(path .. "/config.json") then
     usage("%s: a Hugging Face folder; this version generates from runs of its own", path)
   end

@@ -67,7 +67,8 @@ end)
 local any_size = {
   fill = "y", init = "y", rope_table = "table", embedding = "table", embedding_grad = "dtable",
   rope = "table cu", rope_rows = "table", cache_write = "table keys",
-  attention_cached = "table", position_ids = "cu", attention = "cu", attention_grad = "cu", fold = "x",
+  attention_cached = "table", position_ids = "cu",
+  attention = "cu", attention_grad = "cu", fold = "x",
   grad_norm = "slots", square_sum = "g slots", sum_tokens = "dy x rstd mean",
   linear_grad_weight = "x dy",
 }
