@@ -226,7 +226,7 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
 tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *e, const tl_run *run) {
   tl_step step = run->step;
   step.sample_base = e->sample_base;
-  const int eager = run->check || e->trace != NULL || gpu->runs[run->section] == 0;
+  const int eager = run->check || run->eager || e->trace != NULL || gpu->runs[run->section] == 0;
   TL_TRY(tl_cuda_enter(gpu->cuda));
   TL_TRY(prepare(gpu, e, run, &step));
   if (eager) {

@@ -6,8 +6,8 @@
 **            captured once per section as a graph, then replayed
 **
 ** A step has no allocation and no wait of the host inside. While outputs are checked or times are
-** taken, and in the first run of a section, instructions are queued one by one instead; both ways
-** queue the same kernels, so they give the same bits.
+** taken, in the first run of a section, and when the run says `eager`, instructions are queued one
+** by one instead; both ways queue the same kernels, so they give the same bits.
 */
 #ifndef TL_EXECUTE_CUDA_H
 #define TL_EXECUTE_CUDA_H

@@ -6,6 +6,7 @@
 --   ./tl bench plan            planning 1,024 ranks
 --   ./tl bench ranks           eight thread ranks against one
 --   ./tl bench serve           generation: speed, and steadiness under load
+--   ./tl bench capture         on a GPU: a step replayed as a graph against one queued eagerly
 --
 -- Peers (tests/peers/*.py) take turns with Tidelock, round by round; where numpy or PyTorch is not
 -- installed the tables say so. A kind of measurement is a module with tables(options), which
@@ -23,6 +24,7 @@ local kinds = {
   { "step", require "tidelock.bench_step" },
   { "ranks", require "tidelock.bench_ranks" },
   { "serve", require "tidelock.bench_serve" },
+  { "capture", require "tidelock.bench_capture" },
 }
 
 --- Columns of text, each as wide as its widest cell; Markdown.

@@ -76,6 +76,7 @@ commands.list = {
       { name = "runs", kind = "folder", about = "where run folders are kept; runs/ unless given" },
       { name = "quiet", about = "no header, no table: the summary only" },
       { name = "check", about = "look for NaN and Inf after every instruction" },
+      { name = "eager", about = "GPU: queue instructions one by one, no graph; same bits" },
       { name = "poison", about = "fill memory with NaN before its first use" },
       threads, point,
     },
@@ -109,6 +110,7 @@ commands.list = {
     example = "verify recipes/quickstart.lua",
     options = {
       { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
+      { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
       threads, point,
     },
   },
@@ -148,7 +150,7 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "step", "ranks", "serve" },
+    topics = { "plan", "matmul", "step", "ranks", "capture", "serve" },
     about = "speed of products, a step, planning, ranks, generation",
     example = "bench step --rounds 5",
     options = {
@@ -162,6 +164,31 @@ commands.list = {
       { name = "requests", kind = "file", about = "serve: a load of its own, a JSON line each" },
       threads,
     },
+  },
+  {
+    name = "doctor", recipe = false, module = "tidelock.doctor",
+    about = "what this machine has, what it lacks, and what to do",
+    example = "doctor --selftest",
+    options = {
+      { name = "selftest", about = "prove exp2 and the tensor core's step on what is here" },
+      threads,
+    },
+  },
+  {
+    name = "manifest", recipe = false, module = "tidelock.manifest", words = { "OLD" },
+    words_needed = 0,
+    about = "the machine code of the GPU's kernels against kernels/manifest.yaml",
+    example = "manifest --diff row_max_rows build-old/cubins",
+    options = {
+      { name = "update", about = "write kernels/manifest.yaml from this build" },
+      { name = "diff", kind = "text", about = "a kernel's code against OLD, a cubin or folder" },
+      { name = "scan", about = "only look for forbidden instructions in the machine code" },
+    },
+  },
+  {
+    name = "bundle", recipe = false, module = "tidelock.bundle", words = { "DIR" },
+    about = "a folder that runs on a machine without packages and network",
+    example = "bundle /tmp/tidelock-bundle", options = {},
   },
   {
     name = "help", recipe = false, takes = "[COMMAND]", about = "this list, or one command",

@@ -13,7 +13,7 @@
 -- folder with a number (quickstart-5e1c-2) while it runs, which it locks: of two runs at a time
 -- each has its own. At its end it
 --
---   agrees, not longer       the numbered folder goes away; the reference stays as it is
+--   agrees, not longer       the numbered folder goes away; its checkpoints join the reference's
 --   agrees, more steps       its files take the place of the reference's
 --   differs in a bit         the numbered folder stays, for a comparison; the run fails
 --
@@ -77,11 +77,12 @@ function runs.write(fn, ...)
   if not good then error((message:gsub("^[^\n]-%.lua:%d+: ", "")), 0) end
 end
 
---- Makes the folder, locks it and empties it of what a killed run left. Nil when it cannot be had;
---- then also whether another run has it. What else lies in a folder is not touched.
+--- Makes the folder, locks it and empties it of what a killed run left, checkpoints aside. Nil when
+--- it cannot be had; then also whether another run has it. What else lies in a folder is not
+--- touched.
 local function claim(folder)
   for _, name in ipairs(core.files.list(folder) or {}) do
-    if not is_ours(name) then return nil, false end
+    if not is_ours(name) and name ~= "checkpoints" then return nil, false end
   end
   runs.write(core.files.mkdirs, folder)
   local lock = core.files.lock(folder)
@@ -171,6 +172,20 @@ function Run:compare(record)
   self.compared = self.compared + 1
 end
 
+--- Checkpoints go to the reference's: it has the same key, and the bits agree.
+local function move_checkpoints(self)
+  local from = checkpoints_of(self.folder)
+  if not from then return end
+  local to = join(self.reference, "checkpoints")
+  runs.write(core.files.mkdirs, to)
+  for _, name in ipairs(core.files.list(from) or {}) do
+    if name:find "^step%-%d+$" and not core.files.exists(join(to, name)) then
+      os.rename(join(from, name), join(to, name))
+    end
+  end
+  remove_checkpoints(from)
+end
+
 --- Take the place of a shorter reference.
 local function replace_reference(self)
   os.remove(join(self.reference, "summary.json")) -- unfinished until the last rename
@@ -178,17 +193,7 @@ local function replace_reference(self)
     os.remove(join(self.reference, name))
     os.rename(self:path(name), join(self.reference, name))
   end
-  local from = checkpoints_of(self.folder)
-  if from then
-    local to = join(self.reference, "checkpoints")
-    core.files.mkdirs(to)
-    for _, name in ipairs(core.files.list(from) or {}) do
-      if name:find "^step%-%d+$" and not core.files.exists(join(to, name)) then
-        os.rename(join(from, name), join(to, name))
-      end
-    end
-    remove_checkpoints(from)
-  end
+  move_checkpoints(self)
   os.remove(self.folder)
   self.folder = self.reference
 end
@@ -223,6 +228,7 @@ function Run:finish(summary)
     replace_reference(self)
     return { saved = self.folder, equal = true, text = text }
   end
+  move_checkpoints(self)
   remove(self.folder)
   return { equal = true, text = text }
 end
