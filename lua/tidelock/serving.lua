@@ -16,6 +16,7 @@
 local arena = require "tidelock.stages.place"
 local emit = require "tidelock.stages.emit"
 local lower = require "tidelock.lower"
+local overrides = require "tidelock.overrides"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
 local schema = require "tidelock.schema"
@@ -35,10 +36,24 @@ function serving.classes(rows)
   return list
 end
 
+--- Axes of the recipe's training layout are left out; those that are asked for now are refused.
+local function check_axes(spec)
+  local found = problems.new()
+  for _, axis in ipairs { "pp", "dp", "cp", "ep" } do
+    local path = "layout." .. axis
+    if spec.layout[axis] > 1 and spec.site(path) == overrides.place then
+      found:add(overrides.place, path, ("%s %d: generation is cut over tp alone in this version")
+        :format(axis, spec.layout[axis]))
+    end
+  end
+  found:raise()
+end
+
 --- The recipe with one sample a step and no axis but tp. Its leaves stay what they are.
 local function alone(recipe)
   local spec = planner(recipe, "check").spec
   local policy = spec.policy
+  check_axes(spec)
   return recipe:with {
     layout = { tp = spec.layout.tp, sequence_parallel = false },
     ["batch.samples"] = 1, ["batch.micro"] = 1,

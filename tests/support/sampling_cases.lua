@@ -17,8 +17,8 @@ function sampling.operands(ways)
   local next_, controls, draws = {}, {}, {}
   for i, w in ipairs(ways) do
     next_[i], controls[2 * i - 1], controls[2 * i] = w[1], w[2], w[3]
-    local low, high = function(n) return (n & 0xFFFFFFFF ~ 1 << 31) - (1 << 31) end,
-      function(n) return n >> 32 end
+    local function low(n) return ((n & 0xFFFFFFFF) ~ 1 << 31) - (1 << 31) end
+    local function high(n) return low(n >> 32) end
     for k, value in ipairs { w[4], low(w[5]), high(w[5]), low(w[6]), high(w[6]), w[7] } do
       draws[6 * (i - 1) + k] = value
     end
