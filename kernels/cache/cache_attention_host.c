@@ -122,8 +122,8 @@ static void weigh_f32(const task *t, int64_t first, int64_t end) {
   int64_t page, entry, count;
   for (int64_t at = first; at < end; at += count) {
     count = stretch(t, at, end, &page, &entry);
-    const float *values = (const float *)t->c->call.in[2].data +
-                          (page * z->page + entry) * stride + t->kv_head * z->value_width;
+    const float *values = (const float *)t->c->call.in[2].data + (page * z->page + entry) * stride +
+                          t->kv_head * z->value_width;
     for (int64_t h = 0; h < t->heads; h++)
       weigh_page(t->s->score[h] + (at - first), values, count, stride, z->value_width,
                  t->s->part[h].o);
@@ -165,8 +165,8 @@ static void scores_bf16(const task *t, int64_t first, int64_t end) {
   const tl_cache_sizes *z = &t->c->sizes;
   scratch *s = t->s;
   const int64_t steps = steps_of(z->width), heads = t->c->heads;
-  const uint16_t *q = (const uint16_t *)t->c->call.in[0].data +
-                      (t->row * heads + t->head) * z->width;
+  const uint16_t *q =
+      (const uint16_t *)t->c->call.in[0].data + (t->row * heads + t->head) * z->width;
   tl_tensorcore_clear_rows(s->packed_rows, steps);
   tl_tensorcore_pack_rows((tl_tensorcore_source){q, z->width, 1}, (int32_t)t->heads, z->width, 0,
                           s->packed_rows);

@@ -70,16 +70,15 @@ TL_TARGET_AVX512 TL_INLINE void multiply(const stretch *s, float *c, int64_t col
   for (int m = 0; m < rows; m++) _mm512_storeu_ps(c + m * UNIT + column, sum[m]);
 }
 
-#define MULTIPLY(rows)                                                       \
-  TL_TARGET_AVX512 static void multiply_##rows(const stretch *s, float *c) { \
-    for (int64_t column = 0; column < s->count; column += LANES)             \
-      multiply(s, c, column, rows);                                          \
+#define MULTIPLY(rows)                                                                         \
+  TL_TARGET_AVX512 static void multiply_##rows(const stretch *s, float *c) {                   \
+    for (int64_t column = 0; column < s->count; column += LANES) multiply(s, c, column, rows); \
   }
 /* clang-format off */
 MULTIPLY(1) MULTIPLY(2) MULTIPLY(3) MULTIPLY(4) MULTIPLY(5) MULTIPLY(6) MULTIPLY(7) MULTIPLY(8)
-/* clang-format on */
+    /* clang-format on */
 
-typedef void (*version)(const stretch *, float *);
+    typedef void (*version)(const stretch *, float *);
 static const version versions[ROWS_MAX] = {multiply_1, multiply_2, multiply_3, multiply_4,
                                            multiply_5, multiply_6, multiply_7, multiply_8};
 

@@ -145,14 +145,13 @@ local function speed(e, count, prompt, made)
   for i = 1, count do
     assert(e:submit { tokens = prompt_of(i, prompt, e.vocab), max_tokens = made })
   end
-  local begin, first = core.files.seconds(), 0
-  local waiting = count
+  local begin, waiting = core.files.seconds(), count
   while waiting > 0 do
     for _, event in ipairs(e:step()) do
       if event.position == prompt then waiting = waiting - 1 end
     end
   end
-  first = core.files.seconds() - begin
+  local first = core.files.seconds() - begin
   while not e:idle() do e:step() end
   return first, core.files.seconds() - begin - first
 end

@@ -39,6 +39,7 @@ Engine.__index = Engine
 ---@field logprob? number # natural logarithm, of the model's own distribution
 ---@field logprob_bits? integer
 ---@field prompt? boolean # the token was given: with `echo`
+---@field top? { token: integer, logprob: number }[] # the likeliest tokens, with `top`
 ---@field finish? "stop"|"length"|"cancelled" # the last event of its request
 
 --- The weights of the model go to every rank that holds a part of them.
@@ -124,6 +125,7 @@ end
 ---@field request? integer # a number that tells apart requests of one seed; 0 unless set
 ---@field stop? integer[] # ids that end it
 ---@field echo? boolean # events for the prompt's tokens from the second on, too
+---@field top? integer # with each token, so many of the likeliest ones; 0 unless set
 
 --- Queues a request. Returns its number, or nil and what is wrong with it.
 ---@param given tidelock.Submission
@@ -272,7 +274,7 @@ local function run_rows(self, rows)
   feed:close()
   controls:close()
   self.ranks:run("serve" .. class - 1, { step = self.steps, scalars = {} })
-  self.steps, self.rows_run = self.steps + 1, self.rows_run + #rows
+  self.steps, self.rows_run, self.last_rows = self.steps + 1, self.rows_run + #rows, count
   local ids = self.ranks:read(0, persistent["ids " .. count].tensor)
   local nll = self.ranks:read(0, persistent["nll " .. count].tensor)
   return ids:flat(), nll:flat(), nll:bits()
@@ -293,8 +295,35 @@ local function finish_of(request, token)
   if #request.tokens >= request.last then return "length" end
 end
 
+--- The likeliest tokens of row `index` of the last step's logits, with their log-probabilities: by
+--- falling logit, equal ones by rising id.
+local function top_of(self, logits, index, count)
+  local z, n = logits:narrow(1, index, 1), self.plan["local"].n
+  local flat, list = z:flat(), {}
+  for id = 0, self.vocab - 1 do
+    local place = #list + 1
+    while place > 1 and flat[list[place - 1].token + 1] < flat[id + 1] do place = place - 1 end
+    if place <= count then
+      table.insert(list, place, { token = id })
+      list[count + 1] = nil
+    end
+  end
+  local function stat() return core.tensor("f32", { 1 }) end
+  local m, s, zt, zsum, nll = stat(), stat(), stat(), stat(), stat()
+  core.call("row_max", { z }, { m }, { columns = self.vocab })
+  for _, entry in ipairs(list) do
+    local target = core.tensor("i32", { 1 }, { entry.token })
+    core.call("row_sum_exp", { z, m, target }, { s, zt, zsum }, { columns = self.vocab, first = 0,
+      leaves = n })
+    core.call("cross_entropy", { m, s, zt, zsum, target }, { nll }, { vocab = self.vocab,
+      smoothing = 0, z = 0 })
+    entry.logprob = -nll:flat()[1]
+  end
+  return list
+end
+
 --- What a row has come to, as an event; nil for a part of a prompt without echo.
-local function settle(self, row, token, nll, bits)
+local function settle(row, token, nll, bits)
   local request, position, next_token = row[1], row[2], row[3]
   request.done = position + 1
   if next_token == -2 then return nil end
@@ -319,9 +348,14 @@ function Engine:step()
   local rows = choose_rows(self)
   if #rows == 0 then return events end
   local ids, nll, bits = run_rows(self, rows)
-  local seen, order = {}, {}
+  local seen, order, logits = {}, {}, nil
   for i, row in ipairs(rows) do
-    events[#events + 1] = settle(self, row, ids[i], nll[i], bits[i])
+    local event = settle(row, ids[i], nll[i], bits[i])
+    if event and row[1].top > 0 then
+      logits = logits or self:logits(self.last_rows)
+      event.top = top_of(self, logits, i, row[1].top)
+    end
+    events[#events + 1] = event
     if not seen[row[1]] then seen[row[1]], order[#order + 1] = true, row[1] end
   end
   for _, request in ipairs(order) do
@@ -331,7 +365,7 @@ function Engine:step()
   return events
 end
 
---- The logits of the last step's rows on rank 0, (rows, padded vocabulary): for tests.
+--- The logits of the last step's rows on rank 0, (rows, padded vocabulary).
 ---@param rows integer # of the section
 function Engine:logits(rows)
   return self.ranks:read(0, self.plan.ranks[1].persistent["logits " .. rows].tensor)

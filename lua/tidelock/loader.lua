@@ -8,8 +8,6 @@
 local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local explain = require "tidelock.explain"
-local planner = require "tidelock.plan"
-local recipes = require "tidelock.recipe"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
 local suggest = require "tidelock.suggest"
@@ -103,6 +101,12 @@ local function without_sites(text)
   return (text:gsub(',? ?site = "[^"]*"', ""))
 end
 
+--- Whether one of two paths of fields is the other's beginning: layout and layout.tp.
+local function overlap(a, b)
+  local shorter, longer = #a <= #b and a or b, #a <= #b and b or a
+  return longer == shorter or longer:sub(1, #shorter + 1) == shorter .. "."
+end
+
 --- Fields that decide what the weights mean; others may differ.
 local function compare(folder, known, recipe, words)
   if not known then return end
@@ -113,7 +117,7 @@ local function compare(folder, known, recipe, words)
     for _, section in ipairs { "dtype", "model", "policy", "blocks" } do
       ours = ours or d.path:match "^%w+" == section
     end
-    for _, word in ipairs(words) do ours = ours and word:match "^[^=]*" ~= d.path end
+    for _, word in ipairs(words) do ours = ours and not overlap(word:match "^[^=]*", d.path) end
     if ours then lines[#lines + 1] = ("  %s: %s -> %s"):format(d.path, d.old, d.new) end
   end
   if #lines > 0 then

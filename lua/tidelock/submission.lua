@@ -5,7 +5,7 @@ local submission = {}
 
 local known = {
   tokens = true, max_tokens = true, temperature = true, top_p = true, top_k = true, seed = true,
-  request = true, stop = true, echo = true,
+  request = true, stop = true, echo = true, top = true,
 }
 
 local function is_whole(value) return math.type(value) == "integer" end
@@ -45,6 +45,8 @@ local function check_controls(given)
   if top_k < 0 or top_k > 0x7fffffff then return ("top_k is %d; 0 (all), or more"):format(top_k) end
 end
 
+local top_max = 20
+
 local function check_all(given, engine)
   local names = {}
   for name in pairs(given) do names[#names + 1] = tostring(name) end
@@ -56,6 +58,10 @@ local function check_all(given, engine)
   if message then return message end
   if not is_whole(given.max_tokens) or given.max_tokens < 1 then
     return ("max_tokens is %s; 1 or more"):format(tostring(given.max_tokens))
+  end
+  local top = given.top or 0
+  if not is_whole(top) or top < 0 or top > top_max then
+    return ("top is %s; 0 to %d"):format(tostring(top), top_max)
   end
   for _, id in ipairs(given.stop or {}) do
     if not is_whole(id) or id < 0 or id >= engine.vocab then
@@ -91,6 +97,7 @@ function submission.check(given, engine)
   return {
     tokens = table.move(given.tokens, 1, #given.tokens, 1, {}), last = last, stop = stop,
     temperature = given.temperature or 0, top_p = given.top_p or 1, echo = given.echo or false,
+    top = given.top or 0,
     draws = { given.top_k or 0, seed_low, seed_high, request_low, request_high },
   }
 end

@@ -155,6 +155,23 @@ describe("the engine", function()
     assert.same({ 0, 0 }, { stats.waiting, stats.running })
   end)
 
+  it("gives the likeliest tokens beside each", function()
+    local e <close> = serve.open(file)
+    assert(e:submit { tokens = { 7, 8 }, max_tokens = 2, top = 3, echo = true })
+    local given = e:step()
+    local made = e:step()[1]
+    for _, event in ipairs { given[1], given[2], made } do
+      assert.equal(3, #event.top)
+      assert.is_true(event.top[1].logprob >= event.top[2].logprob
+        and event.top[2].logprob >= event.top[3].logprob)
+    end
+    for _, event in ipairs { given[2], made } do -- greedy: the first one is the token
+      assert.same({ event.token, event.logprob }, { event.top[1].token, event.top[1].logprob })
+    end
+    local _, message = e:submit { tokens = { 1 }, max_tokens = 1, top = 21 }
+    assert.matches("top is 21; 0 to 20", message)
+  end)
+
   it("gives the log-probability of every token of a prompt with echo", function()
     local e <close> = serve.open(file)
     assert(e:submit { tokens = { 7, 8, 9 }, max_tokens = 1, echo = true })

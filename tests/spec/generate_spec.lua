@@ -69,6 +69,23 @@ describe("./tl generate", function()
     assert.matches("^" .. (generate "84 --ids --quiet --tokens 8"):gsub("\n", ""), newest)
   end)
 
+  it("asks for overrides of a run that left no summary", function()
+    local out, status = support.run(("run %s --runs %s --quiet blocks.attention.kv=64"):format(
+      folder:path "tide.lua", folder:path "others"))
+    assert.equal(2, status, out) -- its data is gone
+    folder:write("text.txt", ("Tides come and go. "):rep(40))
+    out, status = support.run(("run %s --runs %s --quiet blocks.attention.kv=64"):format(
+      folder:path "tide.lua", folder:path "others"))
+    assert.equal(0, status, out)
+    local other = folder:path "others/" .. core.files.list(folder:path "others")[1]
+    os.remove(other .. "/summary.json")
+    out, status = support.run(("generate %s x --tokens 2"):format(other))
+    assert.equal(2, status)
+    assert.matches("say what it was, as key=value:\n  blocks.attention: { kv = 64, .*%-> { q = 64,", out)
+    out, status = support.run(("generate %s x --tokens 2 blocks.attention.kv=64"):format(other))
+    assert.equal(0, status, out)
+  end)
+
   it("says why it cannot", function()
     local function refused(pattern, arguments, status)
       local text, got = support.run("generate " .. arguments)
