@@ -173,11 +173,20 @@ function special.dropout(self, node, env)
   env[node.outputs[1].id] = self.lower:at(node.inputs[1], env)
 end
 
+--- The table of a whole context, not of the rows of a step.
+local function rope_table(self, node)
+  local low = self.lower
+  low.l = setmetatable({ length = self.sizes.context }, { __index = self.l })
+  local view = low:rope_table(node)
+  low.l = self.l
+  return view
+end
+
 function special.rope(self, node, env, o)
   local low, x = self.lower, node.inputs[1]
   local shape = { self.rows, x.cols // node.head_dim, node.head_dim }
   low:emit("rope_rows", { lower.reshaped(low:at(x, env), shape), self.feed.positions,
-    low:rope_table(node) }, { lower.reshaped(low:at(node.outputs[1], env), shape) },
+    rope_table(self, node) }, { lower.reshaped(low:at(node.outputs[1], env), shape) },
     { inverse = 0, interleaved = node.attrs.interleaved and 1 or 0 }, o)
 end
 
@@ -241,8 +250,7 @@ function Serve:section(index, rows)
     { __index = plan.spec })
   local l = shard.run { spec = spec, graph = plan.graph, fields = plan.fields,
     loss = plan.loss }["local"]
-  low.l = setmetatable({ length = self.sizes.context }, { __index = l })
-  self.l, self.rows, self.attentions = l, rows, 0
+  low.l, self.l, self.rows, self.attentions = l, l, rows, 0
   self.feed = self:open_feed(rows)
   local env = { micro = 0 }
   low.step_env = { micro = 0 }
