@@ -144,14 +144,26 @@ static tl_status check_outputs(const tl_executor *e, int32_t index) {
 }
 
 /* A different time for each rank, instruction and step. */
-static void delay(const tl_executor *e, int32_t index, int64_t step) {
+int64_t tl_execute_delay(const tl_executor *e, int32_t index, int64_t step) {
   const uint64_t word = tl_mix64((uint64_t)e->rank << 48 ^ (uint64_t)index << 24 ^ (uint64_t)step);
-  const long ns = (long)(word % ((uint64_t)e->delay_us * 1000 + 1));
+  return (int64_t)(word % ((uint64_t)e->delay_us * 1000 + 1));
+}
+
+static void delay(const tl_executor *e, int32_t index, int64_t step) {
+  const int64_t ns = tl_execute_delay(e, index, step);
   nanosleep(&(struct timespec){.tv_nsec = ns % 1000000000, .tv_sec = ns / 1000000000}, NULL);
 }
 
+static tl_status make_nan(const tl_executor *e, const tl_view *y) {
+  const uint32_t word = y->dtype == TL_F32 ? 0x7fc00000u : 0x7fc0u;
+  const int64_t bytes = tl_dtype_bytes(y->dtype);
+  if (e->gpu != NULL) return tl_gpu_write(e->gpu, y->data, bytes, &word);
+  memcpy(y->data, &word, (size_t)bytes);
+  return TL_OK;
+}
+
 /* Failing and stalling come before the instruction, a NaN after it. */
-static tl_status run_faults(const tl_executor *e, int32_t index, int32_t after) {
+tl_status tl_execute_faults(const tl_executor *e, int32_t index, int32_t after) {
   const tl_instruction *i = &e->program->instructions[index];
   for (int32_t k = 0; k < e->fault_count; k++) {
     const tl_fault *f = &e->faults[k];
@@ -164,8 +176,7 @@ static tl_status run_faults(const tl_executor *e, int32_t index, int32_t after) 
     }
     const tl_view *y = e->views + i->out.first;
     if (i->out.count == 0 || y->data == NULL) continue;
-    if (y->dtype == TL_F32) *(uint32_t *)y->data = 0x7fc00000u;
-    if (y->dtype == TL_BF16) *(uint16_t *)y->data = 0x7fc0u;
+    if (y->dtype == TL_F32 || y->dtype == TL_BF16) TL_TRY(make_nan(e, y));
   }
   return TL_OK;
 }
@@ -175,7 +186,7 @@ static tl_status run_instruction(const tl_executor *e, int32_t index, const tl_r
   const tl_instruction *i = &e->program->instructions[index];
   const int32_t traits = tl_ops[i->op].traits;
   if (e->delay_us > 0) delay(e, index, step->step);
-  TL_TRY(run_faults(e, index, 0));
+  TL_TRY(tl_execute_faults(e, index, 0));
   if (traits & TL_TRAIT_COMM) {
     TL_TRY(run_comm(e, i));
   } else if (traits & TL_TRAIT_DATA) {
@@ -183,7 +194,7 @@ static tl_status run_instruction(const tl_executor *e, int32_t index, const tl_r
   } else {
     TL_TRY(run_kernel(e, i, step));
   }
-  TL_TRY(run_faults(e, index, 1));
+  TL_TRY(tl_execute_faults(e, index, 1));
   return run->check ? check_outputs(e, index) : TL_OK;
 }
 

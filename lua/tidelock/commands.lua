@@ -78,6 +78,7 @@ commands.list = {
       { name = "check", about = "look for NaN and Inf after every instruction" },
       { name = "eager", about = "GPU: queue instructions one by one, no graph; same bits" },
       { name = "poison", about = "fill memory with NaN before its first use" },
+      { name = "timeout", kind = "count", about = "seconds that a silent rank is waited for; 10" },
       threads, point,
     },
   },
@@ -150,7 +151,7 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "step", "ranks", "capture", "serve" },
+    topics = { "plan", "matmul", "gemm", "step", "ranks", "capture", "serve" },
     about = "speed of products, a step, planning, ranks, generation",
     example = "bench step --rounds 5",
     options = {

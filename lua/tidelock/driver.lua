@@ -12,6 +12,7 @@ local emit = require "tidelock.stages.emit"
 local gpus = require "tidelock.gpus"
 local grid = require "tidelock.layout"
 local kept = require "tidelock.kept"
+local launch = require "tidelock.launch"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
 local rates = require "tidelock.rates"
@@ -118,19 +119,31 @@ local function call(fn, ...)
   return result
 end
 
+--- Every rank's place, told before the first step where ranks are not all alike.
+local function places_of(self, launched)
+  local count = #self.table
+  if launched then return launch.agree(launched, self.plan) end
+  if self.spec.device == "cuda" and count > 1 and core.cuda_count() >= count then
+    return launch.of_threads(self.plan, count)
+  end
+end
+
+--- In a process whose rank is not 0 this returns when rank 0 has closed its run, without a run.
 ---@param recipe table
 ---@param options? table # keep: string[], threads, poison: a byte, check and eager: boolean,
----  timeout: s, planned: called with the plan before anything is allocated,
+---  timeout: s, start: s, launched: tidelock.Launch,
+---  planned: called with the plan before anything is allocated,
 ---  resume: a folder or a checkpoint, forks: fields that may differ from its run's
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
-  local plan = planner(recipe, nil, { keep = options.keep })
+  local launched = options.launched
+  local plan = planner(recipe, nil, { keep = options.keep, world = launched and launched.world })
   local spec = plan.spec
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   check_patterns(self, options.keep)
-  gpus.check(plan)
+  gpus.check(plan, launched)
   if options.planned then options.planned(plan) end
   self.table = rank_table(plan)
   local sources, samples, notes = open_data(spec)
@@ -143,14 +156,24 @@ function driver.start(recipe, options)
   local found = options.resume
   if type(found) == "string" then found = checkpoint.find(found, "start.resume") end
   self.forks = found and checkpoint.check(found, plan, options.forks or {})
+  self.launched = launched ~= nil
+  self.places = places_of(self, launched)
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
   self.ranks = call(core.ranks, {
     programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources,
     samples = samples[1], eval_samples = samples[2] and { samples[2] },
-    gpu_first = spec.device == "cuda" and 0 or -1, threads = options.threads,
-    poison = options.poison, timeout_s = options.timeout,
+    gpu_first = spec.device == "cuda" and (launched and launched.here or 0) or -1,
+    gemm_rows = spec.blocks.gemm.m, gemm_columns = spec.blocks.gemm.n,
+    threads = options.threads, poison = options.poison, timeout_s = options.timeout,
+    start_s = options.start, job = launched and launched.job,
   })
+  if launched and launched.rank > 0 then
+    local ok, problem = pcall(self.ranks.serve, self.ranks)
+    self:close()
+    if not ok then error({ status = 1, message = problem }, 0) end
+    return self
+  end
   self:begin(found)
   return self
 end

@@ -290,6 +290,7 @@ function Lower:sum_of(use)
   local actions, depth, spare = accumulate.plan {
     samples = use.samples or self.samples, micro = self.l.samples,
     leaves = self.spec.policy.leaves.dp // self.dp, length = length, matrix = use.matrix,
+    together = use.op == "linear_grad_weight" and accumulate.leaves_together or 1,
   }
   local sum = { actions = actions, runs = runs, stack = {}, by_run = use.matrix and runs > 1 }
   local shape = use.matrix and { use.rows, use.cols } or { runs, use.rows * use.cols }
@@ -330,7 +331,7 @@ local function sum_runs(self, use, sum, action, ins, attrs, o)
     if length > 0 then
       self:emit(use.op, ins, { run_view(target, r, use) }, {
         mode = action.mode, samples = action.samples, first = attrs.first + first + skip,
-        length = length, stride = rows,
+        length = length, stride = rows, leaves = attrs.leaves,
       }, o)
     elseif action.mode == 0 then
       self:emit("fill", {}, { run_view(target, r, use) }, { value = 0 }, o)
@@ -348,6 +349,7 @@ local function sum_action(self, use, sum, action, env, o)
   for i, x in ipairs(use.inputs) do ins[i] = self:at(x, env) end
   local attrs = { mode = action.mode, samples = action.samples, length = rows, first = start }
   for key, value in pairs(use.attrs) do attrs[key] = value end
+  if use.op == "linear_grad_weight" then attrs.leaves = action.leaves or 1 end
   if use.op == "sum_tokens" then
     attrs.runs = sum.runs
     self:emit("sum_tokens", ins, { reshaped(target, { sum.runs, use.rows * use.cols }) }, attrs, o)

@@ -381,8 +381,8 @@ end)
 
 describe("lua/tidelock/meta.lua", function()
   local text = read "lua/tidelock/meta.lua" .. read "lua/tidelock/meta_machine.lua"
-  local classes = { "Tensor", "Program", "Ranks", "Lane", "Group", "Data", "Weights", "Saver",
-    "Tokenizer" }
+  local classes = { "Tensor", "Program", "Ranks", "Lane", "Group", "Job", "Data", "Weights",
+    "Saver", "Tokenizer" }
 
   it("has every function and method of the C half, and no other", function()
     local known = {}

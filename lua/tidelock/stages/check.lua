@@ -73,14 +73,6 @@ local function check_weights(spec, raw, report)
   end
 end
 
-local function check_device(spec, report)
-  local layout = spec.layout
-  local ranks = layout.tp * layout.pp * layout.dp
-  if spec.device ~= "cuda" or ranks == 1 then return end
-  report("device", ("\"cuda\" runs one rank in this version, and the layout has %d; "
-    .. "use device = \"host\", or one rank"):format(ranks))
-end
-
 --- Everything but the model: sections, forms, policy. Returns the spec.
 local function sections(recipe, context, report)
   local spec = schema.section("recipe", recipe.values, "", report)
@@ -88,7 +80,6 @@ local function sections(recipe, context, report)
   if spec.loss.name == "function" then spec.loss = spec.loss.call end
   check_weights(spec, recipe.values.weights or {}, report)
   check_train(spec, context, report)
-  check_device(spec, report)
   spec.policy = policy.resolve(spec.policy, spec.layout, spec.dtype, report)
   blocks.check(spec.blocks, report)
   return spec

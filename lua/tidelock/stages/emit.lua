@@ -3,6 +3,7 @@
 --- Ranks with the same pipeline and tensor-parallel coordinates run the same program; programs of
 --- one pipeline rank differ only in the numbers that `by_tp` lists hold.
 local ByTp = require("tidelock.stages.shard").ByTp
+local lanes = require "tidelock.lanes"
 
 local emit = {}
 
@@ -128,6 +129,10 @@ function emit.run(plan)
   local names, index = groups_of(plan.ranks)
   for pp, rank in ipairs(plan.ranks) do
     local base, varying = base_program(rank, plan.places[pp].bytes, names, index)
+    if plan.spec.device == "cuda" then
+      local position = lanes.assign(base)
+      for i, old in ipairs(varying) do varying[i] = position[old] end
+    end
     for tp = 0, tp_size - 1 do programs[(pp - 1) * tp_size + tp + 1] = program_of(base, varying,
       tp) end
   end
