@@ -90,6 +90,28 @@ describe("sample", function()
     assert.is_true(count > #ways // 2)
   end)
 
+  it("adds up in blocks of 256", function()
+    -- so many ids of so little weight that a border in another order of the sum shows
+    local columns, rows, m = 20000, 20, -math.huge
+    local z, ids, weight = promises.spread("f32", { 1, columns }, 8), {}, {}
+    local flat, list = z:flat(), {}
+    for i = 1, columns do m = math.max(m, flat[i]) end
+    for i = 1, columns do
+      ids[i], weight[i] = i, core.math.exp2(f32(f32(flat[i] - m) * log2e))
+    end
+    for i = 1, rows do table.move(flat, 1, columns, (i - 1) * columns + 1, list) end
+    local s, logits = sums(weight, ids), core.tensor("f32", { rows, columns }, list)
+    for turn = 0, 299 do
+      local ways = {}
+      for i = 1, rows do ways[i] = { -1, 1, 1, 0, 4, turn, i } end
+      for i, got in ipairs(sample(logits, columns, ways)) do
+        local unit = (core.random_words(4, core.hash_int "sample", i, turn) >> 8) * 2.0 ^ -24
+        local bound = f32(unit * s[columns])
+        assert.is_true(s[got + 1] > bound and (got == 0 or s[got] <= bound))
+      end
+    end
+  end)
+
   it("takes the lowest id of equal ones", function()
     local z = core.tensor("f32", { 3, 4 }, { 1, 7, 7, 2, -0.0, 0.0, 0.0, -1, 5, 5, 5, 5 })
     assert.same({ 1, 0, 0 }, sample(z, 4, { { -1, 0, 1, 0, 0, 0, 0 }, { -1, 0, 1, 0, 0, 0, 0 },
