@@ -1,7 +1,10 @@
 /* comm_processes.c - collectives as transfers between pairs, in chunks. */
 #include "comm_processes.h"
 
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -16,7 +19,8 @@ enum {
   SLICE_ELEMENTS = 16,
   TAGS = 1000, /* of groups; channels come after */
   LOOKS = 200, /* before a waiting rank begins to sleep */
-  SLEEP_NS = 50000
+  SLEEP_NS = 50000,
+  PUSH_NS = 1000000
 };
 
 typedef struct slot {
@@ -38,6 +42,10 @@ struct tl_processes {
   int32_t rank, largest;
   char *out, *in; /* (largest, CHUNK_BYTES) */
   channel *channels;
+  pthread_mutex_t mutex; /* one thread at a time calls the mover */
+  pthread_t pusher;
+  int pushes;
+  atomic_int closing;
 };
 
 typedef struct process_comm {
@@ -49,8 +57,42 @@ typedef struct process_comm {
   int32_t ranks[];
 } process_comm;
 
-static tl_status moved(const tl_processes *x, int failed) {
-  return failed ? tl_fail(TL_COMM, "%s", x->mover->error()) : TL_OK;
+/* --- One caller at a time --------------------------------------------------------------------- */
+
+typedef enum step { SEND, RECEIVE, TEST } step;
+
+/* A call of the mover. `data` is read by a send and written by a receive. */
+static tl_status call(tl_processes *x, step what, int32_t rank, int32_t tag, void *data,
+                      int64_t bytes, tl_move *move) {
+  pthread_mutex_lock(&x->mutex);
+  const int failed = what == SEND      ? x->mover->send(rank, tag, data, bytes, move)
+                     : what == RECEIVE ? x->mover->receive(rank, tag, data, bytes, move)
+                                       : x->mover->test(move);
+  const tl_status status = failed ? tl_fail(TL_COMM, "%s", x->mover->error()) : TL_OK;
+  pthread_mutex_unlock(&x->mutex);
+  return status;
+}
+
+static void *push(void *context) {
+  tl_processes *x = context;
+  while (!atomic_load(&x->closing)) {
+    pthread_mutex_lock(&x->mutex);
+    x->mover->push();
+    pthread_mutex_unlock(&x->mutex);
+    nanosleep(&(struct timespec){.tv_nsec = PUSH_NS}, NULL);
+  }
+  return NULL;
+}
+
+static tl_status start_pusher(tl_processes *x) {
+  sigset_t all, before;
+  if (x->mover->push == NULL) return TL_OK;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  x->pushes = pthread_create(&x->pusher, NULL, push, x) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return x->pushes ? TL_OK
+                   : tl_fail(TL_MEMORY, "the thread that pushes messages cannot be started");
 }
 
 /* --- Waiting ---------------------------------------------------------------------------------- */
@@ -66,7 +108,7 @@ static void rest(int32_t *looks) {
 static tl_status wait_move(tl_processes *x, tl_move *move, int32_t peer) {
   int32_t looks = 0;
   while (move->handle != NULL) {
-    TL_TRY(moved(x, x->mover->test(move)));
+    TL_TRY(call(x, TEST, 0, 0, NULL, 0, move));
     if (move->handle == NULL) break;
     if (tl_world_aborted(x->world)) return tl_world_stopped(x->world);
     tl_world_patient(x->world, x->rank, peer); /* who waits too long is judged in one place */
@@ -84,14 +126,14 @@ static tl_status wait_all(process_comm *c) {
 
 static tl_status put(process_comm *c, int32_t member, const void *data, int64_t bytes) {
   if (bytes <= 0) return TL_OK;
-  return moved(c->processes, c->processes->mover->send(c->base.ranks[member], c->tag, data, bytes,
-                                                       &c->moves[member]));
+  return call(c->processes, SEND, c->base.ranks[member], c->tag, (void *)(uintptr_t)data, bytes,
+              &c->moves[member]);
 }
 
 static tl_status take(process_comm *c, int32_t member, void *data, int64_t bytes) {
   if (bytes <= 0) return TL_OK;
-  return moved(c->processes, c->processes->mover->receive(c->base.ranks[member], c->tag, data,
-                                                          bytes, &c->moves[c->base.size + member]));
+  return call(c->processes, RECEIVE, c->base.ranks[member], c->tag, data, bytes,
+              &c->moves[c->base.size + member]);
 }
 
 static int64_t clamp(int64_t left, int64_t most) {
@@ -293,7 +335,7 @@ static tl_status send(tl_comm *comm, int32_t peer, int32_t number, const void *d
   slot *s = &found->slots[found->sent++ % TL_SLOTS];
   TL_TRY(wait_move(x, &s->move, target));
   memcpy(s->data, data, (size_t)bytes);
-  return moved(x, x->mover->send(target, TAGS + number, s->data, bytes, &s->move));
+  return call(x, SEND, target, TAGS + number, s->data, bytes, &s->move);
 }
 
 static tl_status recv(tl_comm *comm, int32_t peer, int32_t number, void *data, int64_t bytes) {
@@ -302,7 +344,7 @@ static tl_status recv(tl_comm *comm, int32_t peer, int32_t number, void *data, i
   const int32_t source = comm->ranks[peer];
   tl_move move = {NULL};
   TL_TRY(check_message(find_channel(x, source, x->rank, number), source, x->rank, number, bytes));
-  TL_TRY(moved(x, x->mover->receive(source, TAGS + number, data, bytes, &move)));
+  TL_TRY(call(x, RECEIVE, source, TAGS + number, data, bytes, &move));
   return wait_move(x, &move, source);
 }
 
@@ -347,12 +389,18 @@ tl_status tl_processes_open(tl_world *world, const tl_mover *mover, int32_t rank
   }
   x->world = world, x->mover = mover, x->rank = rank, x->largest = largest;
   x->out = memory, x->in = x->out + (int64_t)largest * CHUNK_BYTES;
-  *out = x;
-  return TL_OK;
+  pthread_mutex_init(&x->mutex, NULL);
+  const tl_status started = start_pusher(x);
+  if (started == TL_OK) *out = x, x = NULL;
+  tl_processes_close(x);
+  return started;
 }
 
 void tl_processes_close(tl_processes *x) {
   if (x == NULL) return;
+  atomic_store(&x->closing, 1);
+  if (x->pushes) pthread_join(x->pusher, NULL);
+  pthread_mutex_destroy(&x->mutex);
   for (channel *c = x->channels, *next; c != NULL; c = next) {
     next = c->next;
     tl_memory_free(c->slots[0].data);

@@ -5,6 +5,9 @@
 **   all_gather       every rank sends its x to each other
 **   send             copies into one of two slots and goes on, like a mailbox
 **
+** A thread of its own pushes every millisecond: a message that MPI took into its buffers would
+** otherwise stay there while its rank computes, or has ended its section and waits for the next.
+**
 ** Long messages are cut into chunks, so staging has a fixed size. A rank that waits looks at the
 ** world every now and then and leaves when it is aborted; it tells the world whom it waits for.
 */

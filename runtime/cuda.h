@@ -46,6 +46,7 @@ void *tl_cuda_scratch(const tl_cuda *cuda);
 /* Tiles that launchers take where they fit; 0: launchers choose. Bits do not depend on them. */
 typedef struct tl_cuda_blocks {
   int32_t gemm_rows, gemm_columns; /* blocks.gemm: outputs of a block of threads */
+  int32_t attention_rows;          /* blocks.attention.q: queries of a block of threads */
 } tl_cuda_blocks;
 void tl_cuda_set_blocks(tl_cuda *cuda, const tl_cuda_blocks *blocks);
 const tl_cuda_blocks *tl_cuda_get_blocks(const tl_cuda *cuda);

@@ -51,6 +51,21 @@ static tl_status run_kernel(const tl_executor *e, const tl_instruction *i, const
   return tl_ops[i->op].host(&call);
 }
 
+/* The ints of the row, by position: group share waves wave home hops island experts... */
+static tl_status run_exchange(const tl_executor *e, const tl_instruction *i, const int64_t *ints,
+                              tl_comm *comm) {
+  const tl_view *x = e->views + i->in.first, *y = e->views + i->out.first;
+  tl_swap s = {.hops = (tl_hops)ints[5], .island = (int32_t)ints[6], .home = (int32_t)ints[4]};
+  s.plan = (tl_exchange){.listing = ints + 7, .ranks = comm->size, .share = ints[1]};
+  s.plan.waves = ints[2], s.plan.wave = ints[3], s.plan.whole = s.home;
+  TL_TRY(tl_exchange_check("exchange", &x[1], &s.plan, i->ints.count - 7));
+  s.row_bytes = tl_view_row(x) * tl_dtype_bytes(x->dtype);
+  s.x = x->data, s.y = y[0].data, s.stage = y[1].data;
+  s.x_rows = x->shape[0], s.y_rows = y->shape[0];
+  s.stage_rows = s.stage == NULL ? 0 : y[1].shape[0];
+  return tl_comm_exchange(comm, &s);
+}
+
 /* The ints of the rows, by position: group outer | group peer channel. */
 static tl_status run_comm(const tl_executor *e, const tl_instruction *i) {
   const int64_t *ints = e->program->ints + i->ints.first;
@@ -66,6 +81,7 @@ static tl_status run_comm(const tl_executor *e, const tl_instruction *i) {
       return tl_comm_all_reduce_max(comm, x->data, y->data, tl_view_count(x));
     case TL_OP_all_reduce_count:
       return tl_comm_all_reduce_count(comm, x->data, y->data, tl_view_count(x));
+    case TL_OP_exchange: return run_exchange(e, i, ints, comm);
     case TL_OP_send:
       return tl_comm_send(comm, (int32_t)ints[1], (int32_t)ints[2], x->data, tl_view_bytes(x));
     case TL_OP_recv:
@@ -126,11 +142,13 @@ static tl_status report_element(const tl_executor *e, int32_t index, int32_t pos
 }
 
 /* Infinities belong to the contract of two outputs: lse of a row that sees no key, and the maximum
-** of a row without columns. */
+** of a row without columns. Rows past the last of a routed output are not part of it; what is wrong
+** in the others shows in what is combined of them. */
 tl_status tl_execute_check(const tl_executor *e, int32_t index, int32_t position,
                            const tl_view *view) {
   const tl_instruction *i = &e->program->instructions[index];
-  const int allowed = (i->op == TL_OP_attention && position == 1) || i->op == TL_OP_row_max;
+  const int allowed = (i->op == TL_OP_attention && position == 1) || i->op == TL_OP_row_max ||
+                      tl_ops[i->op].traits & TL_TRAIT_ROUTED;
   if (allowed || view->data == NULL) return TL_OK;
   const int64_t element = first_not_finite(view);
   return element < 0 ? TL_OK : report_element(e, index, position, view, element);

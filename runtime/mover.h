@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-enum { TL_MOVER_VERSION = 1, TL_MOVER_TEXT = 256 };
+enum { TL_MOVER_VERSION = 2, TL_MOVER_TEXT = 256 };
 
 typedef struct tl_move {
   void *handle; /* NULL: ended */
@@ -24,6 +24,8 @@ typedef struct tl_mover {
   int (*send)(int32_t rank, int32_t tag, const void *data, int64_t bytes, tl_move *out);
   int (*receive)(int32_t rank, int32_t tag, void *data, int64_t bytes, tl_move *out);
   int (*test)(tl_move *move); /* sets handle to NULL when it has ended */
+  void (*push)(void);         /* lets go on what nobody tests, as buffered messages of a rank that
+                              ** computes; NULL: they do so by themselves */
   void (*close)(void);        /* waits for all ranks */
   const char *(*error)(void);
   const char *(*about)(void); /* "Open MPI 4.1.4" */

@@ -16,6 +16,7 @@ local explain = require "tidelock.explain"
 local flops = require "tidelock.flops"
 local header = require "tidelock.header"
 local launch = require "tidelock.launch"
+local loads = require "tidelock.loads"
 local log = require "tidelock.log"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
@@ -53,7 +54,7 @@ local function record_of(session, step, elapsed)
     step = step.step, loss = step.loss, loss_bits = screen.bits(step.loss_bits),
     grad_norm = step.grad_norm, grad_norm_bits = screen.bits(step.grad_norm_bits),
     lr = step.lr, tokens = step.tokens, ms = step.ms, watch = step.watch,
-    losses = step.losses, losses_bits = step.losses_bits,
+    losses = step.losses, losses_bits = step.losses_bits, experts = step.experts,
     tokens_per_s = step.tokens / (step.ms / 1000),
     bytes = session.run:memory().peak_bytes,
     eta = (session.last - step.step) * elapsed / (step.step - session.first + 1),
@@ -103,6 +104,7 @@ local function train(session)
       show:print(screen.row(record, show.width()))
       local extra = screen.losses(session.terms, record)
       if extra then show:print(extra) end
+      if record.experts then show:print(loads.text(record.experts)) end
     end
     evaluate(session, record)
     session.log:write(record)

@@ -320,8 +320,6 @@ end)
 
 describe("recipes/", function()
   local refused = {
-    ["recipes/moe_1b.lua"] = { "nn.moe: mixtures of experts are not available in this version",
-      "layout.ep: ep 8 is not available in this version" },
     ["recipes/sweeps/layouts.lua dp 2 cp 4"] = {
       "layout.cp: cp 4 is not available in this version" },
   }

@@ -9,7 +9,6 @@
 ---       error   = 2e-6, floor = 1,     -- allowed: error * max(|expected|, floor), and bf16's own
 ---       options = { step = .. },       -- of core.call
 ---       part    = { first = 4, count = 6, attrs = { .. } },  -- rows that stand alone
----       refuses_nan = true,            -- NaN beside a row is an error
 ---       smooth  = false,               -- the oracle rounds: it has no slopes
 ---     }
 ---

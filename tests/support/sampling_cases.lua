@@ -73,7 +73,7 @@ end
 
 sampling.cases[1] = {
   op = "sample", name = "seven ways", rows = #sampling.ways, attrs = { columns = 12 },
-  dtypes = { "f32" }, by_row = { true, true, true, true }, refuses_nan = true,
+  dtypes = { "f32" }, by_row = { true, true, true, true }, finite = true,
   inputs = function(_, rows)
     return { spread("f32", { rows, 16 }, 5, 4), sampling.operands(sampling.ways) }
   end,
