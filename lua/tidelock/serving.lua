@@ -92,11 +92,6 @@ end
 
 -- what has to be computed ------------------------------------------------------------------------
 
-local function real(value)
-  while value.alias do value = value.alias end
-  return value
-end
-
 --- The local value of the logits, and the nodes that lead to it.
 local function needed(plan, l)
   local logits, wanted = nil, {}
@@ -104,12 +99,13 @@ local function needed(plan, l)
     if value.global == plan.logits then logits = value end
   end
   local function visit(value)
-    value = real(value)
     local node = value.node
-    if not node or wanted[node] then return end
-    wanted[node] = true
-    for _, input in ipairs(node.inputs) do visit(input) end
-    if node.bias then visit(node.bias) end
+    if node and not wanted[node] then
+      wanted[node] = true
+      for _, input in ipairs(node.inputs) do visit(input) end
+      if node.bias then visit(node.bias) end
+    end
+    if value.alias then visit(value.alias) end
   end
   visit(logits)
   return logits, wanted
@@ -315,13 +311,15 @@ function serving.plan(recipe)
   end
   plan.sizes = sizes_of(plan.spec)
   plan.classes = serving.classes(plan.sizes.rows)
-  local low = lower.new(plan, 0, { chunk_of = {}, keep = {} })
+  local low = lower.new(plan, 0, 0, { chunk_of = {}, keep = {} })
   low.evaluating = true
   local self = setmetatable({ plan = plan, lower = low, sizes = plan.sizes }, Serve)
   for i, rows in ipairs(plan.classes) do self:section(i - 1, rows) end
   plan["local"], plan.params = self.l, {}
   lower.section(low, "init", function() self:init() end)
   for _, param in ipairs(self.l.params) do
+    local stack = param.expert and param.expert.stack -- experts lie side by side in one tensor
+    if stack and low.persistent["weight stack " .. stack.name] then low:weight(param) end
     if low.persistent["weight " .. param.name] then plan.params[#plan.params + 1] = param end
   end
   plan.ranks = { low }

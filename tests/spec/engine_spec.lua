@@ -2,7 +2,15 @@
 -- the training forward pass.
 local core = require "tidelock.core"
 local models = require "support.models"
+local nn = require("tidelock").nn
 local serve = require "support.serve"
+
+local function experts_layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 4, kv_heads = 2 } },
+    nn.residual { nn.rms_norm {}, nn.moe { experts = 6, top_k = 2, hidden = 32 } },
+  }
+end
 
 local shapes = {
   { name = "grouped heads", options = {} },
@@ -11,6 +19,7 @@ local shapes = {
   { name = "tied, learned positions, dropout", options = { tied = true, positions = 20,
     rope = false, dropout = 0.1 } },
   { name = "bf16", options = { dtype = "bf16" } },
+  { name = "experts", options = { layer = experts_layer }, tp = {} }, -- tp wants whole samples
 }
 
 --- Each request alone.
@@ -60,7 +69,7 @@ for _, shape in ipairs(shapes) do
     end)
 
     it("gives the same bits under tp", function()
-      for _, tp in ipairs { 2, 4 } do
+      for _, tp in ipairs(shape.tp or { 2, 4 }) do
         assert.same(expected, (serve.outcomes(file, { ["layout.tp"] = tp }, requests, {},
           serve.order(#requests, tp), 1)))
       end
