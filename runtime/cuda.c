@@ -18,6 +18,8 @@ typedef struct kernel {
 } kernel;
 
 struct tl_cuda {
+  tl_cuda_grid last; /* of the last kernel queued */
+  int64_t launched;
   const tl_cuda_api *api;
   int32_t ordinal;
   int device;
@@ -200,5 +202,12 @@ tl_status tl_cuda_launch(tl_cuda *cuda, const char *name, const tl_cuda_grid *gr
            launch(k->handle, grid->blocks[0], at_least_one(grid->blocks[1]),
                   at_least_one(grid->blocks[2]), grid->threads[0], at_least_one(grid->threads[1]),
                   at_least_one(grid->threads[2]), grid->shared, cuda->stream, pointers, NULL));
+  cuda->last = *grid;
+  cuda->launched++;
   return TL_OK;
+}
+
+int64_t tl_cuda_launched(const tl_cuda *cuda, tl_cuda_grid *out) {
+  if (out != NULL) *out = cuda->last;
+  return cuda->launched;
 }

@@ -187,19 +187,47 @@ static tl_status check_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
   return status;
 }
 
-/* One by one: every instruction is waited for when it is looked at or timed. */
+/* For traces: an operand as the host sees it, in `room`. */
+static tl_status read_operand(void *context, const tl_view *view, void *room, const void **out) {
+  *out = room;
+  return tl_gpu_read(context, view->data, tl_view_bytes(view), room);
+}
+
+static void note_launch(tl_gpu *gpu, int64_t before, tl_trace_record *call) {
+  tl_cuda_grid grid;
+  call->launches = (uint32_t)(tl_cuda_launched(gpu->cuda, &grid) - before);
+  if (call->launches == 0) return;
+  for (int i = 0; i < 3; i++)
+    call->blocks[i] = grid.blocks[i], call->threads[i] = grid.threads[i];
+  call->shared = grid.shared;
+}
+
+/* One instruction, waited for, with hashes, copies and times around it. */
+static tl_status run_traced(tl_gpu *gpu, tl_executor *e, int32_t index) {
+  const tl_trace_source source = {.views = e->views, .read = read_operand, .context = gpu};
+  const int64_t launched = tl_cuda_launched(gpu->cuda, NULL);
+  tl_trace_record call = {.calls = 1};
+  TL_TRY(tl_trace_before(e->trace, &source, index));
+  call.start_ns = tl_now_ns();
+  TL_TRY(queue_instruction(gpu, e, index));
+  TL_TRY(wait_for(gpu));
+  call.end_ns = tl_now_ns();
+  note_launch(gpu, launched, &call);
+  tl_trace_note(e->trace, index, &call);
+  return tl_trace_after(e->trace, &source, index);
+}
+
+/* One by one: every instruction is waited for when it is looked at or traced. */
 static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
   const tl_range section = gpu->program->sections[run->section];
-  const int wait = run->check || e->trace != NULL;
   TL_TRY(queue_step(gpu));
   for (int32_t index = section.first; index < section.first + section.count; index++) {
-    const int64_t start = e->trace == NULL ? 0 : tl_now_ns();
     tl_world_at(e->world, e->rank, index);
-    tl_status status = queue_instruction(gpu, e, index);
-    if (status == TL_OK && wait) status = wait_for(gpu);
+    tl_status status =
+        e->trace != NULL ? run_traced(gpu, e, index) : queue_instruction(gpu, e, index);
+    if (status == TL_OK && run->check) status = wait_for(gpu);
     if (status == TL_OK && run->check) status = check_instruction(gpu, e, index);
     if (status != TL_OK) return tl_execute_locate(e, index, step, status);
-    if (e->trace != NULL) tl_trace_note(e->trace, index, start, tl_now_ns());
   }
   return wait_for(gpu);
 }

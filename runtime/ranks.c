@@ -363,17 +363,19 @@ const tl_program *tl_ranks_program(const tl_ranks *ranks, int32_t rank) {
   return ranks->list[rank].executor.program;
 }
 
-tl_status tl_ranks_trace(tl_ranks *ranks, int32_t on) {
+tl_status tl_ranks_trace(tl_ranks *ranks, const tl_trace_options *options) {
   for (int32_t i = 0; i < ranks->count; i++) {
     tl_executor *e = &ranks->list[i].executor;
     tl_trace_close(e->trace);
     e->trace = NULL;
-    if (on) TL_TRY(tl_trace_open(e->program->instruction_count, &e->trace));
+    if (options == NULL) continue;
+    tl_trace_options own = options[i];
+    own.sample_base = e->sample_base;
+    TL_TRY(tl_trace_open(e->program, &own, &e->trace));
   }
   return TL_OK;
 }
 
-const tl_trace_record *tl_ranks_records(const tl_ranks *ranks, int32_t rank) {
-  const tl_trace *trace = ranks->list[rank].executor.trace;
-  return trace == NULL ? NULL : tl_trace_records(trace);
+const tl_trace *tl_ranks_traced(const tl_ranks *ranks, int32_t rank) {
+  return ranks->list[rank].executor.trace;
 }

@@ -64,9 +64,9 @@ tl_status tl_ranks_write(const tl_ranks *ranks, int32_t rank, int32_t tensor, co
 int32_t tl_ranks_count(const tl_ranks *ranks);
 const tl_program *tl_ranks_program(const tl_ranks *ranks, int32_t rank);
 
-/* Records times from the next run on, or stops. */
-tl_status tl_ranks_trace(tl_ranks *ranks, int32_t on);
-/* Records by instruction of the rank's program; NULL while tracing is off. */
-const tl_trace_record *tl_ranks_records(const tl_ranks *ranks, int32_t rank);
+/* Records from the next run on: rank i as options[i] says; NULL: stops. The lists are copied. */
+tl_status tl_ranks_trace(tl_ranks *ranks, const tl_trace_options *options);
+/* What the rank's trace has; NULL while tracing is off. */
+const tl_trace *tl_ranks_traced(const tl_ranks *ranks, int32_t rank);
 
 #endif

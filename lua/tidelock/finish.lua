@@ -264,6 +264,7 @@ function finish.step(self, shared)
   for _, param in ipairs(self.l.params) do
     if held(self, shared, param) and not param.fields.frozen then
       gradients[param.name] = total(self, shared, param.value, self.b.uses[param.value.id])
+      gradients[param.name].buffer.final = param
       self:keep(param.name .. ".grad", gradients[param.name], { value = param.value, param =
         param })
     end
