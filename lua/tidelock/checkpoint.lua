@@ -157,7 +157,7 @@ local function fields_of(text)
 end
 
 --- { path, old, new } of every field that differs; old or new is "unset" where one side has none.
-local function differing(old_text, new_text)
+function checkpoint.differing(old_text, new_text)
   local old, old_order = fields_of(old_text)
   local new, new_order = fields_of(new_text)
   local list = {}
@@ -183,7 +183,7 @@ end
 --- "  train.steps (command line): 200 -> 300", and what the key covers but no field says.
 local function refusal(state, plan, parts, forks)
   local lines, paths = {}, {}
-  for _, d in ipairs(differing(state.fields, plan.fields_text)) do
+  for _, d in ipairs(checkpoint.differing(state.fields, plan.fields_text)) do
     if not allowed(d.path, forks) then
       local site = plan.spec.site(d.path)
       lines[#lines + 1] = ("  %s%s: %s -> %s"):format(d.path, site and " (" .. site .. ")" or "",

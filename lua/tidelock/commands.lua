@@ -69,6 +69,10 @@ commands.list = {
       { name = "quiet", about = "no header, no table: the summary only" },
       { name = "check", about = "look for NaN and Inf after every instruction" },
       { name = "poison", about = "fill memory with NaN before its first use" },
+      { name = "trace", kind = "folder", about = "record hashes, times and messages into DIR" },
+      { name = "trace-steps", kind = "text", about = "record these steps only: 3:5 (0: the start)" },
+      { name = "full", about = "hash every element; else one run of 64 in 4,096" },
+      { name = "values", about = "keep the tensors, too" },
       threads, point,
     },
   },
@@ -103,6 +107,20 @@ commands.list = {
       { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
       threads, point,
     },
+  },
+  {
+    name = "trace", recipe = false, words = { "DIR" }, module = "tidelock.trace",
+    about = "where the time of a traced run went", example = "trace runs/trace --chrome steps.json",
+    options = {
+      { name = "chrome", kind = "file", about = "its timeline, for ui.perfetto.dev" },
+      { name = "memory", kind = "file", about = "its arena: a picture (.svg) or a snapshot (.pickle)" },
+      { name = "rank", kind = "index", about = "whose arena, from 0" },
+    },
+  },
+  {
+    name = "diff", recipe = false, words = { "A", "B" }, module = "tidelock.diff",
+    about = "the first bit that two traces or runs do not share, and why",
+    example = "diff runs/a runs/b", options = {},
   },
   {
     name = "export", recipe = false, words = { "CHECKPOINT", "OUT" }, module = "tidelock.export",

@@ -16,6 +16,7 @@ local explain = require "tidelock.explain"
 local flops = require "tidelock.flops"
 local header = require "tidelock.header"
 local log = require "tidelock.log"
+local recorder = require "tidelock.recorder"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
 local checkpoints = require "tidelock.saves"
@@ -291,6 +292,29 @@ local function new_session(trained, request, begin, found)
   }
 end
 
+--- What --trace and the options that go with it ask for; nil without it.
+local function recorder_of(request)
+  local options = request.options
+  local function usage(text) error({ status = 2, message = "tidelock: run: " .. text }, 0) end
+  if not options.trace then
+    for _, name in ipairs { "trace_steps", "full", "values" } do
+      if options[name] then usage("--" .. name:gsub("_", "-") .. " goes with --trace DIR") end
+    end
+    return nil
+  end
+  local first, last = 0, nil
+  if options.trace_steps then
+    first, last = recorder.window(options.trace_steps)
+    if not first then
+      usage(("--trace-steps: %s: steps are written 3, 3:5 or 3:"):format(options.trace_steps))
+    end
+  end
+  return recorder.new {
+    dir = options.trace, first = first, last = last, full = options.full, values = options.values,
+    recipe = request.recipe, overrides = request.overrides, point = options.point,
+  }
+end
+
 --- The command.
 ---@param request tidelock.Request
 ---@return integer # exit status
@@ -299,6 +323,7 @@ function run.command(request)
   local found, forks = find_checkpoint(options)
   local trained <close> = requests.guarded(driver.start, requests.of(request), {
     threads = options.threads, check = options.check, resume = found, forks = forks,
+    recorder = recorder_of(request),
     poison = options.poison and poison_byte or nil,
   })
   check_steps(found, trained, options)
