@@ -9,6 +9,7 @@
 ---
 --- A and B are traces, or run folders: those are run again, traced, from the nearest checkpoint or
 --- from the start. So is one step of traces without values. Exit status 1 when a bit differs.
+local compare = require "tidelock.compare"
 local divergence = require "tidelock.divergence"
 local logical = require "tidelock.logical"
 local partial = require "tidelock.partial"
@@ -70,7 +71,8 @@ local function cause_lines(lines, a, b, found, at, cause)
   if cause.verdict then
     local t = cause.side == "a" and a or b
     local again, recorded = verdict_text(t, cause.verdict)
-    local inputs = cause.inputs > 0 and "inputs equal; " or ""
+    local inputs = cause.inputs > 0 and "inputs equal; "
+      or "what came before it is equal; "
     line(lines, "cause", ("%srun again on the host: %s, recorded: %s"):format(inputs, again,
       recorded))
     line(lines, "", ("The instruction of %s is wrong%s"):format(cause.side,
@@ -151,8 +153,10 @@ function diff.traces(a, b, again)
   local lines = sides.lines(sides.of_trace(a), sides.of_trace(b))
   local found = divergence.find(a, b)
   if not found then
-    local steps = #require("tidelock.compare").steps(a, b)
-    line(lines, "traces", ("%s in both, all outputs equal"):format(screen.plural(steps, "step")))
+    local steps = compare.steps(a, b)
+    line(lines, "traces", #steps == 0 and "no step in both"
+      or ("steps %d to %d%s: all outputs equal"):format(steps[1], steps[#steps],
+        steps[1] == 0 and " (0: initial values)" or ""))
     return lines, not lines.differ
   end
   if a:has_values(found.step) and b:has_values(found.step) then

@@ -57,6 +57,8 @@ local function locate_same(a, b, found)
   local row, col = global_of(a, found.rank, o, at - 1)
   local total = 1
   for _, size in ipairs(x:shape()) do total = total * size end
+  local whole = not o.own and compare.locate(a, b, found.step, found.key)
+  if whole then count, total = whole.count, whole.total end -- of all ranks, not of this one
   return {
     row = row, col = col, cols = o.cols_full, own = o.own, count = count, total = total,
     a = value_at(x, at - 1), b = value_at(y, at - 1), side = "b",

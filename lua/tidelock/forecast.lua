@@ -15,6 +15,7 @@
 local cluster = require "tidelock.cluster"
 local core = require "tidelock.core"
 local flops = require "tidelock.flops"
+local grid = require "tidelock.layout"
 local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
 local summaries = require "tidelock.summary"
@@ -167,6 +168,22 @@ function forecast.cluster_text(plan, facts)
   return table.concat(lines, "\n")
 end
 
+--- `--memory FILE`: the arena of a rank of the fullest pipeline stage, or of `--rank N`.
+local function write_memory(plan, request)
+  local memory_file = require "tidelock.memory_file" -- it needs this module
+  local options, layout = request.options, plan.spec.layout
+  local pp, world = fullest(plan.places) - 1, grid.world(layout)
+  if options.rank then
+    if options.rank >= world then
+      error({ status = 2, message = ("tidelock: plan: --rank %d: the layout has ranks 0 to %d"):format(
+        options.rank, world - 1) }, 0)
+    end
+    pp = grid.coordinates(layout, options.rank).pp
+  end
+  local title = ("%s, a rank of pipeline stage %d"):format(request.recipe:match "[^/]+$", pp)
+  memory_file.write(options.memory, memory_file.view_of_plan(plan, pp, title))
+end
+
 --- The command.
 ---@param request tidelock.Request
 ---@return integer # exit status
@@ -176,6 +193,7 @@ function forecast.command(request)
   local plan = requests.plan(requests.of(request))
   io.stdout:write(forecast.text(plan, request.recipe, core.files.seconds() - begin), "\n")
   if facts then io.stdout:write(forecast.cluster_text(plan, facts), "\n") end
+  if request.options.memory then write_memory(plan, request) end
   return 0
 end
 

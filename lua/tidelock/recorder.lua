@@ -8,6 +8,7 @@
 ---     values-17-0003.bin   with --values: the operands of step 17 on rank 3, see captures.lua
 ---
 --- Nothing is allocated within a step; the folder is written between steps.
+local arena_view = require "tidelock.arena_view"
 local captures = require "tidelock.captures"
 local core = require "tidelock.core"
 local logical = require "tidelock.logical"
@@ -119,6 +120,20 @@ recorder.output_fields = {
   "rows_full",
 }
 
+--- The arena of each pipeline rank, for `./tl trace --memory`.
+local function memory_of(plan)
+  local list = {}
+  for i, rank in ipairs(plan.ranks) do
+    local buffers, begin, finish = arena_view.buffers(rank)
+    local rows = {}
+    for k, b in ipairs(buffers) do
+      rows[k] = { b.name, b.bytes, b.offset, b.first, b.last, b.kind, b.site }
+    end
+    list[i] = { buffers = rows, begin = begin, finish = finish, bytes = plan.places[i].bytes }
+  end
+  return list
+end
+
 local function describe(self, run)
   local plan, ranks, programs = run.plan, {}, {}
   for i, entry in ipairs(run.table) do
@@ -140,15 +155,8 @@ local function describe(self, run)
     dtype = plan.spec.dtype, seed = plan.spec.policy.seed, length = plan.spec.batch.length,
     samples = plan.spec.batch.samples, micro = plan.spec.batch.micro, full = self.full or false,
     values = self.values or false, ranks = ranks, programs = programs, build = core.build(),
-    arenas = self:arenas(plan), began_ns = math.floor(core.files.seconds() * 1e9),
+    memory = memory_of(plan), planned_bytes = plan.summary.planned_bytes,
   }
-end
-
---- Bytes of the arena of each pipeline rank, for the picture of memory.
-function Recorder:arenas(plan)
-  local list = {}
-  for i, place in ipairs(plan.places) do list[i] = place.bytes end
-  return list
 end
 
 --- Plans the recording of a run whose ranks are open and have not run; writes trace.json.
@@ -210,6 +218,7 @@ function Recorder:after(run, step, result, scalars)
   put(self.steps.file, self.steps.path, core.json.encode {
     step = step, loss_bits = result.loss_bits, grad_norm_bits = result.grad_norm_bits,
     scalars = core.json.array(scalars), ms = result.ms,
+    arena_peak = run.ranks:memory().peak.arena,
   } .. "\n")
   self.steps.file:flush()
 end
