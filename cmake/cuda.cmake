@@ -2,7 +2,11 @@
 #
 # Device code only: machine code for the named architectures, no PTX, so that the driver never
 # compiles. Contraction is off and no approximate unit is used but the exponential, which the code
-# names itself. Without cubins the table is empty and the program runs on the host.
+# names itself: ./tl manifest looks for others in the PTX that is kept beside the cubins, in ptx/.
+# Without cubins the table is empty and the program runs on the host.
+#
+# The program also holds kernels/manifest.yaml, the verified machine code, and manifest.yaml of the
+# build's folder, the same table of the cubins that were made just now (runtime/manifest.h).
 set(TL_CUDA_ARCHS "90a" CACHE STRING "architectures that cubins are built for, such as 90a")
 set(TL_CUDA "auto" CACHE STRING "on, off, or auto: on where nvcc and a driver are found")
 set_property(CACHE TL_CUDA PROPERTY STRINGS auto on off)
@@ -39,10 +43,12 @@ if(with_cuda)
       set(cubin ${CMAKE_BINARY_DIR}/cubins/${name}.sm_${arch}.cubin)
       add_custom_command(
         OUTPUT ${cubin}
+        COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/ptx/sm_${arch}
         COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cubins
         COMMAND ${TL_NVCC} -cubin -std=c++17 --fmad=false -Xptxas --warn-on-spills
-                -I ${CMAKE_SOURCE_DIR}
+                -I ${CMAKE_SOURCE_DIR} --keep --keep-dir ${CMAKE_BINARY_DIR}/ptx/sm_${arch}
                 -gencode arch=compute_${arch},code=sm_${arch} -o ${cubin} ${source}
+        COMMAND sh -c "rm -f ${CMAKE_BINARY_DIR}/ptx/sm_${arch}/${name}.*[!x]"
         DEPENDS ${source} ${cuda_headers}
         COMMENT "cubin ${name} for sm_${arch}"
         VERBATIM)
@@ -61,9 +67,32 @@ if(with_cuda)
 else()
   set(archs "no GPU")
 endif()
+set(manifest ${CMAKE_SOURCE_DIR}/kernels/manifest.yaml)
+set(record ${CMAKE_BINARY_DIR}/manifest.yaml)
+foreach(pair "verified:${manifest}" "own:${record}")
+  string(REGEX MATCH "^([a-z]+):(.*)$" matched ${pair})
+  string(APPEND images_text
+    "__asm__(\".section .rodata\\n.global tl_manifest_${CMAKE_MATCH_1}\\n\"\n"
+    "        \"tl_manifest_${CMAKE_MATCH_1}:\\n.incbin \\\"${CMAKE_MATCH_2}\\\"\\n\"\n"
+    "        \".byte 0\\n.text\\n\");\n")
+endforeach()
 string(APPEND images_text
   "\nconst tl_cuda_image tl_cuda_images[] = {\n${images_rows}    {NULL, 0, NULL, NULL},\n};\n"
   "const int32_t tl_cuda_image_count = ${image_count};\n"
   "const char *const tl_cuda_image_archs = \"${archs}\";\n")
 file(GENERATE OUTPUT ${images_c} CONTENT "${images_text}")
-set_source_files_properties(${images_c} PROPERTIES GENERATED TRUE OBJECT_DEPENDS "${TL_CUBINS}")
+set_source_files_properties(${images_c} PROPERTIES GENERATED TRUE
+                            OBJECT_DEPENDS "${TL_CUBINS};${manifest};${record}")
+
+# The program that writes the record: it takes what it shares with the loader from its sources.
+add_executable(record ${CMAKE_SOURCE_DIR}/cmake/record.c ${CMAKE_SOURCE_DIR}/runtime/manifest.c
+                      ${CMAKE_SOURCE_DIR}/runtime/cubin.c ${CMAKE_SOURCE_DIR}/runtime/status.c)
+target_include_directories(record PRIVATE ${TL_INCLUDES} ${CMAKE_SOURCE_DIR})
+target_link_libraries(record PRIVATE ${TL_MD_ARCHIVE})
+add_custom_command(
+  OUTPUT ${record}
+  COMMAND record ${record} ${TL_CUBINS}
+  DEPENDS record ${TL_CUBINS}
+  COMMENT "record of the machine code"
+  VERBATIM)
+add_custom_target(machine_code DEPENDS ${record} ${TL_CUBINS})

@@ -67,7 +67,45 @@ static tl_status copy_back(tl_cuda *cuda, const operands *o, int32_t first) {
   return check(cuda, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)), "waiting for the GPU");
 }
 
-tl_status tl_call_on_gpu(tl_cuda *cuda, tl_op op, const tl_call *call) {
+/* A graph of `repeats` runs, as a captured step would hold them: the host's part is not timed. */
+static tl_status capture_repeats(tl_cuda *cuda, tl_op op, const tl_call *queued, int32_t repeats,
+                                 void **out) {
+  const tl_cuda_api *api = tl_cuda_calls(cuda);
+  void *stream = tl_cuda_stream(cuda), *graph = NULL;
+  TL_TRY(check(cuda, api->capture_begin(stream, TL_CUDA_CAPTURE_RELAXED), "capture"));
+  tl_status status = TL_OK;
+  for (int32_t i = 0; i < repeats && status == TL_OK; i++) status = tl_ops[op].cuda(queued);
+  const int error = api->capture_end(stream, &graph);
+  if (status == TL_OK) status = check(cuda, error, "end of capture");
+  if (status == TL_OK) status = check(cuda, api->graph_build(out, graph, 0), "graph");
+  if (graph != NULL) api->graph_free(graph);
+  return status;
+}
+
+/* The graph once to warm up, then between two events. */
+static tl_status time_repeats(tl_cuda *cuda, tl_op op, const tl_call *queued, int32_t repeats,
+                              float *ms) {
+  const tl_cuda_api *api = tl_cuda_calls(cuda);
+  void *stream = tl_cuda_stream(cuda), *start = NULL, *stop = NULL, *graph = NULL;
+  tl_status status = TL_OK;
+  TL_TRY_GOTO(status, check(cuda, api->event_create(&start, 0), "event"), done);
+  TL_TRY_GOTO(status, check(cuda, api->event_create(&stop, 0), "event"), done);
+  TL_TRY_GOTO(status, capture_repeats(cuda, op, queued, repeats, &graph), done);
+  TL_TRY_GOTO(status, check(cuda, api->graph_launch(graph, stream), "replay"), done);
+  TL_TRY_GOTO(status, check(cuda, api->event_record(start, stream), "event"), done);
+  TL_TRY_GOTO(status, check(cuda, api->graph_launch(graph, stream), "replay"), done);
+  TL_TRY_GOTO(status, check(cuda, api->event_record(stop, stream), "event"), done);
+  TL_TRY_GOTO(status, check(cuda, api->event_wait(stop), "waiting for the GPU"), done);
+  TL_TRY_GOTO(status, check(cuda, api->event_ms(ms, start, stop), "time"), done);
+  *ms /= (float)repeats;
+done:
+  if (start != NULL) api->event_destroy(start);
+  if (stop != NULL) api->event_destroy(stop);
+  if (graph != NULL) api->graph_close(graph);
+  return status;
+}
+
+tl_status tl_call_on_gpu(tl_cuda *cuda, tl_op op, const tl_call *call, int32_t repeats, float *ms) {
   operands o = {.count = 0};
   void *step = NULL;
   tl_status status = TL_OK;
@@ -81,6 +119,7 @@ tl_status tl_call_on_gpu(tl_cuda *cuda, tl_op op, const tl_call *call) {
   queued.in = o.views, queued.out = o.views + call->in_count;
   queued.step = step, queued.team = NULL, queued.cuda = cuda;
   TL_TRY_GOTO(status, tl_ops[op].cuda(&queued), done);
+  if (repeats > 0) TL_TRY_GOTO(status, time_repeats(cuda, op, &queued, repeats, ms), done);
   TL_TRY_GOTO(status, copy_back(cuda, &o, call->in_count), done);
 done:
   for (int32_t i = 0; i < o.count; i++)

@@ -11,7 +11,9 @@
 
 enum { TL_CALL_OPERANDS_MAX = 64 };
 
-/* `call` as for the host twin; its step is host memory. Waits for the result. */
-tl_status tl_call_on_gpu(tl_cuda *cuda, tl_op op, const tl_call *call);
+/* `call` as for the host twin; its step is host memory. Waits for the result. With `repeats` above
+** 0 the operator then runs twice that many times more, as graphs, and *ms is the time of one run of
+** the second half by events of the GPU: outputs that the operator also reads go on from there. */
+tl_status tl_call_on_gpu(tl_cuda *cuda, tl_op op, const tl_call *call, int32_t repeats, float *ms);
 
 #endif

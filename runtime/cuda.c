@@ -7,6 +7,7 @@
 
 #include "cuda_images.h"
 #include "hash.h"
+#include "manifest.h"
 #include "memory.h"
 
 enum { KERNELS_MAX = 1024 };
@@ -73,22 +74,26 @@ tl_status tl_cuda_facts_of(int32_t ordinal, tl_cuda_facts *out) {
   return TL_OK;
 }
 
-/* The images of the device's own architecture: cubins do not run on another. */
+/* The images of the device's own architecture: cubins do not run on another. Machine code that is
+** not the verified one is refused before it is loaded. */
 static tl_status load_images(tl_cuda *cuda) {
+  const tl_manifest manifest = {tl_manifest_verified, tl_manifest_own};
+  char other[32];
   const int32_t arch = cuda->facts.major * 10 + cuda->facts.minor;
   cuda->libraries = calloc((size_t)tl_cuda_image_count + 1, sizeof *cuda->libraries);
   if (cuda->libraries == NULL) return tl_fail(TL_MEMORY, "no room for kernels");
   for (int32_t i = 0; i < tl_cuda_image_count; i++) {
     const tl_cuda_image *image = &tl_cuda_images[i];
     if (image->arch != arch) continue;
+    TL_TRY(tl_manifest_check(&manifest, image, other));
     void **library = &cuda->libraries[cuda->library_count];
     TRY_CUDA(cuda, image->name, library_load(library, image->start, NULL, NULL, 0, NULL, NULL, 0));
     cuda->library_count++;
   }
   if (cuda->library_count == 0)
     return tl_fail(TL_DEVICE,
-                   "GPU %d (%s) is of architecture sm_%d; this build has kernels for %s; use "
-                   "device = \"host\"",
+                   "GPU %d (%s) is of architecture sm_%d; this build has kernels for %s; a GPU of "
+                   "that kind would do, or device = \"host\", which gives the same bits",
                    cuda->ordinal, cuda->facts.name, arch, tl_cuda_image_archs);
   return TL_OK;
 }

@@ -10,15 +10,22 @@ static struct {
   tl_cuda_api api;
   void *library;
   const char *missing; /* a symbol, or NULL */
-  int refused;         /* the reason lies in the environment */
+  const char *refused; /* a variable of the environment, or NULL */
 } driver;
 
-static void open_driver(void) {
-  const char *jit = getenv("CUDA_FORCE_PTX_JIT");
-  if (jit != NULL && strcmp(jit, "0") != 0) {
-    driver.refused = 1;
-    return;
+/* Variables that make the driver or cuBLASLt compute something else than was verified. */
+static const char *refused_variable(void) {
+  static const char *const names[] = {"CUDA_FORCE_PTX_JIT", "NVIDIA_TF32_OVERRIDE"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    const char *value = getenv(names[i]);
+    if (value != NULL && value[0] != '\0' && strcmp(value, "0") != 0) return names[i];
   }
+  return NULL;
+}
+
+static void open_driver(void) {
+  driver.refused = refused_variable();
+  if (driver.refused != NULL) return;
   driver.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver.library == NULL) return;
 #define DRIVER(name, symbol, arguments)                             \
@@ -34,10 +41,11 @@ static void open_driver(void) {
 tl_status tl_cuda_driver(const tl_cuda_api **out) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, open_driver);
-  if (driver.refused)
+  if (driver.refused != NULL)
     return tl_fail(TL_DEVICE,
-                   "CUDA_FORCE_PTX_JIT is set: the driver would compile other machine "
-                   "code than was verified; unset it");
+                   "%s is set: the GPU would run other machine code, or other arithmetic, than "
+                   "was verified; unset it",
+                   driver.refused);
   if (driver.library == NULL)
     return tl_fail(TL_DEVICE,
                    "libcuda.so.1 is not here: this machine has no NVIDIA driver; "

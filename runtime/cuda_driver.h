@@ -31,6 +31,7 @@ enum { /* numbers of the driver's interface */
        TL_CUDA_ATTRIBUTE_MULTIPROCESSORS = 16,
        TL_CUDA_ATTRIBUTE_MAJOR = 75,
        TL_CUDA_ATTRIBUTE_MINOR = 76,
+       TL_CUDA_LINK_RANK = 1, /* cuDeviceGetP2PAttribute: 0 is the best link of the machine */
        TL_CUDA_KERNEL_SHARED_MAX = 8, /* cuKernelSetAttribute: dynamic shared memory */
        TL_CUDA_KERNEL_LOCAL = 3,      /* bytes of local memory a thread: spills and arrays */
        TL_CUDA_KERNEL_REGISTERS = 4,

@@ -222,8 +222,8 @@ tl_status tl_execute(tl_executor *e, const tl_run *run) {
   for (int32_t index = section.first; index < section.first + section.count; index++) {
     if (tl_world_aborted(e->world)) return tl_world_stopped(e->world);
     tl_world_at(e->world, e->rank, index);
-    const tl_status status = e->trace == NULL ? run_instruction(e, index, run, &step)
-                                              : run_traced(e, index, run, &step);
+    const tl_status status =
+        e->trace == NULL ? run_instruction(e, index, run, &step) : run_traced(e, index, run, &step);
     if (status != TL_OK) return tl_execute_locate(e, index, &step, status);
   }
   tl_world_at(e->world, e->rank, -1);

@@ -7,6 +7,7 @@
 #include "cuda.h"
 #include "execute_inner.h"
 #include "memory.h"
+#include "trace_cuda.h"
 
 struct tl_gpu {
   tl_cuda *cuda;
@@ -16,8 +17,9 @@ struct tl_gpu {
   char *staging;       /* pinned: outputs of the data instructions */
   int64_t *staging_at; /* by instruction; -1: none */
   int64_t staging_bytes;
-  void *graphs[TL_SECTIONS];
-  int32_t runs[TL_SECTIONS];
+  tl_gpu_trace *trace; /* NULL: none, or one whose captures the host takes */
+  void *graphs[TL_SECTIONS], *traced_graphs[TL_SECTIONS];
+  int32_t runs[TL_SECTIONS], traced_runs[TL_SECTIONS];
 };
 
 #define TRY_CUDA(g, what, call) \
@@ -93,8 +95,11 @@ void tl_gpu_close(tl_gpu *gpu) {
   if (gpu == NULL) return;
   if (gpu->cuda != NULL && tl_cuda_enter(gpu->cuda) == TL_OK) {
     const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
-    for (int s = 0; s < TL_SECTIONS; s++)
+    for (int s = 0; s < TL_SECTIONS; s++) {
       if (gpu->graphs[s] != NULL) api->graph_close(gpu->graphs[s]);
+      if (gpu->traced_graphs[s] != NULL) api->graph_close(gpu->traced_graphs[s]);
+    }
+    tl_gpu_trace_close(gpu->trace);
     if (gpu->host_step != NULL) api->host_free(gpu->host_step);
     if (gpu->staging != NULL) api->host_free(gpu->staging);
     tl_cuda_free(gpu->cuda, gpu->step);
@@ -197,8 +202,7 @@ static void note_launch(tl_gpu *gpu, int64_t before, tl_trace_record *call) {
   tl_cuda_grid grid;
   call->launches = (uint32_t)(tl_cuda_launched(gpu->cuda, &grid) - before);
   if (call->launches == 0) return;
-  for (int i = 0; i < 3; i++)
-    call->blocks[i] = grid.blocks[i], call->threads[i] = grid.threads[i];
+  for (int i = 0; i < 3; i++) call->blocks[i] = grid.blocks[i], call->threads[i] = grid.threads[i];
   call->shared = grid.shared;
 }
 
@@ -217,56 +221,99 @@ static tl_status run_traced(tl_gpu *gpu, tl_executor *e, int32_t index) {
   return tl_trace_after(e->trace, &source, index);
 }
 
-/* One by one: every instruction is waited for when it is looked at or traced. */
+/* One instruction, with stamps and hashes around it where the GPU takes them. */
+static tl_status queue_noted(tl_gpu *gpu, tl_executor *e, int32_t index) {
+  if (gpu->trace == NULL) return queue_instruction(gpu, e, index);
+  TL_TRY(tl_gpu_trace_before(gpu->trace, index));
+  TL_TRY(queue_instruction(gpu, e, index));
+  return tl_gpu_trace_after(gpu->trace, index, e->views);
+}
+
+static tl_status queue_begin(tl_gpu *gpu) {
+  TL_TRY(queue_step(gpu));
+  return gpu->trace == NULL ? TL_OK : tl_gpu_trace_begin(gpu->trace);
+}
+
+static tl_status queue_end(tl_gpu *gpu) {
+  return gpu->trace == NULL ? TL_OK : tl_gpu_trace_end(gpu->trace);
+}
+
+/* One by one: every instruction is waited for when it is looked at or its operands are kept. */
 static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
   const tl_range section = gpu->program->sections[run->section];
-  TL_TRY(queue_step(gpu));
+  const int by_host = e->trace != NULL && gpu->trace == NULL;
+  TL_TRY(queue_begin(gpu));
   for (int32_t index = section.first; index < section.first + section.count; index++) {
     tl_world_at(e->world, e->rank, index);
-    tl_status status =
-        e->trace != NULL ? run_traced(gpu, e, index) : queue_instruction(gpu, e, index);
+    tl_status status = by_host ? run_traced(gpu, e, index) : queue_noted(gpu, e, index);
     if (status == TL_OK && run->check) status = wait_for(gpu);
     if (status == TL_OK && run->check) status = check_instruction(gpu, e, index);
     if (status != TL_OK) return tl_execute_locate(e, index, step, status);
   }
+  TL_TRY(queue_end(gpu));
   return wait_for(gpu);
 }
 
 /* Captures the section as a graph; nothing runs. */
-static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
+static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step,
+                         void **out) {
   const tl_range section = gpu->program->sections[run->section];
   const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
   void *graph = NULL;
   TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
-  tl_status status = queue_step(gpu);
+  tl_status status = queue_begin(gpu);
   for (int32_t k = 0; k < section.count && status == TL_OK; k++) {
-    status = queue_instruction(gpu, e, section.first + k);
+    status = queue_noted(gpu, e, section.first + k);
     if (status != TL_OK) tl_execute_locate(e, section.first + k, step, status);
   }
+  if (status == TL_OK) status = queue_end(gpu);
   const int error = api->capture_end(tl_cuda_stream(gpu->cuda), &graph);
   if (status == TL_OK) status = tl_cuda_check(api, error, "end of capture");
-  if (status == TL_OK)
-    status = tl_cuda_check(api, api->graph_build(&gpu->graphs[run->section], graph, 0), "graph");
+  if (status == TL_OK) status = tl_cuda_check(api, api->graph_build(out, graph, 0), "graph");
   if (graph != NULL) api->graph_free(graph);
   return status;
 }
 
-tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *e, const tl_run *run) {
-  tl_step step = run->step;
-  step.sample_base = e->sample_base;
-  const int eager = run->check || e->trace != NULL || gpu->runs[run->section] == 0;
-  TL_TRY(tl_cuda_enter(gpu->cuda));
-  TL_TRY(prepare(gpu, e, run, &step));
-  if (eager) {
-    TL_TRY(run_eagerly(gpu, e, run, &step));
-    gpu->runs[run->section]++;
+/* Runs the section; the first time, and whenever the host has to look, one by one. */
+static tl_status run_section(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
+  const int traced = gpu->trace != NULL, by_host = e->trace != NULL && !traced;
+  int32_t *runs = traced ? &gpu->traced_runs[run->section] : &gpu->runs[run->section];
+  void **graph = traced ? &gpu->traced_graphs[run->section] : &gpu->graphs[run->section];
+  if (run->check || run->eager || by_host || *runs == 0) {
+    TL_TRY(run_eagerly(gpu, e, run, step));
+    ++*runs;
     return TL_OK;
   }
-  if (gpu->graphs[run->section] == NULL) TL_TRY(capture(gpu, e, run, &step));
-  TRY_CUDA(gpu, "replay", graph_launch(gpu->graphs[run->section], tl_cuda_stream(gpu->cuda)));
-  TL_TRY(wait_for(gpu));
+  if (*graph == NULL) TL_TRY(capture(gpu, e, run, step, graph));
+  TRY_CUDA(gpu, "replay", graph_launch(*graph, tl_cuda_stream(gpu->cuda)));
+  return wait_for(gpu);
+}
+
+tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *e, const tl_run *run) {
+  const tl_range section = gpu->program->sections[run->section];
+  tl_step step = run->step;
+  step.sample_base = e->sample_base;
+  TL_TRY(tl_cuda_enter(gpu->cuda));
+  TL_TRY(prepare(gpu, e, run, &step));
+  const int64_t start = tl_now_ns();
+  TL_TRY(run_section(gpu, e, run, &step));
+  if (gpu->trace != NULL) tl_gpu_trace_take(gpu->trace, section.first, section.count, start);
   tl_world_at(e->world, e->rank, -1);
   return TL_OK;
+}
+
+tl_status tl_gpu_set_trace(tl_gpu *gpu, tl_trace *trace) {
+  int64_t captured = 0;
+  TL_TRY(tl_cuda_enter(gpu->cuda));
+  for (int s = 0; s < TL_SECTIONS; s++) {
+    if (gpu->traced_graphs[s] != NULL) tl_cuda_calls(gpu->cuda)->graph_close(gpu->traced_graphs[s]);
+    gpu->traced_graphs[s] = NULL, gpu->traced_runs[s] = 0;
+  }
+  tl_gpu_trace_close(gpu->trace);
+  gpu->trace = NULL;
+  if (trace != NULL) tl_trace_captured(trace, &captured);
+  if (trace == NULL || captured > 0) return TL_OK;
+  return tl_gpu_trace_open(gpu->cuda, gpu->program, trace, &gpu->trace);
 }
 
 tl_status tl_gpu_read(tl_gpu *gpu, const void *from, int64_t bytes, void *to) {

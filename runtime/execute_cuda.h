@@ -6,8 +6,8 @@
 **            captured once per section as a graph, then replayed
 **
 ** A step has no allocation and no wait of the host inside. While outputs are checked or times are
-** taken, and in the first run of a section, instructions are queued one by one instead; both ways
-** queue the same kernels, so they give the same bits.
+** taken, in the first run of a section, and when the run says `eager`, instructions are queued one
+** by one instead; both ways queue the same kernels, so they give the same bits.
 */
 #ifndef TL_EXECUTE_CUDA_H
 #define TL_EXECUTE_CUDA_H
@@ -23,6 +23,11 @@ void tl_gpu_close(tl_gpu *gpu);
 char *tl_gpu_arena(const tl_gpu *gpu);
 
 tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *executor, const tl_run *run);
+
+/* Records into `trace` from the next run on; NULL: no more. Hashes and times are then taken by
+** kernels between the instructions; where operands are kept too, by the host, which waits for each
+** instruction. The caller closes the trace after it has been replaced. */
+tl_status tl_gpu_set_trace(tl_gpu *gpu, tl_trace *trace);
 
 /* Copies between a place of the arena and host memory; they wait. */
 tl_status tl_gpu_read(tl_gpu *gpu, const void *from, int64_t bytes, void *to);

@@ -43,13 +43,13 @@ typedef struct tl_hash_place {
 /* The share of one shard. `name` is tl_hash_bytes of the tensor's logical name. */
 uint64_t tl_hash_shard(uint64_t name, const tl_view *shard, const tl_hash_place *place);
 
-/* A shard that need not be one rectangle: sequence parallelism gives a rank its run of every sample.
+/* A shard that need not be one rectangle: sequence parallelism gives a rank its run of each sample.
 **
 **     local rows    0 .. piece_rows - 1 | piece_rows .. 2 piece_rows - 1 | ..
 **     global rows   row_first + ..      | row_first + piece_stride + ..  | ..
 **
-** `rows` local rows of `pitch` elements in memory, of which `cols` count: what fills a shard up to a
-** multiple is left out. `sampled`: of the 64 runs of 64 elements that 4,096 neighbours of the
+** `rows` local rows of `pitch` elements in memory, of which `cols` count: what fills a shard up to
+** a multiple is left out. `sampled`: of the 64 runs of 64 elements that 4,096 neighbours of the
 ** logical tensor make, one is taken; its number hangs on the name and on which 4,096 they are, so
 ** that every layout takes the same elements. */
 typedef struct tl_hash_part {

@@ -243,10 +243,10 @@ done:
 
 static void close_rank(rank *r) {
   for (int32_t g = 0; g < TL_GROUPS_MAX; g++) tl_comm_close(r->comms[g]);
-  tl_trace_close(r->executor.trace);
   tl_team_close(r->executor.team);
   if (r->executor.gpu == NULL) tl_memory_free(r->executor.arena);
   tl_gpu_close(r->executor.gpu);
+  tl_trace_close(r->executor.trace); /* the GPU's part of it is closed */
   free(r->executor.views);
   free(r->feeds);
 }
@@ -366,12 +366,14 @@ const tl_program *tl_ranks_program(const tl_ranks *ranks, int32_t rank) {
 tl_status tl_ranks_trace(tl_ranks *ranks, const tl_trace_options *options) {
   for (int32_t i = 0; i < ranks->count; i++) {
     tl_executor *e = &ranks->list[i].executor;
+    if (e->gpu != NULL) TL_TRY(tl_gpu_set_trace(e->gpu, NULL));
     tl_trace_close(e->trace);
     e->trace = NULL;
     if (options == NULL) continue;
     tl_trace_options own = options[i];
     own.sample_base = e->sample_base;
     TL_TRY(tl_trace_open(e->program, &own, &e->trace));
+    if (e->gpu != NULL) TL_TRY(tl_gpu_set_trace(e->gpu, e->trace));
   }
   return TL_OK;
 }

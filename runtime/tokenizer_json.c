@@ -72,8 +72,8 @@ static tl_status load(const tl_tokenizer *t, const char *path, json_t **out) {
   tl_mapping mapping;
   TL_TRY(tl_file_map(path, &mapping));
   json_error_t error;
-  *out = json_loadb(mapping.data != NULL ? mapping.data : "", (size_t)mapping.bytes,
-                    JSON_ALLOW_NUL, &error);
+  *out = json_loadb(mapping.data != NULL ? mapping.data : "", (size_t)mapping.bytes, JSON_ALLOW_NUL,
+                    &error);
   tl_file_unmap(&mapping);
   if (*out == NULL) return tl_fail(TL_DATA, "%s: not JSON: %s", path, error.text);
   if (json_is_object(*out)) return TL_OK;
@@ -135,8 +135,7 @@ static tl_status decoded_piece(tl_tokenizer *t, const char *text, int64_t bytes,
   if (copy == NULL) return tl_fail(TL_MEMORY, "out of memory for a tokenizer");
   int64_t n = 0;
   for (int64_t i = 0; i < bytes; n++) {
-    const int space =
-        t->space_as_block && i + 3 <= bytes && memcmp(text + i, block, 3) == 0;
+    const int space = t->space_as_block && i + 3 <= bytes && memcmp(text + i, block, 3) == 0;
     copy[n] = space ? ' ' : text[i];
     i += space ? 3 : 1;
   }
@@ -280,8 +279,8 @@ static tl_status read_added(tl_tokenizer *t, const json_t *list) {
     char *copy = tl_tokenizer_keep(t, json_string_value(content), bytes);
     if (copy == NULL) return tl_fail(TL_MEMORY, "out of memory for a tokenizer");
     const int32_t own = (int32_t)json_integer_value(id);
-    t->tokens[own] = (tl_token){.text = copy, .bytes = bytes,
-                                .special = json_is_true(json_object_get(entry, "special"))};
+    t->tokens[own] = (tl_token){
+        .text = copy, .bytes = bytes, .special = json_is_true(json_object_get(entry, "special"))};
     t->added[t->added_count++] = (tl_added_token){copy, bytes, own};
     t->added_begins[(uint8_t)copy[0]] = 1;
   }
@@ -292,8 +291,7 @@ static tl_status read_added(tl_tokenizer *t, const json_t *list) {
 /* ---- normalizers, splitting, decoding, template ---- */
 
 static tl_status add_normalizer(tl_tokenizer *t, int kind, const char *from, const char *to) {
-  if (t->normalizer_count == TL_TOKENIZER_STEPS_MAX)
-    return damaged(t, "more than 8 normalizers");
+  if (t->normalizer_count == TL_TOKENIZER_STEPS_MAX) return damaged(t, "more than 8 normalizers");
   tl_normalizer *n = &t->normalizers[t->normalizer_count++];
   *n = (tl_normalizer){.kind = (unsigned)kind};
   n->from = strdup(from);
@@ -382,8 +380,8 @@ static const json_t *step_of(const json_t *object, const char *list, const char 
 }
 
 static tl_status read_decoder(tl_tokenizer *t, const json_t *d) {
-  static const char *const known[] = {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip",
-                                      "Metaspace", "Sequence"};
+  static const char *const known[] = {"ByteLevel", "Replace",   "ByteFallback", "Fuse",
+                                      "Strip",     "Metaspace", "Sequence"};
   size_t i, k;
   json_t *entry;
   json_array_foreach(json_object_get(d, "decoders"), i, entry) {

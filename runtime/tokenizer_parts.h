@@ -22,7 +22,7 @@ typedef struct tl_vocabulary {
     const char *text; /* NULL: free */
     int64_t bytes;
     int32_t id;
-  } *slots;
+  } * slots;
   int64_t capacity, count; /* capacity is a power of two */
 } tl_vocabulary;
 

@@ -15,9 +15,9 @@ typedef struct span {
 
 struct tl_trace {
   const tl_program *program;
-  tl_trace_record *records;  /* by instruction */
-  span *outputs_of;          /* by instruction, in `outputs` */
-  span *before, *after;      /* by instruction, in `captures` */
+  tl_trace_record *records; /* by instruction */
+  span *outputs_of;         /* by instruction, in `outputs` */
+  span *before, *after;     /* by instruction, in `captures` */
   tl_trace_output *outputs;
   uint64_t *hashes; /* by output */
   tl_trace_capture *captures;
@@ -26,6 +26,7 @@ struct tl_trace {
   int64_t block_bytes;
 };
 
+/* A part lies in its output, in whole pieces or one. */
 static tl_status check_output(const tl_program *p, const tl_trace_output *o) {
   const tl_hash_part *part = &o->part;
   const int good = o->instruction >= 0 && o->instruction < p->instruction_count &&
@@ -38,8 +39,7 @@ static tl_status check_output(const tl_program *p, const tl_trace_output *o) {
   if (part->rows < 0 || part->cols < 1 || part->pitch < part->cols || part->piece_rows < 1 ||
       part->rows * part->pitch > count)
     return tl_fail(TL_ARGUMENT, "trace: instruction %d: %lld rows of %lld in an output of %lld",
-                   o->instruction, (long long)part->rows, (long long)part->pitch,
-                   (long long)count);
+                   o->instruction, (long long)part->rows, (long long)part->pitch, (long long)count);
   return TL_OK;
 }
 
@@ -59,7 +59,8 @@ static tl_status check_capture(const tl_program *p, const tl_trace_options *o,
   const int64_t bytes = at == TL_NO_TENSOR ? 0 : tl_view_bytes(&p->places[p->operands[at]].view);
   if (at != TL_NO_TENSOR && c->offset >= 0 && c->offset <= o->capture_bytes - bytes) return TL_OK;
   return tl_fail(TL_ARGUMENT, "trace: a capture of %s %d of instruction %d at %lld of %lld",
-                 c->output ? "output" : "input", c->operand, c->instruction, (long long)c->offset, (long long)o->capture_bytes);
+                 c->output ? "output" : "input", c->operand, c->instruction, (long long)c->offset,
+                 (long long)o->capture_bytes);
 }
 
 static int64_t largest_operand(const tl_program *p) {
@@ -205,6 +206,14 @@ void tl_trace_note(tl_trace *t, int32_t instruction, const tl_trace_record *call
   *r = *call;
   r->calls = calls, r->total_ns = total_ns;
 }
+
+const tl_trace_output *tl_trace_outputs_of(const tl_trace *t, int32_t instruction, int32_t *first,
+                                           int32_t *count) {
+  *first = t->outputs_of[instruction].first, *count = t->outputs_of[instruction].count;
+  return t->outputs + *first;
+}
+
+void tl_trace_set_hash(tl_trace *t, int32_t output, uint64_t hash) { t->hashes[output] = hash; }
 
 const tl_trace_record *tl_trace_records(const tl_trace *t) { return t->records; }
 

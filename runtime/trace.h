@@ -23,8 +23,8 @@
 typedef struct tl_trace_record {
   int64_t calls;
   int64_t total_ns;
-  int64_t start_ns, end_ns, wait_ns; /* of the last call; the wait is part of the time */
-  int64_t moved;                     /* bytes read from other ranks or sent to them */
+  int64_t start_ns, end_ns, wait_ns;      /* of the last call; the wait is part of the time */
+  int64_t moved;                          /* bytes read from other ranks or sent to them */
   uint32_t blocks[3], threads[3], shared; /* of the last kernel that it launched on a GPU */
   uint32_t launches;                      /* of the last call; 0 on the host */
 } tl_trace_record;
@@ -76,6 +76,12 @@ tl_status tl_trace_before(tl_trace *trace, const tl_trace_source *source, int32_
 tl_status tl_trace_after(tl_trace *trace, const tl_trace_source *source, int32_t instruction);
 /* Counts a call: start_ns, end_ns, wait_ns, moved and the launch are taken from `call`. */
 void tl_trace_note(tl_trace *trace, int32_t instruction, const tl_trace_record *call);
+
+/* The outputs of an instruction that are hashed, and the number of the first among all; for devices
+** that hash them themselves and then say what they found. */
+const tl_trace_output *tl_trace_outputs_of(const tl_trace *trace, int32_t instruction,
+                                           int32_t *first, int32_t *count);
+void tl_trace_set_hash(tl_trace *trace, int32_t output, uint64_t hash);
 
 /* Records by instruction, hashes by output, the block of captures; valid until the trace is
 ** closed. */

@@ -1,4 +1,5 @@
---- arena_view.lua - the arena of a rank as a picture (SVG): which buffer lies where, from when to when.
+--- arena_view.lua - the arena of a rank as a picture (SVG): which buffer lies where, from when to
+--- when.
 ---
 ---     bytes ^  [activation of layer 0      ]
 ---           |        [gradient ][ .. ]          planned: a column an instruction
@@ -12,7 +13,8 @@ local screen = require "tidelock.screen"
 local arena_view = {}
 
 --- Buffers of a rank's step, as the planner placed them.
----@return table[] # { name, bytes, offset, first, last, kind, site }: instructions from 1; both ends of
+---@return table[] # { name, bytes, offset, first, last, kind, site }: instructions from 1; both
+---  ends of
 ---  the section where the buffer lives throughout
 function arena_view.buffers(rank)
   local range, list = rank.sections.step, {}

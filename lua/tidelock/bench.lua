@@ -5,6 +5,7 @@
 --   ./tl bench step            the quickstart's training step beside PyTorch; time by operator
 --   ./tl bench plan            planning 1,024 ranks
 --   ./tl bench ranks           eight thread ranks against one
+--   ./tl bench capture         on a GPU: a step replayed as a graph against one queued eagerly
 --
 -- Peers (tests/peers/*.py) take turns with Tidelock, round by round; where numpy or PyTorch is not
 -- installed the tables say so. A kind of measurement is a module with tables(options), which
@@ -21,6 +22,7 @@ local kinds = {
   { "matmul", require "tidelock.bench_matmul" },
   { "step", require "tidelock.bench_step" },
   { "ranks", require "tidelock.bench_ranks" },
+  { "capture", require "tidelock.bench_capture" },
 }
 
 --- Columns of text, each as wide as its widest cell; Markdown.

@@ -68,9 +68,10 @@ commands.list = {
       { name = "runs", kind = "folder", about = "where run folders are kept; runs/ unless given" },
       { name = "quiet", about = "no header, no table: the summary only" },
       { name = "check", about = "look for NaN and Inf after every instruction" },
+      { name = "eager", about = "GPU: queue instructions one by one, no graph; same bits" },
       { name = "poison", about = "fill memory with NaN before its first use" },
       { name = "trace", kind = "folder", about = "record hashes, times and messages into DIR" },
-      { name = "trace-steps", kind = "text", about = "record these steps only: 3:5 (0: the start)" },
+      { name = "trace-steps", kind = "text", about = "record these steps only: 3:5; 0 is the start" },
       { name = "full", about = "hash every element; else one run of 64 in 4,096" },
       { name = "values", about = "keep the tensors, too" },
       threads, point,
@@ -82,7 +83,7 @@ commands.list = {
     example = "plan recipes/quickstart.lua layout.dp=128 policy.leaves.dp=128 batch.samples=1024",
     options = {
       { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
-      { name = "memory", kind = "file", about = "the arena: a picture (.svg) or a snapshot (.pickle)" },
+      { name = "memory", kind = "file", about = "the arena: FILE.svg or FILE.pickle" },
       { name = "rank", kind = "index", about = "whose arena, from 0; a rank of the fullest stage" },
       point,
     },
@@ -107,6 +108,7 @@ commands.list = {
     example = "verify recipes/quickstart.lua",
     options = {
       { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
+      { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
       threads, point,
     },
   },
@@ -115,7 +117,7 @@ commands.list = {
     about = "where the time of a traced run went", example = "trace runs/trace --chrome steps.json",
     options = {
       { name = "chrome", kind = "file", about = "its timeline, for ui.perfetto.dev" },
-      { name = "memory", kind = "file", about = "its arena: a picture (.svg) or a snapshot (.pickle)" },
+      { name = "memory", kind = "file", about = "its arena: FILE.svg or FILE.pickle" },
       { name = "rank", kind = "index", about = "whose arena, from 0" },
     },
   },
@@ -144,7 +146,7 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "step", "ranks" },
+    topics = { "plan", "matmul", "step", "ranks", "capture" },
     about = "speed of products, a step, planning, ranks",
     example = "bench step --rounds 5",
     options = {
@@ -155,6 +157,31 @@ commands.list = {
       { name = "alone", about = "without peers" },
       threads,
     },
+  },
+  {
+    name = "doctor", recipe = false, module = "tidelock.doctor",
+    about = "what this machine has, what it lacks, and what to do",
+    example = "doctor --selftest",
+    options = {
+      { name = "selftest", about = "prove exp2 and the tensor core's step on what is here" },
+      threads,
+    },
+  },
+  {
+    name = "manifest", recipe = false, module = "tidelock.manifest", words = { "OLD" },
+    words_needed = 0,
+    about = "the machine code of the GPU's kernels against kernels/manifest.yaml",
+    example = "manifest --diff row_max_rows build-old/cubins",
+    options = {
+      { name = "update", about = "write kernels/manifest.yaml from this build" },
+      { name = "diff", kind = "text", about = "a kernel's code against OLD, a cubin or folder" },
+      { name = "scan", about = "only look for forbidden instructions in the machine code" },
+    },
+  },
+  {
+    name = "bundle", recipe = false, module = "tidelock.bundle", words = { "DIR" },
+    about = "a folder that runs on a machine without packages and network",
+    example = "bundle /tmp/tidelock-bundle", options = {},
   },
   {
     name = "help", recipe = false, takes = "[COMMAND]", about = "this list, or one command",

@@ -4,7 +4,8 @@
 ---     two layouts      logical tensor by logical tensor: shares of all ranks add up (hash.h)
 ---     inside each      copies of one share on several ranks must agree
 ---
---- "First" is in the order of causes (logical.lua): of the outputs that differ, the one that no other
+--- "First" is in the order of causes (logical.lua): of the outputs that differ, the one that no
+--- other
 --- can have caused.
 local core = require "tidelock.core"
 

@@ -140,12 +140,14 @@ local function by_hash(lines, a, found)
   local made = a:program(found.rank).instructions[found.instruction]
   line(lines, "first", ("step %d, %s, %s, rank %d"):format(found.step,
     made.phase or phase_name(found.phase), a:describe(found.rank, found.instruction), found.rank))
-  line(lines, "", found.key .. (a.meta.full and "" or " (of what was hashed: one run of 64 in 4,096)"))
+  local sample = a.meta.full and "" or " (of what was hashed: one run of 64 in 4,096)"
+  line(lines, "", found.key .. sample)
 end
 
 -- reports ---------------------------------------------------------------------------------------
 
---- The report of two traces. `again(step)` gives two traces with the values of that step, or nil and
+--- The report of two traces. `again(step)` gives two traces with the values of that step, or nil
+--- and
 --- a reason; it is asked where these have none.
 ---@return string[] lines
 ---@return boolean equal

@@ -2,7 +2,8 @@
 ---
 ---     find     the first step and output that differ                      hashes suffice
 ---     locate   the element, both values, the rank that owns it            values are needed
----     explain  the instruction run again from what it had: itself, and what ranks keep to themselves
+---     explain  the instruction run again from what it had: itself, and what ranks keep to
+---     themselves
 ---              before it; then its inputs and numbers on both sides
 local compare = require "tidelock.compare"
 local core = require "tidelock.core"
@@ -38,7 +39,8 @@ local function local_of(t, rank, o, row, col)
   local piece, c = (row - base) // o.piece_stride, col - o.col_first
   local in_piece = (row - base) % o.piece_stride
   local r = piece * o.piece_rows + in_piece
-  if row < base or in_piece >= o.piece_rows or r >= o.rows or c < 0 or c >= o.cols then return nil end
+  if row < base or in_piece >= o.piece_rows or r >= o.rows then return nil end
+  if c < 0 or c >= o.cols then return nil end
   return r * o.pitch + c
 end
 

@@ -9,12 +9,12 @@ local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
+local gpus = require "tidelock.gpus"
 local grid = require "tidelock.layout"
 local kept = require "tidelock.kept"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
 local rates = require "tidelock.rates"
-local room = require "tidelock.room"
 local states = require "tidelock.states"
 local suggest = require "tidelock.suggest"
 local summary = require "tidelock.summary"
@@ -119,8 +119,9 @@ local function call(fn, ...)
 end
 
 ---@param recipe table
----@param options? table # keep: string[], threads, poison: a byte, check: boolean, timeout: s,
----  resume: a checkpoint (checkpoint.find), forks: fields that may differ from its run's,
+---@param options? table # keep: string[], threads, poison: a byte, check and eager: boolean,
+---  timeout: s, planned: called with the plan before anything is allocated,
+---  resume: a folder or a checkpoint, forks: fields that may differ from its run's,
 ---  recorder: of recorder.lua, faults: for tests (runtime/fault.h)
 ---@return tidelock.Run
 function driver.start(recipe, options)
@@ -130,15 +131,18 @@ function driver.start(recipe, options)
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   check_patterns(self, options.keep)
-  room.check(plan, room.bytes())
+  gpus.check(plan)
+  if options.planned then options.planned(plan) end
   self.table = rank_table(plan)
   local sources, samples, notes = open_data(spec)
-  self.sources, self.notes, self.check = sources, notes, options.check
+  self.sources, self.notes = sources, notes
+  self.check, self.eager = options.check, options.eager
   local texts = {}
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
   plan.key, plan.recipe_hash, plan.key_parts = summary.keys(plan, texts[1])
   plan.fields_text = require("tidelock.explain").text(plan, "check")
   local found = options.resume
+  if type(found) == "string" then found = checkpoint.find(found, "start.resume") end
   self.forks = found and checkpoint.check(found, plan, options.forks or {})
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
@@ -214,7 +218,8 @@ function Run:step()
   local scalars = scalars_of(self, step)
   if self.recorder then self.recorder:before(self, step) end
   local clock = core.files.seconds()
-  local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check })
+  local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check,
+    eager = self.eager })
   result.ms = (core.files.seconds() - clock) * 1000
   if self.recorder then self.recorder:after(self, step, result, scalars) end
   result.step, result.lr = step, scalars[1]
@@ -391,6 +396,18 @@ function Run:memory()
   }
   counted.beside_bytes = peak.comm + peak.data + peak.scratch + peak.staging + peak.trace
   return counted
+end
+
+--- Writes a checkpoint of the state after the last step to a new folder in `dir`, and waits for it.
+--- `./tl run` does this by itself where the recipe has train.save; a script says when.
+---@param dir string
+---@return string folder # for start { resume = folder } and --resume
+function Run:save(dir)
+  core.files.mkdirs(dir)
+  local written = checkpoint.start(self, dir)
+  written.saver:wait()
+  written.saver:close()
+  return written.folder
 end
 
 function Run:close()

@@ -8,7 +8,8 @@
 -- sample counts as one segment, so documents that are packed together make the number high.
 -- Look-ups (embeddings) and elementwise work do not count; a tied head does.
 --
--- mfu = work / time / peak, where the peak is a matrix product measured on this machine at start.
+-- mfu = work / time / peak, where the peak is a matrix product measured at start, on the device
+-- that the recipe names.
 
 local core = require "tidelock.core"
 
@@ -54,7 +55,9 @@ local least_products = 8 -- however long they take: a busy machine may stop any 
 ---@param dtype "f32"|"bf16"
 ---@param seconds number
 ---@param threads integer?
-function flops.measure_peak(dtype, seconds, threads)
+---@param device "host"|"cuda"|nil
+function flops.measure_peak(dtype, seconds, threads, device)
+  if device == "cuda" then return flops.measure_gpu(dtype) end
   local size = dtype == "f32" and 512 or 256
   local x <close> = core.tensor(dtype, { size, size }):fill(0.5)
   local weight <close> = core.tensor(dtype, { size, size }):fill(0.25)
@@ -68,6 +71,20 @@ function flops.measure_peak(dtype, seconds, threads)
     best, count = math.min(best, now - start), count + 1
   until now - begin > seconds and count >= least_products
   return 2 * size ^ 3 / best
+end
+
+--- FLOP/s of matrix products on GPU 0, a few in a row, timed on the device. The numbers are random:
+-- a GPU runs zeros faster than anything else.
+---@param dtype "f32"|"bf16"
+function flops.measure_gpu(dtype)
+  local size = dtype == "f32" and 2048 or 4096
+  local x <close> = core.tensor(dtype, { size, size })
+  local y <close> = core.tensor(dtype, { size, size })
+  core.call("init", {}, { x }, { kind = 1, name_hash = 1, row_first = 0, col_first = 0,
+    cols_full = size, first = 0, second = 1 })
+  local ms = core.call("linear", { x, x }, { y }, { parts = 1, biases = 0, leaves = 1 },
+    { device = "cuda", repeats = 10 })
+  return 2 * size ^ 3 / (ms / 1000)
 end
 
 return flops

@@ -175,8 +175,8 @@ local function write_memory(plan, request)
   local pp, world = fullest(plan.places) - 1, grid.world(layout)
   if options.rank then
     if options.rank >= world then
-      error({ status = 2, message = ("tidelock: plan: --rank %d: the layout has ranks 0 to %d"):format(
-        options.rank, world - 1) }, 0)
+      local text = "tidelock: plan: --rank %d: the layout has ranks 0 to %d"
+      error({ status = 2, message = text:format(options.rank, world - 1) }, 0)
     end
     pp = grid.coordinates(layout, options.rank).pp
   end

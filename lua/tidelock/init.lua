@@ -13,7 +13,8 @@ local tidelock = { recipe = recipe.new, params = recipe.params, load = recipe.lo
 
 --- recipe:start { keep = { "layers.*.out" } }: the recipe on ranks of this process, ready for its
 --- first step; `local run <close> = ...`. For scripts: a recipe that loads runs nothing.
----@param options? { keep?: string[], threads?: integer, poison?: integer, check?: boolean }
+---@param options? { keep?: string[], threads?: integer, poison?: integer, check?: boolean,
+---  resume?: string, forks?: string[] }
 ---@return tidelock.Run
 function recipe.methods.start(self, options)
   if where.context() then

@@ -5,7 +5,8 @@
 ---
 --- Every output has a key. Outputs with one key are shares of one logical tensor: those that lie at
 --- different places add up, those at one place are copies and must agree. What has no layout-free
---- meaning (partial sums on their way, accumulators) is `own`: it can be compared between runs of one
+--- meaning (partial sums on their way, accumulators) is `own`: it can be compared between runs of
+--- one
 --- layout only.
 ---
 --- `phase` and `order` put outputs in an order in which causes come before effects.
@@ -63,7 +64,8 @@ end
 --- Where a node stands in the model; what follows the layers has no path.
 local function place_of(node) return node.path ~= "" and node.path or "head" end
 
---- Names of the values of the forward pass that are in the model's graph, so that they do not depend
+--- Names of the values of the forward pass that are in the model's graph, so that they do not
+--- depend
 --- on the layout; then of those that the operators add.
 local function forward_names(plan)
   local l, names, used, op_of = plan["local"], {}, {}, {}
@@ -115,7 +117,8 @@ local function backward_names(plan, names, pending)
   end
 end
 
---- Values whose sum or maximum over ranks is still to come: what an operator writes there is a share
+--- Values whose sum or maximum over ranks is still to come: what an operator writes there is a
+--- share
 --- that no layout-free name fits.
 local function pending_of(plan)
   local pending = {}

@@ -13,7 +13,8 @@ local core = require "tidelock.core"
 ---@field kind string # weights, optimizer, gradients, activations, data, state
 ---@field name? string
 ---@field persistent? boolean
----@field value? table # what it holds of micro-batch `micro`; `final`: a weight, whose gradient it is
+---@field value? table # what it holds of micro-batch `micro`; `final`: a weight, whose gradient it
+---  is
 ---@field micro? integer
 ---@field final? table
 

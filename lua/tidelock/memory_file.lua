@@ -1,4 +1,5 @@
---- memory_file.lua - writes the arena of a rank to a file: a picture (.svg) or a snapshot (.pickle).
+--- memory_file.lua - writes the arena of a rank to a file: a picture (.svg) or a snapshot
+--- (.pickle).
 local arena_view = require "tidelock.arena_view"
 local core = require "tidelock.core"
 local snapshot = require "tidelock.snapshot"
@@ -20,13 +21,12 @@ end
 --- `view` as arena_view.svg takes it; `times` microseconds by instruction, one more at the end; an
 --- instruction is one microsecond unless they are given.
 function memory_file.write(path, view, times)
-  local kind, text = memory_file.kind(path), nil
+  local kind = memory_file.kind(path)
   if not times then
     times = {}
     for i = 0, view.finish - view.begin + 1 do times[i + 1] = i end
   end
-  if kind == "svg" then text = arena_view.svg(view)
-  else text = snapshot.of(view, times) end
+  local text = kind == "svg" and arena_view.svg(view) or snapshot.of(view, times)
   local good, message = pcall(core.files.write_atomic, path, text)
   if not good then usage("tidelock: --memory: %s", (message:gsub("^[^\n]-%.lua:%d+: ", ""))) end
 end

@@ -91,7 +91,8 @@ function core.assemble(dtype, shape, pieces) end
 ---@param outputs (tidelock.Tensor|false)[]
 ---@param numbers? table<string, number|number[]> # all ints and floats of the row
 ---@param options? { step?: integer, seed?: integer, sample_base?: integer, scalars?: number[],
----  threads?: integer, scratch?: integer, device?: "host"|"cuda" }
+---  threads?: integer, scratch?: integer, device?: "host"|"cuda", repeats?: integer }
+---@return number? # with repeats: milliseconds of one of as many runs on the GPU
 function core.call(op, inputs, outputs, numbers, options) end
 
 ---@class tidelock.Lane # calls in order on a thread of their own, while Lua goes on
@@ -482,6 +483,7 @@ function core.memory(reset) end
 ---@return { version: string, compiler: string, simd: "portable"|"avx2"|"avx512",
 ---  sanitizer: "none"|"address"|"thread" }
 function core.build() end
+
 --- From here on the first SIGINT, SIGTERM or SIGHUP only sets a flag; the second ends the process.
 function core.catch_interrupts() end
 ---@return false|"SIGINT"|"SIGTERM"|"SIGHUP" # what came since

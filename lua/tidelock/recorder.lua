@@ -27,7 +27,8 @@ local chunk_bytes = 16 << 20
 ---@field last? integer
 ---@field full? boolean # every element is hashed, not one run of 64 in 4,096
 ---@field values? boolean # operands are kept too
----@field select? fun(program: integer, instruction: integer): boolean # whose values; all unless set
+---@field select? fun(program: integer, instruction: integer): boolean # whose values; all unless
+---  set
 ---@field recipe? string # the file, and what was set on the command line
 ---@field overrides? string[]
 ---@field point? integer
@@ -151,7 +152,8 @@ local function describe(self, run)
     parts = plan.key_parts, fields = plan.fields_text,
     name = plan.spec.name, recipe = self.recipe, overrides = self.overrides and
       core.json.array(self.overrides), point = self.point,
-    layout = { tp = layout.tp, dp = layout.dp, pp = layout.pp }, device = plan.spec.device or "host",
+    layout = { tp = layout.tp, dp = layout.dp, pp = layout.pp },
+    device = plan.spec.device or "host",
     dtype = plan.spec.dtype, seed = plan.spec.policy.seed, length = plan.spec.batch.length,
     samples = plan.spec.batch.samples, micro = plan.spec.batch.micro, full = self.full or false,
     values = self.values or false, ranks = ranks, programs = programs, build = core.build(),

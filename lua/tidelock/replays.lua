@@ -29,7 +29,8 @@ function replays.folder()
     n = n + 1
     path = base .. "-" .. n
   end
-  return setmetatable({ path = path, count = 0 }, { __close = function(self) remove(self.path) end })
+  local function close(self) remove(self.path) end
+  return setmetatable({ path = path, count = 0 }, { __close = close })
 end
 
 --- The newest checkpoint of the side's run after at most `step` steps; nil: from the start.
@@ -49,8 +50,9 @@ local function start(side, found, options)
   if run.plan.key ~= side.key then
     local key = run.plan.key
     run:close()
-    error({ status = 2, message = ("tidelock: diff: %s was run with key %s; %s now gives %s"):format(
-      side.folder, screen.spaced(side.key), side.recipe, screen.spaced(key)) }, 0)
+    local text = "tidelock: diff: %s was run with key %s; %s now gives %s"
+    error({ status = 2, message = text:format(side.folder, screen.spaced(side.key),
+      side.recipe, screen.spaced(key)) }, 0)
   end
   return run
 end

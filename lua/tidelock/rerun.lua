@@ -1,6 +1,7 @@
 --- rerun.lua - one instruction of a trace once more, on the host, from the operands that it had.
 ---
----     before (inputs), into (places that are also read)  ->  the operator  ->  beside what was kept
+---     before (inputs), into (places that are also read)  ->  the operator  ->  beside what was
+---     kept
 ---
 --- Collectives are run again on a group of thread ranks, from what every member had. Operators that
 --- read the data, and messages through a channel, are not run again.
@@ -87,7 +88,8 @@ end
 ---@field recorded table # tensors
 ---@field again table
 
---- Runs an instruction again: nil when it gives what was kept, or when it cannot be told (then with a
+--- Runs an instruction again: nil when it gives what was kept, or when it cannot be told (then
+--- with a
 --- reason); else what differs.
 ---@return tidelock.Verdict?
 ---@return string? reason
@@ -128,7 +130,8 @@ local function makers(t, rank, instruction)
   return list
 end
 
---- The instruction to blame, from an output that is wrong back through what ranks keep to themselves:
+--- The instruction to blame, from an output that is wrong back through what ranks keep to
+--- themselves:
 --- partial sums and accumulators, of all members where a collective joins them. Nil when each gives
 --- again what it gave.
 ---@return tidelock.Verdict?

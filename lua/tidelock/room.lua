@@ -30,7 +30,8 @@ end
 --- Raises, with status 2, when the plan's arenas need more than `bytes`.
 ---@param plan table # all stages, and its summary
 ---@param bytes? integer
-function room.check(plan, bytes)
+---@param owner? string # whose memory it is; unset: "this machine"
+function room.check(plan, bytes, owner)
   local summary = plan.summary
   if not bytes or summary.planned_bytes <= bytes then return end
   local peak, largest = forecast.peak(plan), {}
@@ -38,11 +39,11 @@ function room.check(plan, bytes)
     largest[i] = peak.largest[i].name .. " " .. screen.mib(peak.largest[i].bytes)
   end
   local found = problems.new()
-  found:add(nil, "memory", ("%s fill %s MiB, this machine has %s; at the peak of a rank, "
+  found:add(nil, "memory", ("%s fill %s MiB, %s has %s; at the peak of a rank, "
     .. "instruction %d %s (%s), %s; a smaller batch.micro needs less, more tp or pp less for "
     .. "each rank"):format(screen.plural(summary.ranks, "rank"),
-    screen.mib(summary.planned_bytes), screen.mib(bytes), peak.at, peak.op, peak.site,
-    table.concat(largest, ", ")))
+    screen.mib(summary.planned_bytes), owner or "this machine", screen.mib(bytes), peak.at,
+    peak.op, peak.site, table.concat(largest, ", ")))
   found:raise()
 end
 

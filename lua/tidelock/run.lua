@@ -270,7 +270,7 @@ local function open_folder(plan, options, append)
 end
 
 --- The session of a started run: folder, log, screen, and what the machine can do.
-local function new_session(trained, request, begin, found)
+local function new_session(trained, request, begin, found, peak)
   local options, plan = request.options, trained.plan
   local show, earlier = new_screen(options), found and records_before(found, trained.forks) or {}
   local folder, records = open_folder(plan, options, found ~= nil)
@@ -287,7 +287,7 @@ local function new_session(trained, request, begin, found)
     last = math.min(plan.spec.train.steps, options.stop_at or math.huge), saves = saves,
     parent = parent or found and found.state.parent, log = records,
     work = flops.of_step(plan.graph, plan.spec.batch),
-    peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads),
+    peak = peak,
     ready_seconds = core.files.seconds() - begin,
   }
 end
@@ -319,16 +319,19 @@ end
 ---@param request tidelock.Request
 ---@return integer # exit status
 function run.command(request)
-  local options, begin = request.options, core.files.seconds()
+  local options, begin, peak = request.options, core.files.seconds(), nil
   local found, forks = find_checkpoint(options)
   local trained <close> = requests.guarded(driver.start, requests.of(request), {
-    threads = options.threads, check = options.check, resume = found, forks = forks,
-    recorder = recorder_of(request),
+    threads = options.threads, check = options.check, eager = options.eager,
+    resume = found, forks = forks, recorder = recorder_of(request),
     poison = options.poison and poison_byte or nil,
+    planned = function(plan) -- before the arena takes the memory
+      peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads, plan.spec.device)
+    end,
   })
   check_steps(found, trained, options)
   core.catch_interrupts()
-  local session = new_session(trained, request, begin, found)
+  local session = new_session(trained, request, begin, found, peak)
   session.found = found
   local ok, result = pcall(drive, session, request)
   if ok then return result end

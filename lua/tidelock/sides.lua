@@ -1,4 +1,5 @@
---- sides.lua - what is known of the two runs that `./tl diff` compares, before any trace: the recipe
+--- sides.lua - what is known of the two runs that `./tl diff` compares, before any trace: the
+--- recipe
 --- and the losses.
 ---
 ---     a side    a folder of a trace (recorder.lua) or of a run (runs.lua)
@@ -54,8 +55,8 @@ local function of_run(folder)
   local summary = runs.summary(folder)
   local fields = core.files.read_all(folder .. "/resolved.txt")
   if not summary or not fields then
-    error({ status = 2, message = ("tidelock: diff: %s is neither a trace nor a finished run"):format(
-      folder) }, 0)
+    local text = "tidelock: diff: %s is neither a trace nor a finished run"
+    error({ status = 2, message = text:format(folder) }, 0)
   end
   local records = {}
   for _, record in ipairs(log.read(folder .. "/log.jsonl") or {}) do

@@ -1,10 +1,12 @@
---- snapshot.lua - the arena of a rank for PyTorch's memory viewer (pytorch.org/memory_viz): a pickle
+--- snapshot.lua - the arena of a rank for PyTorch's memory viewer (pytorch.org/memory_viz): a
+--- pickle
 --- with one segment, the blocks that live throughout, and a trace of all others.
 ---
 ---     segments        [ { address, total_size, blocks = [ { size, state, frames }, .. ] } ]
 ---     device_traces   [ [ { action = "alloc", addr, size, frames, time_us }, .. ] ]
 ---
---- The frames of a block are its recipe line and what it holds. The pickle uses protocol 2 and a few
+--- The frames of a block are its recipe line and what it holds. The pickle uses protocol 2 and a
+--- few
 --- operations; Python's pickle and the viewer's own reader take it.
 local snapshot = {}
 
@@ -81,7 +83,8 @@ end
 local function trace_of(view, times)
   local events = {}
   for k, b in ipairs(view.buffers) do
-    events[#events + 1] = { at = b.first - view.begin + 1, rank = 1, k = k, b = b, action = "alloc" }
+    local at = b.first - view.begin + 1
+    events[#events + 1] = { at = at, rank = 1, k = k, b = b, action = "alloc" }
     if b.last < view.finish then
       for r, action in ipairs { "free_requested", "free_completed" } do
         events[#events + 1] = { at = b.last - view.begin + 2, rank = r - 2, k = k, b = b,

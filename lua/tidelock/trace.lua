@@ -4,8 +4,10 @@
 ---       rank  lane    work ms   waiting ms   between ms    moved MiB      planned
 ---       operator               calls       ms  waiting  share     GB/s  GFLOP/s
 ---
---- Times are means of the traced steps; waiting for other ranks stands apart. GB/s count every operand
---- once and GFLOP/s are as planned (work.lua). An instruction that moved more between ranks than was
+--- Times are means of the traced steps; waiting for other ranks stands apart. GB/s count every
+--- operand
+--- once and GFLOP/s are as planned (work.lua). An instruction that moved more between ranks than
+--- was
 --- planned is named.
 local chrome = require "tidelock.chrome"
 local memory_file = require "tidelock.memory_file"
@@ -178,7 +180,7 @@ local function memory_view(t, rank)
   times[#times + 1], edges[#edges + 1] = (stop - base) // 1000, 1
   view.real = { edges = edges, title = ("step %d, real: %s MiB in all arenas counted by the "
     .. "allocator, %s planned; across: %.1f ms"):format(record.step,
-    screen.mib(record.arena_peak or 0), screen.mib(t.meta.planned_bytes or 0), (stop - base) / 1e6) }
+    screen.mib(record.arena_peak), screen.mib(t.meta.planned_bytes), (stop - base) / 1e6) }
   return view, times
 end
 
@@ -190,8 +192,8 @@ function trace.command(request)
   local t <close> = traces.open(request.words[1])
   local rank = options.rank or 0
   if rank >= t:ranks() then
-    error({ status = 2, message = ("tidelock: trace: --rank %d: the trace has ranks 0 to %d"):format(
-      rank, t:ranks() - 1) }, 0)
+    local text = "tidelock: trace: --rank %d: the trace has ranks 0 to %d"
+    error({ status = 2, message = text:format(rank, t:ranks() - 1) }, 0)
   end
   if options.memory then memory_file.kind(options.memory) end
   io.stdout:write(trace.text(t), "\n")

@@ -5,7 +5,8 @@
 ---     a:after(rank, 3, 17)                -- the tensor itself, where --values kept it
 ---
 --- Ranks and steps count as everywhere (ranks from 0, step 0 is the initial values), instructions
---- and outputs from 1. Blocks of one size follow each other, so that one is read without the others.
+--- and outputs from 1. Blocks of one size follow each other, so that one is read without the
+--- others.
 local core = require "tidelock.core"
 local recorder = require "tidelock.recorder"
 
@@ -98,11 +99,11 @@ function Trace:block(rank, step)
   if self.blocks[rank] and self.blocks[rank].step == step then return self.blocks[rank].bytes end
   local p = self:program_of(rank)
   local path = ("%s/rank-%04d.bin"):format(self.dir, rank)
-  local file, message = self.files[rank], nil
+  local file = self.files[rank]
   if not file then
-    file, message = io.open(path, "rb")
-    if not file then usage("tidelock: %s", message) end
-    self.files[rank] = file
+    local opened, message = io.open(path, "rb")
+    if not opened then usage("tidelock: %s", message) end
+    file, self.files[rank] = opened, opened
   end
   file:seek("set", self.offsets[p][step])
   local want = self:block_bytes(p, step)

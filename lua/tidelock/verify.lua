@@ -1,15 +1,21 @@
 --- `./tl verify`: run one recipe in many ways and compare every bit.
 --
 --   key 5e1c 09af 77d2 c340, 3 steps; a cell is the hash of losses, gradient norms and weights
---                           host f32   host bf16
---     as written            4b1f90c2   c07e55d1      the head of each column
---     again                 =          =             the same bits as the head
---     micro 1, 8            = =        = =
---     dp 2, 4, 8            = = 9d01   = = -         other bits: a bug; -: not run, with the reason
---   20 equal, 1 differ, 1 not run; 48 s
+--                           host f32   host bf16   cuda f32   cuda bf16      --device host,cuda
+--     as written            4b1f90c2   c07e55d1    =          =
+--     again                 =          =           =          =
+--     micro 1, 8            = =        = =         = =        = =
+--     dp 2, 4, 8            = = 9d01   = = -       - - -      - - -
+--   28 equal, 1 differ, 7 not run; 48 s
 --
--- A run of k steps keeps the horizon of its learning rate, so its steps are those of a long run.
--- The exit status is 0 only when no cell differs.
+--     4b1f..   the head: the first cell that ran with this dtype, on whichever device
+--     =        the same bits as the head        9d01   other bits: a bug
+--     -        not run: the reason stands below the matrix, once for all cells that share it
+--
+-- A cell is a device, a dtype and a layout; which of them this machine can run is found by starting
+-- them. A run of k steps keeps the horizon of its learning rate, so its steps are those of a long
+-- run. The exit status is 0 only when no cell differs, and on every device that was asked for the
+-- recipe ran as written in every dtype: a machine without a GPU proves nothing about --device cuda.
 
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
@@ -109,10 +115,27 @@ local function start(request, overrides)
   })
 end
 
---- The spec and the key of the recipe as written.
+--- The spec and the key of the recipe as written; the key does not depend on the device.
 local function as_written(request)
-  local run <close> = start(request, {})
+  local run <close> = start(request, { "device=host" })
   return run.plan.spec, run.plan.key
+end
+
+--- The devices of --device, in the order given.
+---@param text string?
+---@return string[]
+function verify.read_devices(text)
+  local list, seen = {}, {}
+  for name in (text or "host"):gmatch "[^,]+" do
+    if name ~= "host" and name ~= "cuda" or seen[name] then
+      error({ status = 2, message = ("tidelock: verify: --device: %s %s; there are host and cuda, "
+        .. "each once, e.g. --device host,cuda"):format(name, seen[name] and "is given twice"
+        or "is no device") }, 0)
+    end
+    seen[name] = true
+    list[#list + 1] = name
+  end
+  return list
 end
 
 --- Run the recipe with these overrides. Returns the bits of every step and of the weights, or nil
@@ -149,17 +172,32 @@ function verify.first_difference(head, trail)
   end
 end
 
+--- A cell that did not run: its reason is kept once, with the cells that share it.
+local function skip(matrix, name, reason)
+  reason = reason:match "[^\n]+":gsub("^command line: ", "")
+  matrix.not_run = matrix.not_run + 1
+  local cells = matrix.reasons[reason]
+  if not cells then
+    cells = {}
+    matrix.reasons[reason] = cells
+    table.insert(matrix.order, reason)
+  end
+  if not cells[name] then cells[#cells + 1] = name end
+  cells[name] = true
+end
+
 --- Run one cell and judge it. Returns its text.
-local function judge(matrix, request, dtype, label, overrides)
-  local all = { "dtype=" .. dtype }
-  table.move(overrides, 1, #overrides, 2, all)
+local function judge(matrix, request, column, label, overrides)
+  local dtype = column.dtype
+  local all = { "dtype=" .. dtype, "device=" .. column.device }
+  table.move(overrides, 1, #overrides, 3, all)
+  local name = ("%s, %s %s"):format(label, column.device, dtype)
   local trail, reason = bits_of(request, all, matrix.steps)
   if not trail then
-    matrix.not_run = matrix.not_run + 1
-    local first_line = reason:match "[^\n]+"
-    table.insert(matrix.notes, ("%s, %s: not run: %s"):format(label, dtype, first_line))
+    skip(matrix, ("%s (%s)"):format(label, column.device), reason)
     return "-"
   end
+  column.ran = column.ran + 1
   local head = matrix.heads[dtype]
   if not head then
     matrix.heads[dtype] = trail
@@ -171,8 +209,8 @@ local function judge(matrix, request, dtype, label, overrides)
     return "="
   end
   matrix.differ = matrix.differ + 1
-  table.insert(matrix.notes, ("%s, %s: differs from the head of its column at %s"):format(label,
-    dtype, difference))
+  table.insert(matrix.notes, ("%s: differs from the head of its dtype at %s"):format(name,
+    difference))
   return hash_of(trail)
 end
 
@@ -181,43 +219,77 @@ local function say(text)
   io.stdout:flush()
 end
 
+--- Everything below the matrix.
+local function conclude(matrix, seconds)
+  for _, note in ipairs(matrix.notes) do say(note) end
+  for _, reason in ipairs(matrix.order) do
+    say(("not run: %s: %s"):format(table.concat(matrix.reasons[reason], "; "), reason))
+  end
+  say(("%d equal, %d differ, %d not run; %.0f s"):format(matrix.equal, matrix.differ,
+    matrix.not_run, seconds))
+end
+
+--- Whether the matrix proves what was asked: no cell differs, every column ran as written.
+local function verdict(matrix)
+  local good = matrix.differ == 0
+  for _, column in ipairs(matrix.columns) do good = good and column.as_written end
+  return good and 0 or 1
+end
+
+local function new_matrix(request)
+  local matrix = {
+    steps = request.options.steps or verify.steps, heads = {}, notes = {}, reasons = {}, order = {},
+    columns = {}, equal = 0, differ = 0, not_run = 0,
+  }
+  for _, device in ipairs(verify.read_devices(request.options.device)) do
+    for _, dtype in ipairs { "f32", "bf16" } do
+      table.insert(matrix.columns, { device = device, dtype = dtype, ran = 0 })
+    end
+  end
+  return matrix
+end
+
+--- One row: the texts of its columns.
+local function fill_row(matrix, request, row)
+  local texts = {}
+  for i, column in ipairs(matrix.columns) do
+    local cells = {}
+    for j, overrides in ipairs(row) do
+      cells[j] = core.interrupted() and "-" or judge(matrix, request, column, row.label, overrides)
+    end
+    if row.label == "as written" then column.as_written = column.ran > 0 end
+    texts[i] = ("%-16s"):format(table.concat(cells, " "))
+  end
+  return table.concat(texts)
+end
+
 --- The command.
 ---@param request tidelock.Request
 ---@return integer # exit status
 function verify.command(request)
-  local begin, stopped = core.files.seconds(), false
+  local begin, matrix, stopped = core.files.seconds(), new_matrix(request), false
   local spec, known_as = as_written(request)
   core.catch_interrupts()
-  local matrix = {
-    steps = request.options.steps or verify.steps, heads = {}, notes = {},
-    equal = 0, differ = 0, not_run = 0,
-  }
-  local dtypes, rows, width = { "f32", "bf16" }, verify.rows(spec), 20
+  local rows, width, titles = verify.rows(spec), 20, {}
   for _, row in ipairs(rows) do width = math.max(width, #row.label) end
+  for i, column in ipairs(matrix.columns) do
+    titles[i] = ("%-16s"):format(column.device .. " " .. column.dtype)
+  end
   say(("key %s, %s; a cell is the hash of losses, gradient norms and weights"):format(
     screen.spaced(known_as), screen.plural(matrix.steps, "step")))
-  say(("  %s  %-16s%s"):format((" "):rep(width), "host f32", "host bf16"))
+  say((("  %s  %s"):format((" "):rep(width), table.concat(titles)):gsub("%s+$", "")))
   for _, row in ipairs(rows) do
-    local texts = {}
-    for i, dtype in ipairs(dtypes) do
-      local cells = {}
-      for j, overrides in ipairs(row) do
-        cells[j] = judge(matrix, request, dtype, row.label, overrides)
-      end
-      texts[i] = ("%-16s"):format(table.concat(cells, " "))
-    end
-    say((("  %-" .. width .. "s  %s"):format(row.label, table.concat(texts)):gsub("%s+$", "")))
+    local cells = fill_row(matrix, request, row)
+    say((("  %-" .. width .. "s  %s"):format(row.label, cells):gsub("%s+$", "")))
     if core.interrupted() then
       stopped = true
       say "stopped by a signal: the rows above are not all"
       break
     end
   end
-  for _, note in ipairs(matrix.notes) do say(note) end
-  say(("%d equal, %d differ, %d not run; %.0f s"):format(matrix.equal, matrix.differ,
-    matrix.not_run, core.files.seconds() - begin))
-  if matrix.differ > 0 or not matrix.heads.f32 then return 1 end
-  return stopped and requests.stopped or 0
+  conclude(matrix, core.files.seconds() - begin)
+  if matrix.differ > 0 or not stopped then return verdict(matrix) end
+  return requests.stopped
 end
 
 return verify

@@ -1,7 +1,8 @@
 /* bind_call.c - calls one kernel from Lua.
 **
 **     core.call("rms_norm", { x, gain }, { y, rstd }, { eps = 1e-5 } [, { step =, seed =,
-**               sample_base =, scalars = { .. }, threads = n, scratch = byte, device = "cuda" }])
+**               sample_base =, scalars = { .. }, threads = n, scratch = byte, device = "cuda",
+**               repeats = n }]) -> with repeats: milliseconds of one of as many runs on the GPU
 **
 ** Operands stand in the order of the row in ops.def; one that is left out is `false`. All numbers
 ** of the row have to be given, and no others. `scratch` fills the temporary memory of all workers
@@ -116,8 +117,8 @@ static tl_op check_op(lua_State *L, int arg) {
 }
 
 static void check_options(lua_State *L, int arg) {
-  static const char *const names[] = {"step",    "seed",    "sample_base", "scalars",
-                                      "threads", "scratch", "device",      NULL};
+  static const char *const names[] = {"step",    "seed",   "sample_base", "scalars", "threads",
+                                      "scratch", "device", "repeats",     NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -180,8 +181,13 @@ static int core_call(lua_State *L) {
   tl_step step;
   const tl_op op = bind_read_call(L, 1, &call, &step);
   if (bind_on_gpu(L, 5)) {
-    bind_check(L, tl_call_on_gpu(bind_cuda(L, 0), op, &call));
-    return 0;
+    const int64_t repeats = option_int(L, 5, "repeats");
+    float ms = 0;
+    luaL_argcheck(L, repeats >= 0 && repeats <= INT32_MAX, 5, "repeats is not a count");
+    bind_check(L, tl_call_on_gpu(bind_cuda(L, 0), op, &call, (int32_t)repeats, &ms));
+    if (repeats == 0) return 0;
+    lua_pushnumber(L, ms);
+    return 1;
   }
   call.team = bind_team(L, option_int(L, 5, "threads"));
   bind_need_host(L, op);

@@ -1,6 +1,6 @@
 /* bind_ranks.c - ranks in Lua: open, run, look, close. Options are read in bind_ranks_options.c.
 **
-**   ranks:run(section, { step =, scalars = { .. }, check = true }) -> { loss =, loss_bits =,
+**   ranks:run(section, { step =, scalars = { .. }, check =, eager = }) -> { loss =, loss_bits =,
 **       grad_norm =, grad_norm_bits =, control = { scale, skip }, skipped =, count =, ms = }
 **   ranks:read(rank, tensor) -> tensor        ranks:write(rank, tensor, from)
 **   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols }) -> integer
@@ -116,6 +116,8 @@ static int ranks_run(lua_State *L) {
     run.step.step = bind_integer(L, 3, "run", "step", 0);
     lua_getfield(L, 3, "check");
     run.check = lua_toboolean(L, -1);
+    lua_getfield(L, 3, "eager");
+    run.eager = lua_toboolean(L, -1);
     if (bind_optional(L, 3, "run", "scalars", LUA_TTABLE)) {
       const lua_Unsigned count = lua_rawlen(L, -1);
       luaL_argcheck(L, count <= TL_SCALARS_MAX, 3, "more than 256 scalars");

@@ -96,8 +96,10 @@ const tl_trace_options *bind_read_trace_options(lua_State *L, int arg, int32_t c
   tl_trace_options *options = lua_newuserdatauv(L, (size_t)count * sizeof *options, 0);
   luaL_checkstack(L, 3 * count + 10, "trace");
   for (int32_t i = 0; i < count; i++) {
-    if (lua_istable(L, arg)) lua_rawgeti(L, arg, i + 1);
-    else lua_pushnil(L);
+    if (lua_istable(L, arg))
+      lua_rawgeti(L, arg, i + 1);
+    else
+      lua_pushnil(L);
     read_rank(L, &options[i]);
     lua_pop(L, 1);
   }
@@ -156,8 +158,10 @@ static int trace_compare(lua_State *L) {
     if (memcmp((const char *)a->data + at, (const char *)b->data + at, (size_t)size) == 0) continue;
     if (differ++ == 0) first = i + 1;
   }
-  if (differ == 0) lua_pushnil(L);
-  else lua_pushinteger(L, first);
+  if (differ == 0)
+    lua_pushnil(L);
+  else
+    lua_pushinteger(L, first);
   lua_pushinteger(L, differ);
   return 2;
 }

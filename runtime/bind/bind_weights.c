@@ -90,8 +90,10 @@ static tl_dtype check_target(lua_State *L, const tl_weights_entry *entry, int ar
     luaL_error(L, "tensor %s has dtype %s, which does not become f32 exactly", entry->name,
                entry->dtype_name);
   if (!widen && entry->dtype < 0)
-    luaL_error(L, "tensor %s has dtype %s; F32, BF16, I32, I64 and U8 can be read as they are, "
-               "F16 and F8 as \"f32\"", entry->name, entry->dtype_name);
+    luaL_error(L,
+               "tensor %s has dtype %s; F32, BF16, I32, I64 and U8 can be read as they are, "
+               "F16 and F8 as \"f32\"",
+               entry->name, entry->dtype_name);
   return widen ? TL_F32 : (tl_dtype)entry->dtype;
 }
 

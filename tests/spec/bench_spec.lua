@@ -67,6 +67,16 @@ describe("bench", function()
     assert.equal("Lua", last[1])
   end)
 
+  it("measures a captured step beside an eager one, or says why it cannot", function()
+    local text = run("capture " .. tiny)
+    if core.cuda_count() > 0 and #core.manifest.images() > 0 then
+      assert.matches("| captured |", text)
+      assert.matches("%d losses and gradient norms and the weights are equal in every bit", text)
+    else
+      assert.matches('%- not measured: .-device: "cuda"', text)
+    end
+  end)
+
   it("says why there is no peer", function()
     local pipe = io.popen("TIDELOCK_PYTHON=./no-such-python " .. support.program
       .. " bench matmul --size 64 --rounds 1 2>/dev/null")

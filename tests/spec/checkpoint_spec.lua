@@ -60,8 +60,8 @@ describe("a checkpoint", function()
     it("goes on with the same bits in another layout: " .. model[1], function()
       local straight <close> = models.start(model[2])
       steps(straight, 2)
-      local tail, state = steps(straight, 2), nil
-      state = ends(straight)
+      local tail = steps(straight, 2)
+      local state = ends(straight)
       for i, from in ipairs(layouts) do
         local dir = folder:path("l" .. i)
         core.files.mkdirs(dir)

@@ -119,8 +119,21 @@ describe("a script", function()
         "expand").fields.head.init
       assert.same(expected, { fields.kind, fields.first, fields.second })
     end
-    local plan = require "tidelock.plan"(load("", "", "save = { every = 2 }"), "check")
-    assert.matches("train.save: this version keeps", table.concat(plan.spec.notes, "\n"))
+  end)
+
+  it("saves and goes on", function()
+    local recipe = load ""
+    local saved, hash
+    do
+      local run <close> = recipe:start()
+      run:step()
+      saved = run:save(folder .. "/saved")
+      run:step()
+      hash = run:weights_hash()
+    end
+    local again <close> = recipe:start { resume = saved }
+    assert.equal(2, again:step().step)
+    assert.equal(hash, again:weights_hash())
   end)
 end)
 

@@ -45,8 +45,8 @@ end
 --- The text of the diff of a run of `left` and one of `right` with a fault; and the instruction.
 function planted.diff(left, right, fault, recording)
   local index, site = planted.instruction(right, fault)
-  local list = { { rank = fault.rank, instruction = index, kind = fault.kind, step = fault.step or 0,
-    element = fault.element or 1 } }
+  local list = { { rank = fault.rank, instruction = index, kind = fault.kind,
+    step = fault.step or 0, element = fault.element or 1 } }
   local a <close> = traces.open(planted.trace(left, { recorder = recording }))
   local b <close> = traces.open(planted.trace(right, { faults = list, recorder = recording }))
   local lines = diff.traces(a, b)

@@ -1,0 +1,59 @@
+---@meta
+--- meta_machine.lua - meta.lua, continued: machine code of kernels, and facts for ./tl doctor.
+-- luacheck: ignore 212 241
+
+---@class tidelock.core
+local core = {}
+
+core.manifest = {}
+---@class tidelock.Kernel
+---@field name string
+---@field sha256 string
+---@field registers integer
+---@field shared integer # static bytes of a block
+---@field local integer # bytes of a thread; 0: nothing is spilled
+--- The cubins inside this program.
+---@return { name: string, arch: integer, size: integer, compiler: string, flags: string,
+---  kernels: tidelock.Kernel[] }[]
+function core.manifest.images() end
+---@param i integer # from 1
+---@return string # the cubin
+function core.manifest.image(i) end
+--- A cubin's compiler, its flags and its kernels; raises when it is damaged.
+---@param cubin string
+---@return string, string, tidelock.Kernel[]
+function core.manifest.read(cubin) end
+--- The table of verified machine code, and that of this build.
+---@return string, string
+function core.manifest.texts() end
+--- The other compiler that the verified table was made with, or nil; raises, with their names, when
+--- kernels are not as the table says.
+---@return string?
+function core.manifest.check(name, arch, cubin, verified, own) end
+
+core.doctor = {}
+--- 13000 is CUDA 13.0; nil and the reason without a driver.
+---@return integer?, string?
+function core.doctor.driver_version() end
+--- From GPU `from` to GPU `to`; copies 64 MiB a few times.
+---@return { direct: boolean, rank: integer, bytes_per_second: number }
+function core.doctor.link(from, to) end
+---@param i integer # from 1; nil behind the last one
+---@return { name: string, use: string, file: string?, version: integer? }?
+function core.doctor.library(i) end
+--- Sums of blocks of exp2's inputs: kernels/selftest/selftest.h.
+---@param device "host"|"cuda"
+---@param first integer # from 0
+---@param count integer
+---@param threads integer?
+---@return integer[]
+function core.doctor.exp2(device, first, count, threads) end
+--- Outputs that differ from the host's model, all outputs, their hash, the first that differs.
+---@param device "host"|"cuda"
+---@param pattern integer # from 1
+---@return integer, integer, integer, string?
+function core.doctor.steps(device, pattern, seed, tiles) end
+---@return string[]
+function core.doctor.patterns() end
+
+return core

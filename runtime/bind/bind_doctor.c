@@ -1,0 +1,146 @@
+/* bind_doctor.c - core.doctor: facts that only ./tl doctor asks for.
+**
+**   doctor.driver_version() -> 13000, or nil and the reason
+**   doctor.link(from, to) -> { direct =, rank =, bytes_per_second = }
+**   doctor.library(i) -> { name, use, file?, version? }; nil behind the last one, from 1
+**   doctor.exp2(device, first, count, threads) -> { sums of blocks }
+**   doctor.steps(device, pattern, seed, tiles) -> outputs that differ from the host's model, all
+**                              outputs, their hash, and the first that differs in words
+**   doctor.patterns() -> names
+**
+** `device` is "host" or "cuda", GPU 0. See kernels/selftest/selftest.h.
+*/
+#include <stdio.h>
+#include <string.h>
+
+#include "../../kernels/selftest/selftest.h"
+#include "../cuda_link.h"
+#include "../dtype.h"
+#include "../random.h"
+#include "bind_cuda.h"
+
+static const char *const devices[] = {"host", "cuda", NULL};
+
+static int driver_version(lua_State *L) {
+  int32_t version;
+  if (tl_cuda_driver_version(&version) == TL_OK) {
+    lua_pushinteger(L, version);
+    return 1;
+  }
+  lua_pushnil(L);
+  lua_pushstring(L, tl_last_error());
+  return 2;
+}
+
+static int link_between(lua_State *L) {
+  tl_cuda_link link;
+  bind_check(L, tl_cuda_link_between((int32_t)luaL_checkinteger(L, 1),
+                                     (int32_t)luaL_checkinteger(L, 2), &link));
+  lua_createtable(L, 0, 3);
+  lua_pushboolean(L, link.direct);
+  lua_setfield(L, -2, "direct");
+  lua_pushinteger(L, link.rank);
+  lua_setfield(L, -2, "rank");
+  lua_pushnumber(L, link.bytes_per_second);
+  lua_setfield(L, -2, "bytes_per_second");
+  return 1;
+}
+
+static int library(lua_State *L) {
+  tl_cuda_library found;
+  const lua_Integer i = luaL_checkinteger(L, 1);
+  if (i < 1 || i > TL_CUDA_LIBRARIES) return 0;
+  tl_cuda_library_find((int32_t)i - 1, &found);
+  lua_createtable(L, 0, 4);
+  lua_pushstring(L, found.name);
+  lua_setfield(L, -2, "name");
+  lua_pushstring(L, found.use);
+  lua_setfield(L, -2, "use");
+  if (found.file == NULL) return 1;
+  lua_pushstring(L, found.file);
+  lua_setfield(L, -2, "file");
+  lua_pushinteger(L, found.version);
+  lua_setfield(L, -2, "version");
+  return 1;
+}
+
+static int exp2_sums(lua_State *L) {
+  const int on_gpu = luaL_checkoption(L, 1, NULL, devices);
+  const lua_Integer first = luaL_checkinteger(L, 2), count = luaL_checkinteger(L, 3);
+  luaL_argcheck(L, first >= 0 && first < TL_SELFTEST_BLOCKS, 2, "no such block");
+  luaL_argcheck(L, count >= 1 && count <= TL_SELFTEST_BLOCKS - first, 3, "no such block");
+  const lua_Integer threads = luaL_optinteger(L, 4, 0);
+  uint64_t *sums = lua_newuserdatauv(L, (size_t)count * sizeof *sums, 0);
+  if (on_gpu)
+    bind_check(L, tl_selftest_exp2_cuda(bind_cuda(L, 0), (int32_t)first, (int32_t)count, sums));
+  else
+    tl_selftest_exp2_host(bind_team(L, threads), (int32_t)first, (int32_t)count, sums);
+  lua_createtable(L, (int)count, 0);
+  for (lua_Integer i = 0; i < count; i++) {
+    lua_pushinteger(L, (lua_Integer)sums[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* A buffer that the collector frees. */
+static void *room(lua_State *L, lua_Integer count, size_t element) {
+  return lua_newuserdatauv(L, (size_t)count * element, 0);
+}
+
+static int steps(lua_State *L) {
+  const int on_gpu = luaL_checkoption(L, 1, NULL, devices);
+  const lua_Integer pattern = luaL_checkinteger(L, 2), seed = luaL_checkinteger(L, 3);
+  const lua_Integer tiles = luaL_checkinteger(L, 4), outputs = tiles * TL_SELFTEST_TILE;
+  luaL_argcheck(L, pattern >= 1 && pattern <= TL_SELFTEST_PATTERNS, 2, "no such pattern");
+  luaL_argcheck(L, tiles >= 1 && tiles <= 1 << 16, 4, "1 to 65536 tiles");
+  uint16_t *a = room(L, outputs * 2, sizeof *a), *b = room(L, outputs, sizeof *b);
+  float *c = room(L, outputs, sizeof *c), *d = room(L, outputs, sizeof *d);
+  float *host = room(L, outputs, sizeof *host);
+  tl_selftest_operands((int32_t)pattern - 1, (uint64_t)seed, (int32_t)tiles, a, b, c);
+  tl_selftest_steps_host(a, b, c, (int32_t)tiles, host);
+  if (on_gpu)
+    bind_check(L, tl_selftest_steps_cuda(bind_cuda(L, 0), a, b, c, (int32_t)tiles, d));
+  else
+    memcpy(d, host, (size_t)outputs * sizeof *d);
+  lua_Integer differ = 0, first = 0;
+  uint64_t hash = 0;
+  for (lua_Integer i = 0; i < outputs; i++) {
+    const uint32_t model = tl_bits_from_f32(host[i]), found = tl_bits_from_f32(d[i]);
+    hash = tl_mix64(hash + found);
+    if (model == found) continue;
+    if (differ++ == 0) first = i;
+  }
+  lua_pushinteger(L, differ);
+  lua_pushinteger(L, outputs);
+  lua_pushinteger(L, (lua_Integer)hash);
+  if (differ == 0) return 3;
+  char text[96];
+  snprintf(text, sizeof text, "output %lld: the model has %08x, the GPU %08x", (long long)first,
+           tl_bits_from_f32(host[first]), tl_bits_from_f32(d[first]));
+  lua_pushstring(L, text);
+  return 4;
+}
+
+static int patterns(lua_State *L) {
+  lua_createtable(L, TL_SELFTEST_PATTERNS, 0);
+  for (int32_t i = 0; i < TL_SELFTEST_PATTERNS; i++) {
+    lua_pushstring(L, tl_selftest_pattern(i));
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+void bind_doctor_open(lua_State *L) {
+  static const luaL_Reg functions[] = {
+      {"driver_version", driver_version},
+      {"link",           link_between  },
+      {"library",        library       },
+      {"exp2",           exp2_sums     },
+      {"steps",          steps         },
+      {"patterns",       patterns      },
+      {NULL,             NULL          },
+  };
+  luaL_newlib(L, functions);
+  lua_setfield(L, -2, "doctor");
+}
