@@ -78,7 +78,9 @@ static uint64_t *stamp_of(tl_gpu_trace *t, int32_t instruction, int after) {
 static tl_status launch(tl_gpu_trace *t, const char *kernel, int64_t threads,
                         const tl_trace_args *args) {
   const int64_t blocks = (threads + TL_DEVICE_THREADS - 1) / TL_DEVICE_THREADS;
-  tl_cuda_grid grid = {.blocks = {(uint32_t)blocks, 1, 1}};
+  tl_cuda_grid grid = {
+      .blocks = {(uint32_t)blocks, 1, 1}
+  };
   grid.threads[0] = TL_DEVICE_THREADS, grid.threads[1] = 1, grid.threads[2] = 1;
   if (blocks > INT32_MAX) return tl_fail(TL_SHAPE, "%s: %lld blocks", kernel, (long long)blocks);
   return tl_cuda_launch(t->cuda, kernel, &grid, args);

@@ -71,7 +71,7 @@ commands.list = {
       { name = "eager", about = "GPU: queue instructions one by one, no graph; same bits" },
       { name = "poison", about = "fill memory with NaN before its first use" },
       { name = "trace", kind = "folder", about = "record hashes, times and messages into DIR" },
-      { name = "trace-steps", kind = "text", about = "record these steps only: 3:5; 0 is the start" },
+      { name = "trace-steps", kind = "text", about = "these steps only: 3:5; 0 is the start" },
       { name = "full", about = "hash every element; else one run of 64 in 4,096" },
       { name = "values", about = "keep the tensors, too" },
       threads, point,

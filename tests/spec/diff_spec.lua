@@ -1,4 +1,4 @@
--- Two runs side by side: faults that are planted in one of them are found and named, to the element.
+-- Two runs side by side: faults planted in one of them are found and named, to the element.
 local compare = require "tidelock.compare"
 local diff = require "tidelock.diff"
 local divergence = require "tidelock.divergence"

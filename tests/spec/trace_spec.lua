@@ -102,7 +102,8 @@ describe("a trace", function()
     end
     assert.matches("instruction 0 has no output 99", try(2, 100))
     assert.matches("1000000000 rows of 1 in an output", try(4, 1000000000))
-    assert.matches("a capture of output 99 of instruction 0", try(nil, nil, { { 1, 100, 1, 1, 0 } }))
+    assert.matches("a capture of output 99 of instruction 0",
+      try(nil, nil, { { 1, 100, 1, 1, 0 } }))
     assert.matches("record: instructions", message(function()
       run.ranks:trace(true)
       run.ranks:record(0, 1, 1 << 20)
@@ -197,7 +198,8 @@ describe("the arena", function()
   end)
 
   it("is a pickle that Python reads", function()
-    assert.equal("\x80\x02}(X\1\0\0\0a](J\1\0\0\0\x88X\1\0\0\0xeX\1\0\0\0b\x8a\x08\0\0\0\0\x01\0\0\0u.",
+    assert.equal("\x80\x02}(X\1\0\0\0a](J\1\0\0\0\x88X\1\0\0\0xe"
+      .. "X\1\0\0\0b\x8a\x08\0\0\0\0\x01\0\0\0u.",
       snapshot.pickle { a = { n = 3, 1, true, "x" }, b = 1 << 32 })
     if not os.execute "python3 -c 'import pickle' 2>/dev/null" then
       pending "no python3 to read it"
