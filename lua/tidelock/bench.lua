@@ -5,6 +5,7 @@
 --   ./tl bench step            the quickstart's training step beside PyTorch; time by operator
 --   ./tl bench plan            planning 1,024 ranks
 --   ./tl bench ranks           eight thread ranks against one
+--   ./tl bench trace           a traced step against one that is not
 --   ./tl bench capture         on a GPU: a step replayed as a graph against one queued eagerly
 --
 -- Peers (tests/peers/*.py) take turns with Tidelock, round by round; where numpy or PyTorch is not
@@ -22,6 +23,7 @@ local kinds = {
   { "matmul", require "tidelock.bench_matmul" },
   { "step", require "tidelock.bench_step" },
   { "ranks", require "tidelock.bench_ranks" },
+  { "trace", require "tidelock.bench_trace" },
   { "capture", require "tidelock.bench_capture" },
 }
 

@@ -146,7 +146,7 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "step", "ranks", "capture" },
+    topics = { "plan", "matmul", "step", "ranks", "trace", "capture" },
     about = "speed of products, a step, planning, ranks",
     example = "bench step --rounds 5",
     options = {

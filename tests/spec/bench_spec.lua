@@ -67,6 +67,11 @@ describe("bench", function()
     assert.equal("Lua", last[1])
   end)
 
+  it("measures what a trace costs, of a sample and of everything", function()
+    local rows = well_formed(run("trace " .. tiny), 1)[1].rows
+    assert.same({ "as it is", "traced", "traced, --full" }, { rows[1][1], rows[2][1], rows[3][1] })
+  end)
+
   it("measures a captured step beside an eager one, or says why it cannot", function()
     local text = run("capture " .. tiny)
     if core.cuda_count() > 0 and #core.manifest.images() > 0 then
