@@ -16,6 +16,7 @@ typedef struct kernel {
   const char *name; /* the caller's literal */
   void *handle;
   uint32_t shared; /* dynamic shared memory that was asked for so far */
+  int registers;   /* of a thread */
 } kernel;
 
 struct tl_cuda {
@@ -29,6 +30,7 @@ struct tl_cuda {
   int32_t library_count;
   void *scratch;
   tl_cuda_facts facts;
+  tl_cuda_blocks blocks;
   kernel kernels[KERNELS_MAX]; /* open addressing by name */
 };
 
@@ -66,6 +68,7 @@ tl_status tl_cuda_facts_of(int32_t ordinal, tl_cuda_facts *out) {
       {TL_CUDA_ATTRIBUTE_MINOR,           &out->minor          },
       {TL_CUDA_ATTRIBUTE_MULTIPROCESSORS, &out->multiprocessors},
       {TL_CUDA_ATTRIBUTE_SHARED_OPTIN,    &out->shared_max     },
+      {TL_CUDA_ATTRIBUTE_REGISTERS,       &out->registers_max  },
   };
   for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
     TL_TRY(tl_cuda_check(api, api->device_attribute(&value, wanted[i].attribute, device), "facts"));
@@ -142,6 +145,8 @@ void tl_cuda_close(tl_cuda *cuda) {
 
 const tl_cuda_facts *tl_cuda_device(const tl_cuda *cuda) { return &cuda->facts; }
 const tl_cuda_api *tl_cuda_calls(const tl_cuda *cuda) { return cuda->api; }
+void tl_cuda_set_blocks(tl_cuda *cuda, const tl_cuda_blocks *blocks) { cuda->blocks = *blocks; }
+const tl_cuda_blocks *tl_cuda_get_blocks(const tl_cuda *cuda) { return &cuda->blocks; }
 void *tl_cuda_stream(const tl_cuda *cuda) { return cuda->stream; }
 void *tl_cuda_scratch(const tl_cuda *cuda) { return cuda->scratch; }
 
@@ -175,7 +180,10 @@ static tl_status find_kernel(tl_cuda *cuda, const char *name, kernel **out) {
   for (int32_t i = 0; i < cuda->library_count; i++) {
     void *handle;
     if (cuda->api->library_kernel(&handle, cuda->libraries[i], name) != 0) continue;
-    cuda->kernels[slot] = (kernel){.name = name, .handle = handle};
+    int registers;
+    TRY_CUDA(cuda, name,
+             kernel_attribute(&registers, TL_CUDA_KERNEL_REGISTERS, handle, cuda->device));
+    cuda->kernels[slot] = (kernel){.name = name, .handle = handle, .registers = registers};
     *out = &cuda->kernels[slot];
     return TL_OK;
   }
@@ -196,19 +204,71 @@ static tl_status allow_shared(tl_cuda *cuda, kernel *k, uint32_t bytes) {
 
 static uint32_t at_least_one(uint32_t n) { return n == 0 ? 1 : n; }
 
-tl_status tl_cuda_launch(tl_cuda *cuda, const char *name, const tl_cuda_grid *grid,
-                         const void *arguments) {
+static tl_status check_registers(const tl_cuda *cuda, const kernel *k, const tl_cuda_grid *grid) {
+  const int64_t threads =
+      (int64_t)grid->threads[0] * at_least_one(grid->threads[1]) * at_least_one(grid->threads[2]);
+  if (threads * k->registers <= cuda->facts.registers_max) return TL_OK;
+  return tl_fail(
+      TL_DEVICE, "kernel %s needs %d registers for each of %lld threads; a block of %s has %d",
+      k->name, k->registers, (long long)threads, cuda->facts.name, cuda->facts.registers_max);
+}
+
+tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const tl_cuda_grid *grid,
+                            const void *arguments) {
   kernel *k = NULL;
   void *pointers[] = {(void *)(uintptr_t)arguments};
   if (grid->blocks[0] == 0) return TL_OK;
   TL_TRY(find_kernel(cuda, name, &k));
   TL_TRY(allow_shared(cuda, k, grid->shared));
+  TL_TRY(check_registers(cuda, k, grid));
   TRY_CUDA(cuda, name,
            launch(k->handle, grid->blocks[0], at_least_one(grid->blocks[1]),
                   at_least_one(grid->blocks[2]), grid->threads[0], at_least_one(grid->threads[1]),
-                  at_least_one(grid->threads[2]), grid->shared, cuda->stream, pointers, NULL));
+                  at_least_one(grid->threads[2]), grid->shared, stream, pointers, NULL));
   cuda->last = *grid;
   cuda->launched++;
+  return TL_OK;
+}
+
+tl_status tl_cuda_launch(tl_cuda *cuda, const char *name, const tl_cuda_grid *grid,
+                         const void *arguments) {
+  return tl_cuda_launch_on(cuda, cuda->stream, name, grid, arguments);
+}
+
+tl_status tl_cuda_reach(tl_cuda *cuda, const tl_cuda *peer) {
+  int can = 0;
+  TRY_CUDA(cuda, "peers", link_can(&can, cuda->device, peer->device));
+  if (!can)
+    return tl_fail(TL_DEVICE,
+                   "GPU %d (%s) cannot reach the memory of GPU %d (%s): there is no link; start a "
+                   "process for each GPU instead (mpirun or torchrun), which uses NCCL",
+                   cuda->ordinal, cuda->facts.pci, peer->ordinal, peer->facts.pci);
+  TL_TRY(tl_cuda_enter(cuda));
+  const int error = cuda->api->link_open(peer->context, 0);
+  return error == TL_CUDA_PEER_ENABLED ? TL_OK : tl_cuda_check(cuda->api, error, "peer access");
+}
+
+static tl_status preload_library(tl_cuda *cuda, void *library) {
+  unsigned count = 0;
+  tl_status status = TL_OK;
+  TRY_CUDA(cuda, "kernels", library_count(&count, library));
+  void **kernels = calloc((size_t)count + 1, sizeof *kernels);
+  if (kernels == NULL) return tl_fail(TL_MEMORY, "no room for a list of kernels");
+  status = tl_cuda_check(cuda->api, cuda->api->library_list(kernels, count, library), "kernels");
+  for (unsigned i = 0; i < count && status == TL_OK; i++) {
+    void *function;
+    int error = cuda->api->kernel_function(&function, kernels[i]);
+    if (error == 0) error = cuda->api->function_load(function);
+    status = tl_cuda_check(cuda->api, error, "loading of a kernel");
+  }
+  free(kernels);
+  return status;
+}
+
+tl_status tl_cuda_preload(tl_cuda *cuda) {
+  TL_TRY(tl_cuda_enter(cuda));
+  for (int32_t i = 0; i < cuda->library_count; i++)
+    TL_TRY(preload_library(cuda, cuda->libraries[i]));
   return TL_OK;
 }
 

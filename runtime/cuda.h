@@ -19,9 +19,9 @@ typedef struct tl_cuda tl_cuda;
 
 typedef struct tl_cuda_facts {
   char name[128], pci[32];
-  int32_t major, minor; /* compute capability */
-  int32_t multiprocessors, shared_max;
-  int64_t memory, available; /* bytes */
+  int32_t major, minor;                               /* compute capability */
+  int32_t multiprocessors, shared_max, registers_max; /* bytes, registers: of a block */
+  int64_t memory, available;                          /* bytes */
 } tl_cuda_facts;
 
 tl_status tl_cuda_count(int32_t *out);
@@ -43,18 +43,36 @@ void tl_cuda_free(tl_cuda *cuda, void *address);
 enum { TL_CUDA_SCRATCH_BYTES = 64 << 20 };
 void *tl_cuda_scratch(const tl_cuda *cuda);
 
+/* Tiles that launchers take where they fit; 0: launchers choose. Bits do not depend on them. */
+typedef struct tl_cuda_blocks {
+  int32_t gemm_rows, gemm_columns; /* blocks.gemm: outputs of a block of threads */
+  int32_t attention_rows;          /* blocks.attention.q: queries of a block of threads */
+} tl_cuda_blocks;
+void tl_cuda_set_blocks(tl_cuda *cuda, const tl_cuda_blocks *blocks);
+const tl_cuda_blocks *tl_cuda_get_blocks(const tl_cuda *cuda);
+
 typedef struct tl_cuda_grid {
   uint32_t blocks[3]; /* 0 counts as 1 */
   uint32_t threads[3];
   uint32_t shared; /* bytes of dynamic shared memory */
 } tl_cuda_grid;
 
-/* Queues one kernel. Fails for a name that the cubin lacks and for more shared memory than the
-** device has; a grid with no blocks is no launch. */
+/* Queues one kernel. Fails for a name that the cubin lacks, and for more shared memory or registers
+** than a block of the device has; a grid with no blocks is no launch. */
 tl_status tl_cuda_launch(tl_cuda *cuda, const char *kernel, const tl_cuda_grid *grid,
                          const void *arguments);
 /* How many kernels were queued since the GPU was opened; `out`, unless NULL, is the last one's
 ** grid. */
 int64_t tl_cuda_launched(const tl_cuda *cuda, tl_cuda_grid *out);
+
+/* The same on another stream of this GPU. */
+tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *kernel,
+                            const tl_cuda_grid *grid, const void *arguments);
+
+/* Lets kernels of `cuda` read and write the memory of `peer`. Fails where there is no link. */
+tl_status tl_cuda_reach(tl_cuda *cuda, const tl_cuda *peer);
+/* Loads every kernel now. A kernel that is loaded at its first launch waits for all that runs on
+** the device, and so for ever if that waits for a peer whose turn comes later. */
+tl_status tl_cuda_preload(tl_cuda *cuda);
 
 #endif

@@ -28,6 +28,7 @@ tl_status tl_cuda_check(const tl_cuda_api *api, int error, const char *what);
 
 enum { /* numbers of the driver's interface */
        TL_CUDA_ATTRIBUTE_SHARED_OPTIN = 97,
+       TL_CUDA_ATTRIBUTE_REGISTERS = 12, /* of a block */
        TL_CUDA_ATTRIBUTE_MULTIPROCESSORS = 16,
        TL_CUDA_ATTRIBUTE_MAJOR = 75,
        TL_CUDA_ATTRIBUTE_MINOR = 76,
@@ -37,7 +38,10 @@ enum { /* numbers of the driver's interface */
        TL_CUDA_KERNEL_REGISTERS = 4,
        TL_CUDA_STREAM_NON_BLOCKING = 1,
        TL_CUDA_CAPTURE_RELAXED = 2,
-       TL_CUDA_HOST_PORTABLE = 1
+       TL_CUDA_HOST_PORTABLE = 1,
+       TL_CUDA_EVENT_PLAIN = 2,    /* an event that takes no time */
+       TL_CUDA_NOT_READY = 600,    /* cuStreamQuery: there is work left */
+       TL_CUDA_PEER_ENABLED = 704, /* cuCtxEnablePeerAccess: it was already */
 };
 
 #endif

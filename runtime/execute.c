@@ -37,6 +37,21 @@ static tl_status run_kernel(const tl_executor *e, const tl_instruction *i, const
   return tl_ops[i->op].host(&call);
 }
 
+/* The ints of the row, by position: group share waves wave home hops island experts... */
+static tl_status run_exchange(const tl_executor *e, const tl_instruction *i, const int64_t *ints,
+                              tl_comm *comm) {
+  const tl_view *x = e->views + i->in.first, *y = e->views + i->out.first;
+  tl_swap s = {.hops = (tl_hops)ints[5], .island = (int32_t)ints[6], .home = (int32_t)ints[4]};
+  s.plan = (tl_exchange){.listing = ints + 7, .ranks = comm->size, .share = ints[1]};
+  s.plan.waves = ints[2], s.plan.wave = ints[3], s.plan.whole = s.home;
+  TL_TRY(tl_exchange_check("exchange", &x[1], &s.plan, i->ints.count - 7));
+  s.row_bytes = tl_view_row(x) * tl_dtype_bytes(x->dtype);
+  s.x = x->data, s.y = y[0].data, s.stage = y[1].data;
+  s.x_rows = x->shape[0], s.y_rows = y->shape[0];
+  s.stage_rows = s.stage == NULL ? 0 : y[1].shape[0];
+  return tl_comm_exchange(comm, &s);
+}
+
 /* The ints of the rows, by position: group outer | group peer channel. */
 static tl_status run_comm(const tl_executor *e, const tl_instruction *i) {
   const int64_t *ints = e->program->ints + i->ints.first;
@@ -52,6 +67,7 @@ static tl_status run_comm(const tl_executor *e, const tl_instruction *i) {
       return tl_comm_all_reduce_max(comm, x->data, y->data, tl_view_count(x));
     case TL_OP_all_reduce_count:
       return tl_comm_all_reduce_count(comm, x->data, y->data, tl_view_count(x));
+    case TL_OP_exchange: return run_exchange(e, i, ints, comm);
     case TL_OP_send:
       return tl_comm_send(comm, (int32_t)ints[1], (int32_t)ints[2], x->data, tl_view_bytes(x));
     case TL_OP_recv:
@@ -112,11 +128,13 @@ static tl_status report_element(const tl_executor *e, int32_t index, int32_t pos
 }
 
 /* Infinities belong to the contract of two outputs: lse of a row that sees no key, and the maximum
-** of a row without columns. */
+** of a row without columns. Rows past the last of a routed output are not part of it; what is wrong
+** in the others shows in what is combined of them. */
 tl_status tl_execute_check(const tl_executor *e, int32_t index, int32_t position,
                            const tl_view *view) {
   const tl_instruction *i = &e->program->instructions[index];
-  const int allowed = (i->op == TL_OP_attention && position == 1) || i->op == TL_OP_row_max;
+  const int allowed = (i->op == TL_OP_attention && position == 1) || i->op == TL_OP_row_max ||
+                      tl_ops[i->op].traits & TL_TRAIT_ROUTED;
   if (allowed || view->data == NULL) return TL_OK;
   const int64_t element = first_not_finite(view);
   return element < 0 ? TL_OK : report_element(e, index, position, view, element);
@@ -130,9 +148,13 @@ static tl_status check_outputs(const tl_executor *e, int32_t index) {
 }
 
 /* A different time for each rank, instruction and step. */
-static void delay(const tl_executor *e, int32_t index, int64_t step) {
+int64_t tl_execute_delay(const tl_executor *e, int32_t index, int64_t step) {
   const uint64_t word = tl_mix64((uint64_t)e->rank << 48 ^ (uint64_t)index << 24 ^ (uint64_t)step);
-  const long ns = (long)(word % ((uint64_t)e->delay_us * 1000 + 1));
+  return (int64_t)(word % ((uint64_t)e->delay_us * 1000 + 1));
+}
+
+static void delay(const tl_executor *e, int32_t index, int64_t step) {
+  const int64_t ns = tl_execute_delay(e, index, step);
   nanosleep(&(struct timespec){.tv_nsec = ns % 1000000000, .tv_sec = ns / 1000000000}, NULL);
 }
 
@@ -143,31 +165,56 @@ static tl_status run_operator(const tl_executor *e, const tl_instruction *i, con
   return run_kernel(e, i, step);
 }
 
-/* What a test has planted instead of the instruction. */
-static tl_status run_fault(const tl_executor *e, const tl_instruction *i, const tl_step *step,
-                           const tl_fault *f) {
-  const tl_view *in = e->views + i->in.first, *out = e->views + i->out.first;
-  tl_step other = *step;
-  if (f->kind == TL_FAULT_FAIL) return tl_fail(TL_STOPPED, "a test made it fail");
-  if (f->kind == TL_FAULT_STALL) {
-    tl_world_stall(e->world);
-    return tl_world_stopped(e->world);
-  }
-  if (f->kind == TL_FAULT_STALE) return TL_OK;
-  if (f->kind == TL_FAULT_SEED) other.seed ^= 1;
-  tl_fault_apply(f, in, i->in.count, out, i->out.count, 0);
-  TL_TRY(run_operator(e, i, &other));
-  if (f->kind == TL_FAULT_TWICE) TL_TRY(run_operator(e, i, &other));
-  tl_fault_apply(f, in, i->in.count, out, i->out.count, 1);
+/* An element of the first output, wherever that is. */
+static tl_status change_output(const tl_executor *e, const tl_instruction *i, const tl_fault *f) {
+  const tl_view *y = e->views + i->out.first;
+  uint32_t word = 0;
+  if (i->out.count == 0 || y->data == NULL || f->element >= tl_view_count(y)) return TL_OK;
+  const int64_t bytes = tl_dtype_bytes(y->dtype);
+  char *at = (char *)y->data + f->element * bytes;
+  if (y->dtype != TL_F32 && y->dtype != TL_BF16) return TL_OK;
+  if (e->gpu != NULL)
+    TL_TRY(tl_gpu_read(e->gpu, at, bytes, &word));
+  else
+    memcpy(&word, at, (size_t)bytes);
+  word = tl_fault_word(f->kind, y->dtype, word);
+  if (e->gpu != NULL) return tl_gpu_write(e->gpu, at, bytes, &word);
+  memcpy(at, &word, (size_t)bytes);
   return TL_OK;
+}
+
+/* Failing and stalling come before the instruction, a changed element after it; swapped rows are
+** swapped back. */
+tl_status tl_execute_faults(const tl_executor *e, int32_t index, int64_t step, int32_t after) {
+  const tl_instruction *i = &e->program->instructions[index];
+  const tl_fault *f = tl_fault_at(e->faults, e->fault_count, e->rank, index, step);
+  if (f == NULL) return TL_OK;
+  if (e->gpu != NULL && f->kind > TL_FAULT_ULP)
+    return tl_fail(TL_ARGUMENT, "this fault is for the host: a kernel in a graph cannot have it");
+  switch (f->kind) {
+    case TL_FAULT_FAIL: return after ? TL_OK : tl_fail(TL_STOPPED, "a test made it fail");
+    case TL_FAULT_STALL:
+      if (after) return TL_OK;
+      tl_world_stall(e->world);
+      return tl_world_stopped(e->world);
+    case TL_FAULT_NAN:
+    case TL_FAULT_ULP: return after ? change_output(e, i, f) : TL_OK;
+    case TL_FAULT_SWAP: tl_fault_swap(e->views + i->in.first, i->in.count); return TL_OK;
+    default: return TL_OK;
+  }
 }
 
 static tl_status run_instruction(const tl_executor *e, int32_t index, const tl_run *run,
                                  const tl_step *step) {
   const tl_instruction *i = &e->program->instructions[index];
-  const tl_fault *fault = tl_fault_at(e->faults, e->fault_count, e->rank, index, step->step);
+  const tl_fault *f = tl_fault_at(e->faults, e->fault_count, e->rank, index, step->step);
+  tl_step own = *step;
   if (e->delay_us > 0) delay(e, index, step->step);
-  TL_TRY(fault == NULL ? run_operator(e, i, step) : run_fault(e, i, step, fault));
+  TL_TRY(tl_execute_faults(e, index, step->step, 0));
+  if (f != NULL && f->kind == TL_FAULT_SEED) own.seed ^= 1;
+  if (f == NULL || f->kind != TL_FAULT_STALE) TL_TRY(run_operator(e, i, &own));
+  if (f != NULL && f->kind == TL_FAULT_TWICE) TL_TRY(run_operator(e, i, &own));
+  TL_TRY(tl_execute_faults(e, index, step->step, 1));
   return run->check ? check_outputs(e, index) : TL_OK;
 }
 

@@ -28,8 +28,12 @@ const tl_fault *tl_fault_at(const tl_fault *faults, int32_t count, int32_t rank,
   return NULL;
 }
 
-/* Rows 1 and 2 of every input that has as many rows as the first. */
-static void swap_rows(const tl_view *in, int32_t count) {
+uint32_t tl_fault_word(tl_fault_kind kind, tl_dtype dtype, uint32_t bits) {
+  if (kind == TL_FAULT_NAN) return dtype == TL_F32 ? 0x7fc00000u : 0x7fc0u;
+  return bits + 1;
+}
+
+void tl_fault_swap(const tl_view *in, int32_t count) {
   for (int32_t k = 0; k < count; k++) {
     const int same = in[k].data != NULL && in[k].shape[0] == in[0].shape[0];
     if (!same || in[k].shape[0] < 3) continue;
@@ -40,20 +44,4 @@ static void swap_rows(const tl_view *in, int32_t count) {
       a[i] = b[i], b[i] = kept;
     }
   }
-}
-
-static void change_element(const tl_view *y, int64_t element, tl_fault_kind kind) {
-  if (element < 0 || element >= tl_view_count(y)) return;
-  uint32_t *f32 = (uint32_t *)y->data + element;
-  uint16_t *bf16 = (uint16_t *)y->data + element;
-  if (y->dtype == TL_F32) *f32 = kind == TL_FAULT_NAN ? 0x7fc00000u : *f32 + 1;
-  if (y->dtype == TL_BF16) *bf16 = kind == TL_FAULT_NAN ? 0x7fc0u : (uint16_t)(*bf16 + 1);
-}
-
-void tl_fault_apply(const tl_fault *f, const tl_view *in, int32_t in_count, const tl_view *out,
-                    int32_t out_count, int32_t after) {
-  if (f->kind == TL_FAULT_SWAP && in_count > 0) swap_rows(in, in_count);
-  const int changes = f->kind == TL_FAULT_NAN || f->kind == TL_FAULT_ULP;
-  if (after && changes && out_count > 0 && out[0].data != NULL)
-    change_element(&out[0], f->element, f->kind);
 }

@@ -29,9 +29,9 @@ tl_status tl_fault_find(const char *name, tl_fault_kind *out);
 const tl_fault *tl_fault_at(const tl_fault *faults, int32_t count, int32_t rank,
                             int32_t instruction, int64_t step);
 
-/* Changes the operands of an instruction, in host memory, before it runs (after 0) or after. Both
-** calls together leave the inputs as they were. */
-void tl_fault_apply(const tl_fault *fault, const tl_view *in, int32_t in_count, const tl_view *out,
-                    int32_t out_count, int32_t after);
+/* The bits of an element with a fault that changes one: NAN or ULP. */
+uint32_t tl_fault_word(tl_fault_kind kind, tl_dtype dtype, uint32_t bits);
+/* Rows 1 and 2 of every input that has as many rows as the first change places, in host memory. */
+void tl_fault_swap(const tl_view *in, int32_t count);
 
 #endif

@@ -75,7 +75,7 @@ static uint64_t *stamp_of(tl_gpu_trace *t, int32_t instruction, int after) {
   return t->device + t->hash_count + 2 * instruction + after;
 }
 
-static tl_status launch(tl_gpu_trace *t, const char *kernel, int64_t threads,
+static tl_status launch(tl_gpu_trace *t, void *stream, const char *kernel, int64_t threads,
                         const tl_trace_args *args) {
   const int64_t blocks = (threads + TL_DEVICE_THREADS - 1) / TL_DEVICE_THREADS;
   tl_cuda_grid grid = {
@@ -83,30 +83,29 @@ static tl_status launch(tl_gpu_trace *t, const char *kernel, int64_t threads,
   };
   grid.threads[0] = TL_DEVICE_THREADS, grid.threads[1] = 1, grid.threads[2] = 1;
   if (blocks > INT32_MAX) return tl_fail(TL_SHAPE, "%s: %lld blocks", kernel, (long long)blocks);
-  return tl_cuda_launch(t->cuda, kernel, &grid, args);
+  return tl_cuda_launch_on(t->cuda, stream, kernel, &grid, args);
 }
 
-static tl_status queue_stamp(tl_gpu_trace *t, int32_t instruction, int after) {
+static tl_status queue_stamp(tl_gpu_trace *t, void *stream, int32_t instruction, int after) {
   const tl_trace_args args = {.stamp = stamp_of(t, instruction, after)};
-  return launch(t, "trace_stamp", 1, &args);
+  return launch(t, stream, "trace_stamp", 1, &args);
 }
 
-tl_status tl_gpu_trace_before(tl_gpu_trace *t, int32_t instruction) {
-  TL_TRY(queue_stamp(t, instruction, 0));
+tl_status tl_gpu_trace_before(tl_gpu_trace *t, int32_t instruction, void *stream) {
+  TL_TRY(queue_stamp(t, stream, instruction, 0));
   t->launched = tl_cuda_launched(t->cuda, NULL);
   return TL_OK;
 }
 
-static void note_launch(tl_gpu_trace *t, int32_t instruction) {
+void tl_gpu_trace_launch(tl_cuda *cuda, int64_t before, tl_trace_record *out) {
   tl_cuda_grid grid;
-  tl_trace_record *r = &t->launches[instruction];
-  r->launches = (uint32_t)(tl_cuda_launched(t->cuda, &grid) - t->launched);
-  if (r->launches == 0) return;
-  for (int i = 0; i < 3; i++) r->blocks[i] = grid.blocks[i], r->threads[i] = grid.threads[i];
-  r->shared = grid.shared;
+  out->launches = (uint32_t)(tl_cuda_launched(cuda, &grid) - before);
+  if (out->launches == 0) return;
+  for (int i = 0; i < 3; i++) out->blocks[i] = grid.blocks[i], out->threads[i] = grid.threads[i];
+  out->shared = grid.shared;
 }
 
-static tl_status queue_hash(tl_gpu_trace *t, const tl_trace_output *o, int32_t index,
+static tl_status queue_hash(tl_gpu_trace *t, void *stream, const tl_trace_output *o, int32_t index,
                             const tl_view *view, uint64_t *stamp) {
   const tl_hash_part *p = &o->part;
   const int whole = p->cols == p->cols_full && p->pitch == p->cols;
@@ -120,21 +119,22 @@ static tl_status queue_hash(tl_gpu_trace *t, const tl_trace_output *o, int32_t i
   a.length = pieces ? p->piece_rows * p->cols : p->cols;
   a.runs = pieces ? p->rows / p->piece_rows : p->rows;
   a.slots = p->sampled ? ((a.length + SPAN - 1) / SPAN + 1) * LINE : a.length;
-  return launch(t, "trace_hash", a.runs * a.slots, &a);
+  return launch(t, stream, "trace_hash", a.runs * a.slots, &a);
 }
 
-tl_status tl_gpu_trace_after(tl_gpu_trace *t, int32_t instruction, const tl_view *views) {
+tl_status tl_gpu_trace_after(tl_gpu_trace *t, int32_t instruction, const tl_view *views,
+                             void *stream) {
   int32_t first, count, stamped = 0;
   const tl_trace_output *outputs = tl_trace_outputs_of(t->trace, instruction, &first, &count);
   const int32_t out = t->program->instructions[instruction].out.first;
-  note_launch(t, instruction);
+  tl_gpu_trace_launch(t->cuda, t->launched, &t->launches[instruction]);
   for (int32_t i = 0; i < count; i++) {
     if (outputs[i].part.rows == 0) continue;
-    TL_TRY(queue_hash(t, &outputs[i], first + i, &views[out + outputs[i].position],
+    TL_TRY(queue_hash(t, stream, &outputs[i], first + i, &views[out + outputs[i].position],
                       stamped ? NULL : stamp_of(t, instruction, 1)));
     stamped = 1;
   }
-  return stamped ? TL_OK : queue_stamp(t, instruction, 1);
+  return stamped ? TL_OK : queue_stamp(t, stream, instruction, 1);
 }
 
 tl_status tl_gpu_trace_end(tl_gpu_trace *t) {

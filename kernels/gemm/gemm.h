@@ -28,13 +28,13 @@
 **   count) for each part: the features that take part; runs cut `count`. One rounding to dx's
 **   dtype.
 ** linear_grad_weight
-**   The rows are `samples` pieces of `length` rows, one chain over all of them. Piece i begins at
-**   row first + i * stride, stride >= length. Each piece begins a new step of 16, and its last
-**   step is filled up.
-**     mode 0   dweight = the chain from +0
+**   The rows are `samples` pieces of `length` rows. Piece i begins at row first + i * stride, where
+**   stride >= length. Each piece begins a new step of 16, and its last step is filled up. Pieces
+**   are cut into `leaves` leaves of equally many, each a chain over its pieces; a tree adds them.
+**     mode 0   dweight = the tree of chains from +0
 **     mode 1   the chain resumes from what dweight holds: a chain over pieces in several calls has
-**              the bits of one call
-**     mode 2   dweight = dweight + (the chain from +0), one f32 addition
+**              the bits of one call; one leaf
+**     mode 2   dweight = dweight + (the tree of chains from +0), one f32 addition
 **
 ** An element's bits depend on its own row of one factor, its own row of the other, and the ints
 ** above. Tiles, blocks of k, threads and vector width are free. Every element of every output is
@@ -63,7 +63,8 @@ tl_status tl_host_linear(const tl_call *call);
 /* in: dy_i..., weight_i... . out: dx. ints: parts leaves, then (first, count) for each part. */
 tl_status tl_host_linear_grad_input(const tl_call *call);
 
-/* in: dy, x. out: dweight, read first unless mode is 0. ints: first samples length stride mode. */
+/* in: dy, x. out: dweight, read first unless mode is 0. ints: first samples length stride mode
+** leaves. */
 tl_status tl_host_linear_grad_weight(const tl_call *call);
 
 #endif

@@ -33,7 +33,7 @@ typedef struct tl_gemm_stretch {
 
 typedef struct tl_gemm_args {
   tl_gemm_stretch run[TL_GEMM_RUNS_MAX];
-  int32_t runs; /* linear_grad_weight: pieces, all like run[0], `piece_stride` k apart */
+  int32_t runs; /* linear_grad_weight: pieces of a leaf, all like run[0], `piece_stride` k apart */
   int64_t piece_stride;
   int64_t span; /* positions of a piece: its rows, filled up to whole steps */
   int64_t rows, columns;

@@ -60,7 +60,7 @@ struct tl_gemm {
   int64_t leaves;        /* power of two */
   int64_t runs;          /* of each leaf */
   int32_t run_is_padded; /* each run begins a new step */
-  tl_gemm_start start;   /* of the outputs; not ZERO: one leaf, f32 */
+  tl_gemm_start start;   /* of the outputs; not ZERO: f32, RESUME: one leaf too */
   /* Run `run` of leaf `leaf` of output `part`. */
   void (*run)(const tl_gemm *gemm, int32_t part, int64_t leaf, int64_t run, tl_gemm_run *out);
   const tl_call *call;

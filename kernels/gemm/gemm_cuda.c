@@ -1,4 +1,5 @@
-/* gemm_cuda.c - launches the three products on a GPU: gemm_bf16.cu, gemm_f32.cu.
+/* gemm_cuda.c - launches the three products on a GPU: gemm_hopper.cuh where it fits
+** (gemm_hopper.h), else gemm_bf16.cu and gemm_f32.cu.
 **
 ** A call is described as for the host, the description becomes the one struct of arguments, and a
 ** kernel is chosen by the shape of the output. Tiles are free: no choice made here changes a bit.
@@ -6,6 +7,7 @@
 #include "../../runtime/cuda.h"
 #include "gemm_args.h"
 #include "gemm_core.h"
+#include "gemm_hopper.h"
 
 enum { DEPTH = 64 }; /* of gemm_bf16.cu */
 #define RING(rows, columns, slots) ((slots) * ((rows) + (columns)) * DEPTH * 2)
@@ -141,6 +143,9 @@ static tl_status launch(const product *p, const tl_gemm *gemm, int32_t part, int
 tl_status tl_cuda_linear(const tl_call *call) {
   tl_gemm gemm;
   TL_TRY(tl_gemm_of_linear(call, &gemm));
+  int32_t done;
+  TL_TRY(tl_gemm_hopper(TL_GEMM_LINEAR, &gemm, 0, call->cuda, &done));
+  if (done) return TL_OK;
   for (int32_t part = 0; part < gemm.parts; part++)
     TL_TRY(launch(&linear, &gemm, part, 0, call->cuda));
   return TL_OK;
@@ -149,11 +154,17 @@ tl_status tl_cuda_linear(const tl_call *call) {
 tl_status tl_cuda_linear_grad_input(const tl_call *call) {
   tl_gemm gemm;
   TL_TRY(tl_gemm_of_linear_grad_input(call, &gemm));
+  int32_t done;
+  TL_TRY(tl_gemm_hopper(TL_GEMM_GRAD_INPUT, &gemm, 0, call->cuda, &done));
+  if (done) return TL_OK;
   return launch(&grad_input, &gemm, 0, 0, call->cuda);
 }
 
 tl_status tl_cuda_linear_grad_weight(const tl_call *call) {
   tl_gemm gemm;
   TL_TRY(tl_gemm_of_linear_grad_weight(call, &gemm));
+  int32_t done;
+  TL_TRY(tl_gemm_hopper(TL_GEMM_GRAD_WEIGHT, &gemm, call->ints[3], call->cuda, &done));
+  if (done) return TL_OK;
   return launch(&grad_weight, &gemm, 0, call->ints[3], call->cuda);
 }

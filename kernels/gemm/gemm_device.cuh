@@ -35,7 +35,8 @@ struct Share {
 
 template <Product P>
 __device__ __forceinline__ Share share_of(const tl_gemm_args &g, int leaf, int run) {
-  if (P == GRAD_WEIGHT) return {run * g.piece_stride, g.run[0].count, g.span};
+  if (P == GRAD_WEIGHT)
+    return {(int64_t(leaf) * g.runs + run) * g.piece_stride, g.run[0].count, g.span};
   const int64_t count = g.run[P == LINEAR ? 0 : run].count;
   const int64_t first = count * leaf >> g.leaves_log;
   const int64_t length = (count * (leaf + 1) >> g.leaves_log) - first;

@@ -160,9 +160,9 @@ static void grad_weight_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_
                             tl_gemm_run *out) {
   const tl_view *grad = &g->call->in[0], *x = &g->call->in[1];
   const int64_t first = g->call->ints[0], length = g->call->ints[2];
-  const int64_t row = first + run * g->call->ints[3];
+  const int64_t row = first + (leaf * g->runs + run) * g->call->ints[3];
   const int64_t features = tl_view_row(grad), width = tl_view_row(x);
-  (void)part, (void)leaf;
+  (void)part;
   out->a = (tl_gemm_source){at(grad, row * features), 1, features};
   out->b = (tl_gemm_source){at(x, row * width), 1, width};
   out->count = length;
@@ -171,10 +171,10 @@ static void grad_weight_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_
 tl_status tl_gemm_of_linear_grad_weight(const tl_call *call, tl_gemm *gemm) {
   const char *op = "linear_grad_weight";
   static const tl_gemm_start starts[] = {TL_GEMM_ZERO, TL_GEMM_RESUME, TL_GEMM_ADD};
-  TL_TRY(check_counts(op, call, 2, 1, 5));
+  TL_TRY(check_counts(op, call, 2, 1, 6));
   const tl_view *grad = &call->in[0], *x = &call->in[1], *out = &call->out[0];
   const int64_t first = call->ints[0], samples = call->ints[1], length = call->ints[2];
-  const int64_t stride = call->ints[3], mode = call->ints[4];
+  const int64_t stride = call->ints[3], mode = call->ints[4], leaves = call->ints[5];
   TL_TRY(check_factor(op, "dy", grad));
   TL_TRY(check_matrix(op, "x", x, grad->shape[0], tl_view_row(x), grad->dtype));
   TL_TRY(check_output(op, "dweight", out, tl_view_row(grad), tl_view_row(x)));
@@ -187,11 +187,17 @@ tl_status tl_gemm_of_linear_grad_weight(const tl_call *call, tl_gemm *gemm) {
                    (long long)grad->shape[0]);
   if (mode < 0 || mode > 2)
     return tl_fail(TL_ARGUMENT, "%s: mode %lld; expected 0, 1 or 2", op, (long long)mode);
+  TL_TRY(check_leaves(op, leaves));
+  if (samples % leaves != 0 || (mode == 1 && leaves > 1))
+    return tl_fail(TL_ARGUMENT,
+                   "%s: %lld pieces, mode %lld, in %lld leaves; leaves have equally many pieces, "
+                   "and a chain that resumes is one",
+                   op, (long long)samples, (long long)mode, (long long)leaves);
   *gemm = (tl_gemm){.rows = tl_view_row(grad),
                     .parts = 1,
                     .out = out,
-                    .leaves = 1,
-                    .runs = length == 0 ? 0 : samples,
+                    .leaves = leaves,
+                    .runs = length == 0 ? 0 : samples / leaves,
                     .run_is_padded = 1,
                     .start = starts[mode],
                     .run = grad_weight_run,

@@ -2,8 +2,19 @@
 --
 -- The key block of attention is part of the order of sums, so its default hangs on the head alone:
 -- 128 keys up to head_dim 128, 64 above. `split` closes a row's sums every so many keys and must be
--- a whole number of key blocks. All other sizes are speed only.
+-- a whole number of key blocks. All other sizes are speed only: they choose among compiled kernels.
+--
+-- blocks.attention.q names the query rows of a tile, and with them the kernels. Unset, the launcher
+-- takes the best that has the heads and blocks of a call.
+--
+-- blocks.gemm names a tile of kernels/gemm/gemm_hopper.def: m rows and n columns of the outputs of
+-- a block of threads, k of a step through shared memory. Unset, the launcher chooses for each
+-- product; a tile that a product cannot have (its leaves, gradients) leaves that product to it too.
 local blocks = {}
+
+--- m, n, k of what is compiled.
+blocks.gemm_tiles = { { 128, 256, 64 }, { 128, 128, 64 }, { 128, 64, 64 }, { 64, 64, 64 },
+  { 32, 64, 64 }, { 16, 64, 64 } }
 
 --- Keys of an attention block for heads of width `head_dim`, unless `kv` is set.
 function blocks.attention_kv(kv, head_dim)
@@ -20,10 +31,41 @@ local function sixteens(report, path, name, value, most)
   return false
 end
 
+--- Rows of the query tiles that kernels of attention have, and what they are.
+local query_tiles = { [64] = "mma.sync, everywhere", [128] = "wgmma, sm_90" }
+
+local function check_query_tile(report, q)
+  if not q or query_tiles[q] then return end
+  report("blocks.attention.q", "q %d; kernels have tiles of 64 rows (%s) and 128 (%s); unset, the "
+    .. "kernel chooses", q, query_tiles[64], query_tiles[128])
+end
+
+--- Whether a tile of products exists that has the sizes that are set.
+local function exists(gemm)
+  for _, tile in ipairs(blocks.gemm_tiles) do
+    if (gemm.m or tile[1]) == tile[1] and (gemm.n or tile[2]) == tile[2] and
+      (gemm.k or tile[3]) == tile[3] then return true end
+  end
+  return false
+end
+
+local function check_gemm(gemm, report)
+  local good, sizes, all = true, {}, {}
+  for _, name in ipairs { "m", "n", "k" } do
+    good = sixteens(report, "blocks.gemm." .. name, name, gemm[name], 512) and good
+    if gemm[name] then sizes[#sizes + 1] = ("%s %d"):format(name, gemm[name]) end
+  end
+  if not good or exists(gemm) then return end
+  for i, tile in ipairs(blocks.gemm_tiles) do all[i] = ("{ %d, %d, %d }"):format(
+    table.unpack(tile)) end
+  report("blocks.gemm", "no compiled product has %s; as { m, n, k } there are %s",
+    table.concat(sizes, ", "), table.concat(all, ", "))
+end
+
 --- Reports sizes that no kernel has (rule R21). `section` is the checked section "blocks".
 function blocks.check(section, report)
   local attention = section.attention
-  sixteens(report, "blocks.attention.q", "q", attention.q, 256)
+  check_query_tile(report, attention.q)
   if sixteens(report, "blocks.attention.kv", "kv", attention.kv, 512) then
     local kv, split = attention.kv or 128, attention.split
     if split % kv ~= 0 then
@@ -31,9 +73,7 @@ function blocks.check(section, report)
         kv, math.max(1, split // kv) * kv)
     end
   end
-  for _, name in ipairs { "m", "n", "k" } do
-    sixteens(report, "blocks.gemm." .. name, name, section.gemm[name], 512)
-  end
+  check_gemm(section.gemm, report)
 end
 
 return blocks

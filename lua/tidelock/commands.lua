@@ -74,6 +74,7 @@ commands.list = {
       { name = "trace-steps", kind = "text", about = "these steps only: 3:5; 0 is the start" },
       { name = "full", about = "hash every element; else one run of 64 in 4,096" },
       { name = "values", about = "keep the tensors, too" },
+      { name = "timeout", kind = "count", about = "seconds that a silent rank is waited for; 10" },
       threads, point,
     },
   },
@@ -108,6 +109,7 @@ commands.list = {
     example = "verify recipes/quickstart.lua",
     options = {
       { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
+      { name = "all", about = "experts: the whole product of layouts, micros, waves and ways" },
       { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
       threads, point,
     },
@@ -146,7 +148,7 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "step", "ranks", "trace", "capture" },
+    topics = { "plan", "matmul", "gemm", "attention", "step", "ranks", "trace", "capture" },
     about = "speed of products, a step, planning, ranks",
     example = "bench step --rounds 5",
     options = {

@@ -54,10 +54,22 @@ function Ranks:captured(rank, first, count) end
 function Ranks:memory() end
 ---@return integer
 function Ranks:count() end
+function Ranks:serve() end -- in a process whose rank is not 0: does what rank 0 says
 function Ranks:close() end
 ---@param options table # programs, ranks, seed, data, samples, threads, timeout_s, faults, ..
 ---@return tidelock.Ranks
 function core.ranks(options) end
+
+local Job = {} ---@class tidelock.Job # the processes of a run: runtime/bind/bind_job.c
+function Job:rank() end
+function Job:world() end
+function Job:about() end
+function Job:gather(text) end
+function Job:fail(message) end
+function Job:headless() end
+function Job:close(good) end
+function Job:leave(status) end
+function core.job(options) end
 
 -- Traces ----------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 ---
 ---     fold, all_reduce, reduce_scatter    the leaves of the tree: rows, or ranks in group order
 ---     linear                              one chain for each leaf of the summed dim
----     linear_grad_weight                  the accumulator after each sample
+---     linear_grad_weight                  the chain after each sample, or that of each leaf
 ---
 --- They are made by the operators themselves, from the operands that a trace has kept.
 local core = require "tidelock.core"
@@ -93,18 +93,30 @@ function of.linear(t, rank, step, instruction, at, position)
   return leaves(list, "leaf")
 end
 
-function of.linear_grad_weight(t, rank, step, instruction, at)
-  local made = t:program(rank).instructions[instruction]
-  local ins = rerun.inputs(t, rank, step, instruction)
+--- `samples` of a linear_grad_weight from sample `first` on, as one chain from what stood there.
+local function weight_sum(t, rank, step, instruction, first, samples)
+  local made, attrs = t:program(rank).instructions[instruction], {}
   local dtype, shape = t:tensor_facts(rank, made.outs[1])
-  local list = {}
-  for samples = 1, made.attrs.samples do
-    local y = t:operand(rank, step, instruction, "into", 1) or core.tensor(dtype, shape)
-    local attrs = {}
-    for key, value in pairs(made.attrs) do attrs[key] = value end
-    attrs.samples = samples
-    core.call("linear_grad_weight", ins, { y }, attrs)
-    list[samples] = element(y, at)
+  local y = t:operand(rank, step, instruction, "into", 1) or core.tensor(dtype, shape)
+  for key, value in pairs(made.attrs) do attrs[key] = value end
+  attrs.first, attrs.samples, attrs.leaves = attrs.first + first * attrs.stride, samples, 1
+  core.call("linear_grad_weight", rerun.inputs(t, rank, step, instruction), { y }, attrs)
+  return y
+end
+
+--- The chain after each sample, or the chain of each leaf where the samples are several.
+function of.linear_grad_weight(t, rank, step, instruction, at)
+  local attrs, list = t:program(rank).instructions[instruction].attrs, {}
+  local count, each = attrs.leaves, attrs.samples // attrs.leaves
+  if count > 1 then
+    if attrs.samples % count ~= 0 then return nil end
+    for leaf = 0, count - 1 do
+      list[leaf + 1] = element(weight_sum(t, rank, step, instruction, leaf * each, each), at)
+    end
+    return leaves(list, "leaf")
+  end
+  for samples = 1, attrs.samples do
+    list[samples] = element(weight_sum(t, rank, step, instruction, 0, samples), at)
     list[samples].name = "after sample " .. samples - 1
   end
   return list

@@ -6,6 +6,7 @@
 **   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols }) -> integer
 **   ranks:trace(on)    ranks:times(rank) -> { ns, .. }    ranks:spans(rank) -> { { from, to }, .. }
 **   ranks:record(rank, instruction, count) -> bytes    ranks:captured(rank, first, count) -> bytes
+**   ranks:serve()   of a process whose rank is not 0 (job.h): until rank 0 closes its ranks
 **   ranks:memory() -> { arena =, .., peak = { arena =, .. } }    ranks:count()    ranks:close()
 **
 ** Ranks count from 0, tensors and instructions from 1. Fields of a result that the section does not
@@ -199,18 +200,19 @@ static int ranks_hash(lua_State *L) {
   return 1;
 }
 
-static void push_bytes(lua_State *L, int64_t (*bytes)(tl_memory kind)) {
+static void push_bytes(lua_State *L, const int64_t *bytes) {
   lua_createtable(L, 0, TL_MEMORY_COUNT + 1);
   for (int kind = 0; kind < TL_MEMORY_COUNT; kind++) {
-    lua_pushinteger(L, bytes((tl_memory)kind));
+    lua_pushinteger(L, bytes[kind]);
     lua_setfield(L, -2, tl_memory_name((tl_memory)kind));
   }
 }
 
 static int ranks_memory(lua_State *L) {
-  check_ranks(L);
-  push_bytes(L, tl_memory_current);
-  push_bytes(L, tl_memory_peak);
+  int64_t current[TL_MEMORY_COUNT], peak[TL_MEMORY_COUNT];
+  tl_ranks_memory(check_ranks(L), current, peak);
+  push_bytes(L, current);
+  push_bytes(L, peak);
   lua_setfield(L, -2, "peak");
   return 1;
 }
@@ -220,16 +222,19 @@ static int ranks_count(lua_State *L) {
   return 1;
 }
 
+static int ranks_serve(lua_State *L) {
+  bind_check(L, tl_ranks_serve(check_ranks(L)));
+  return 0;
+}
+
 /* ranks:trace(true): times alone; ranks:trace { { outputs =, captures =, capture_bytes = }, .. }, a
 ** table a rank: see bind_trace.c; ranks:trace(false) stops. */
 static int ranks_trace(lua_State *L) {
   tl_ranks *ranks = check_ranks(L);
   lua_settop(L, 2);
-  if (!lua_toboolean(L, 2)) {
-    bind_check(L, tl_ranks_trace(ranks, NULL));
-    return 0;
-  }
-  bind_check(L, tl_ranks_trace(ranks, bind_read_trace_options(L, 2, tl_ranks_count(ranks))));
+  const tl_trace_options *options = NULL;
+  if (lua_istable(L, 2)) options = bind_read_trace_options(L, 2, tl_ranks_count(ranks));
+  bind_check(L, tl_ranks_trace(ranks, lua_toboolean(L, 2), options));
   return 0;
 }
 
@@ -238,7 +243,11 @@ static const tl_trace *check_trace(lua_State *L, int32_t *count) {
   const lua_Integer rank = luaL_checkinteger(L, 2);
   luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), 2, "no such rank");
   const tl_trace *trace = tl_ranks_traced(ranks, (int32_t)rank);
-  if (trace == NULL) luaL_error(L, "tracing is off: call ranks:trace(true) before a run");
+  if (trace == NULL)
+    luaL_error(L,
+               "no times of rank %I: tracing is off (call ranks:trace(true) before a run), or the "
+               "rank is another process, whose times are its own",
+               rank);
   *count = tl_ranks_program(ranks, (int32_t)rank)->instruction_count;
   return trace;
 }
@@ -294,6 +303,7 @@ void bind_ranks_open(lua_State *L) {
       {"hash",     ranks_hash    },
       {"memory",   ranks_memory  },
       {"count",    ranks_count   },
+      {"serve",    ranks_serve   },
       {"trace",    ranks_trace   },
       {"times",    ranks_times   },
       {"spans",    ranks_spans   },

@@ -96,10 +96,7 @@ const tl_trace_options *bind_read_trace_options(lua_State *L, int arg, int32_t c
   tl_trace_options *options = lua_newuserdatauv(L, (size_t)count * sizeof *options, 0);
   luaL_checkstack(L, 3 * count + 10, "trace");
   for (int32_t i = 0; i < count; i++) {
-    if (lua_istable(L, arg))
-      lua_rawgeti(L, arg, i + 1);
-    else
-      lua_pushnil(L);
+    lua_rawgeti(L, arg, i + 1);
     read_rank(L, &options[i]);
     lua_pop(L, 1);
   }

@@ -5,8 +5,8 @@
 #include "../trace.h"
 #include "bind.h"
 
-/* The options of `count` ranks from the value at `arg`: true, or a list of tables. They stay on the
-** stack, as userdata. */
+/* The options of `count` ranks from the list of tables at `arg`. They stay on the stack, as
+** userdata. */
 const tl_trace_options *bind_read_trace_options(lua_State *L, int arg, int32_t count);
 
 /* Pushes what a trace knows of instructions first .. first + count - 1 of `all`: TL_RECORD_BYTES

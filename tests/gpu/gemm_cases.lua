@@ -4,6 +4,7 @@
 --- 128 x 128 for every multiprocessor, which is when launchers choose that size.
 ---
 --- An f32 sum that is not a number has bits of the processor's own choice, so f32 cases have none.
+local blocks = require "tidelock.blocks"
 local core = require "tidelock.core"
 
 local cases = {}
@@ -44,14 +45,18 @@ local function poison(dtype, shape)
   return core.tensor_from_bits(dtype, shape, bits)
 end
 
-local function add(op, name, make)
-  local seed = #cases + 1
+local function add(op, name, c, make)
+  local seed, options = #cases + 1, c.options
+  if options then
+    name = ("%s, tile %d x %d"):format(name, options.gemm_rows, options.gemm_columns)
+  end
   cases[seed] = {
     op = op,
     name = name,
     make = function()
       state = seed * 7919
-      return make()
+      local inputs, outputs, attrs = make()
+      return inputs, outputs, attrs, options
     end,
   }
 end
@@ -62,7 +67,7 @@ local function linear(c)
   local name = ("%s to %s, %d x {%s}, K %d, leaves %d%s %s"):format(c.dtype, c.out, c.rows,
     table.concat(widths, " "), c.depth, leaves, c.bias and ", bias " .. c.bias or "",
     c.label or c.kind or "")
-  add("linear", name, function()
+  add("linear", name, c, function()
     local inputs, outputs = { tensor(c.dtype, { c.rows, c.depth }, c.kind) }, {}
     for i, width in ipairs(widths) do
       inputs[1 + i] = tensor(c.dtype, { width, c.depth }, c.kind ~= "infinite" and c.kind)
@@ -84,7 +89,7 @@ local function grad_input(c)
   local name = ("%s to %s, %d x %d, features {%s}, ranges {%s}, leaves %d %s"):format(c.dtype,
     c.out, c.rows, c.depth, table.concat(widths, " "), table.concat(ranges, " "), leaves,
     c.label or c.kind or "")
-  add("linear_grad_input", name, function()
+  add("linear_grad_input", name, c, function()
     local inputs = {}
     for i, width in ipairs(widths) do
       inputs[i] = tensor(c.dtype, { c.rows, width }, (i == 1 or c.kind ~= "infinite") and c.kind)
@@ -95,20 +100,22 @@ local function grad_input(c)
   end)
 end
 
---- c: dtype, features, width, first, samples, length, stride, mode, kind, label
+--- c: dtype, features, width, first, samples, length, stride, mode, leaves, kind, label
 local function grad_weight(c)
   local first, stride = c.first or 0, c.stride or c.length
   local rows = first + (c.samples > 0 and (c.samples - 1) * stride + c.length or 0) + 1
-  local name = ("%s, %d x %d, from row %d: %d pieces of %d every %d, mode %d %s"):format(c.dtype,
-    c.features, c.width, first, c.samples, c.length, stride, c.mode, c.label or c.kind or "")
-  add("linear_grad_weight", name, function()
+  local name = ("%s, %d x %d, from row %d: %d pieces of %d every %d, mode %d, leaves %d %s"):format(
+    c.dtype, c.features, c.width, first, c.samples, c.length, stride, c.mode, c.leaves or 1,
+    c.label or c.kind or "")
+  add("linear_grad_weight", name, c, function()
     local inputs = { tensor(c.dtype, { rows, c.features }, c.kind),
       tensor(c.dtype, { rows, c.width }, c.kind) }
     local shape = { c.features, c.width }
     local out = c.mode == 0 and poison("f32", shape) or tensor("f32", shape,
       c.kind == "zeros" and "zeros")
     return inputs, { out },
-      { first = first, samples = c.samples, length = c.length, stride = stride, mode = c.mode }
+      { first = first, samples = c.samples, length = c.length, stride = stride, mode = c.mode,
+        leaves = c.leaves or 1 }
   end)
 end
 
@@ -200,7 +207,89 @@ for _, dtype in ipairs { "f32", "bf16" } do
     label = "large tile" }
   linear { dtype = dtype, out = dtype, rows = 512, widths = { 512 }, depth = 512, leaves = 2 }
 end
+
+-- what the copy engine can move (kernels/gemm/gemm_hopper.h): pitches of 16 bytes, whole steps
+-- where parts of k meet. Rows and columns around the tiles of 128 and 256, k around slots of 64.
+for _, leaves in ipairs { 1, 2, 4, 8 } do
+  for i, s in ipairs { { 1, 8, 8 }, { 65, 72, 64 }, { 128, 264, 72 }, { 257, 136, 200 },
+    { 300, 520, 24 }, { 520, 256, 136 } } do
+    local rows, width, depth = s[1], s[2], s[3] * leaves
+    for _, out in ipairs { "f32", "bf16" } do
+      linear { dtype = "bf16", out = out, rows = rows, widths = { width, 40, 264 }, depth = depth,
+        leaves = leaves, bias = i % 3 == 1 and "bf16" or i % 3 == 2 and "f32" or nil }
+      linear { dtype = "bf16", out = out, rows = rows, widths = { width }, depth = depth,
+        leaves = leaves, kind = i % 2 == 0 and "wide" or "zeros" }
+      grad_input { dtype = "bf16", out = out, rows = rows, depth = width, widths = { depth },
+        leaves = leaves, kind = i % 2 == 0 and "wide" or "tiny" }
+      grad_input { dtype = "bf16", out = out, rows = rows, depth = width, leaves = leaves,
+        widths = { 80 * leaves, 16 * leaves, depth }, label = "parts" }
+      grad_input { dtype = "bf16", out = out, rows = rows, depth = width, leaves = leaves,
+        widths = { 256, 64 + 48 * leaves }, ranges = { 128, 16 * leaves, 64, 48 * leaves },
+        label = "ranges" }
+    end
+  end
+end
+for mode = 0, 2 do
+  for i, s in ipairs { { 8, 8, 1 }, { 72, 264, 64 }, { 136, 72, 63 }, { 264, 520, 65 },
+    { 520, 136, 130 }, { 256, 256, 16 } } do
+    local features, width, length = s[1], s[2], s[3]
+    for samples = 1, 3 do
+      grad_weight { dtype = "bf16", features = features, width = width, first = 3 * (i % 2),
+        samples = samples, length = length, stride = length + i % 3, mode = mode,
+        kind = i % 2 == 0 and "wide" or "zeros", label = "boxes" }
+    end
+  end
+end
+for _, dtype in ipairs { "f32", "bf16" } do
+  for _, mode in ipairs { 0, 2 } do
+    for _, leaves in ipairs { 2, 4, 8, 16 } do
+      for i, s in ipairs { { 72, 264, 20 }, { 33, 65, 16 }, { 264, 136, 70 }, { 128, 128, 64 } } do
+        grad_weight { dtype = dtype, features = s[1], width = s[2], first = i, samples = leaves *
+          (1 + i % 2), length = s[3], stride = s[3] + i % 3, mode = mode, leaves = leaves,
+          kind = i % 2 == 0 and "wide" or nil, label = "leaves of pieces" }
+      end
+    end
+  end
+end
+linear { dtype = "bf16", out = "bf16", rows = 700, widths = { 2304, 512 }, depth = 256, leaves = 1,
+  label = "several tiles a block" }
+linear { dtype = "bf16", out = "bf16", rows = 700, widths = { 2304, 512 }, depth = 256, leaves = 2,
+  label = "several tiles a block" }
+linear { dtype = "bf16", out = "f32", rows = 700, widths = { 2304, 512 }, depth = 256, leaves = 4,
+  label = "several tiles a block" }
+linear { dtype = "bf16", out = "bf16", rows = 700, widths = { 2304, 512 }, depth = 256, leaves = 8,
+  label = "several tiles a block" }
+grad_input { dtype = "bf16", out = "bf16", rows = 1030, depth = 2304, widths = { 128, 64 },
+  leaves = 4, label = "several tiles a block" }
+grad_weight { dtype = "bf16", features = 2304, width = 1288, samples = 3, length = 40, mode = 1,
+  label = "several tiles a block" }
+grad_weight { dtype = "bf16", features = 2304, width = 1288, samples = 3, length = 40, mode = 2,
+  label = "several tiles a block" }
+
+-- every compiled tile on shapes that the launcher would give to another one
+for _, tile in ipairs(blocks.gemm_tiles) do
+  local options = { gemm_rows = tile[1], gemm_columns = tile[2] }
+  for _, leaves in ipairs { 1, 2, 4, 8 } do
+    linear { dtype = "bf16", out = "bf16", rows = 150, widths = { 72, 264 }, depth = 200 * leaves,
+      leaves = leaves, bias = "f32", options = options }
+    linear { dtype = "bf16", out = "f32", rows = 5, widths = { 328 }, depth = 64 * leaves,
+      leaves = leaves, kind = "wide", options = options }
+    linear { dtype = "bf16", out = "bf16", rows = 600, widths = { 1032 }, depth = 24 * leaves,
+      leaves = leaves, options = options }
+    grad_input { dtype = "bf16", out = "bf16", rows = 300, depth = 136, leaves = leaves,
+      widths = { 80 * leaves, 136 * leaves }, options = options }
+    for mode = 0, 2 do
+      if mode ~= 1 or leaves == 1 then
+        grad_weight { dtype = "bf16", features = 264, width = 136, samples = 2 * leaves,
+          length = 70, mode = mode, leaves = leaves, options = options }
+      end
+    end
+  end
+end
+
 linear { dtype = "bf16", out = "f32", rows = 40, widths = { 48 }, depth = 160, kind = "special" }
+linear { dtype = "bf16", out = "bf16", rows = 160, widths = { 48 }, depth = 160, kind = "special",
+  bias = "f32" }
 linear { dtype = "bf16", out = "bf16", rows = 9, widths = { 48 }, depth = 160, kind = "special" }
 grad_input { dtype = "bf16", out = "bf16", rows = 40, depth = 48, widths = { 90, 70 },
   kind = "special" }

@@ -2,11 +2,31 @@
 -- micro-batch size or on how many ranks share the leaves.
 local accumulate = require "tidelock.accumulate"
 
+local function tree(parts)
+  while #parts > 1 do
+    local next_parts = {}
+    for i = 1, #parts, 2 do next_parts[#next_parts + 1] = "(" .. parts[i] .. " + " .. parts[i + 1]
+      .. ")" end
+    parts = next_parts
+  end
+  return parts[1]
+end
+
+local function text(x) return type(x) == "table" and "[" .. table.concat(x, " ") .. "]" or x end
+
+--- A chain of samples, or the tree over so many leaves of them.
+local function sum_of(chain, leaves)
+  if leaves == 1 then return chain end
+  local parts, each = {}, #chain // leaves
+  assert(#chain % leaves == 0, "leaves are not alike")
+  for i = 1, leaves do parts[i] = text(table.move(chain, (i - 1) * each + 1, i * each, 1, {})) end
+  return tree(parts)
+end
+
 --- Runs the actions on symbols; a chain is a list of samples, a sum a string.
 local function run(o)
   local actions = accumulate.plan(o)
   local stack = {}
-  local function text(x) return type(x) == "table" and "[" .. table.concat(x, " ") .. "]" or x end
   for micro, list in ipairs(actions) do
     for _, action in ipairs(list) do
       if action.kind == "sum" then
@@ -17,6 +37,7 @@ local function run(o)
             action.row, action.rows)
             or tostring(s + (o.base or 0))
         end
+        chain = sum_of(chain, action.leaves or 1)
         if action.mode == 1 then
           local resumed = stack[action.buffer]
           assert(type(resumed) == "table", "resumes what is no chain")
@@ -36,16 +57,6 @@ local function run(o)
     end
   end
   return text(stack[0])
-end
-
-local function tree(parts)
-  while #parts > 1 do
-    local next_parts = {}
-    for i = 1, #parts, 2 do next_parts[#next_parts + 1] = "(" .. parts[i] .. " + " .. parts[i + 1]
-      .. ")" end
-    parts = next_parts
-  end
-  return parts[1]
 end
 
 describe("sums of weight gradients", function()
@@ -76,8 +87,8 @@ describe("sums of weight gradients", function()
 
   for _, length in ipairs { 100, 2048, 3000, 8192, 9000 } do
     for _, leaves in ipairs { 1, 2, 4, 8 } do
-      it(string.format("do not depend on micro or dp: length %d, %d leaves", length, leaves),
-        function()
+      it(string.format("do not depend on micro, dp or what is one sum: length %d, %d leaves",
+        length, leaves), function()
         for _, samples in ipairs { 8, 12, 16, 24 } do
           local whole = run { samples = samples, micro = samples, leaves = leaves, length =
             length, matrix = true }
@@ -90,7 +101,7 @@ describe("sums of weight gradients", function()
                   for rank = 0, dp - 1 do
                     parts[rank + 1] = run {
                       samples = share, micro = micro, leaves = leaves // dp, length = length,
-                        matrix = true, base = rank * share,
+                        matrix = true, base = rank * share, together = 1 << (micro + dp) % 4,
                     }
                   end
                   assert.are.equal(whole, tree(parts))
@@ -102,6 +113,16 @@ describe("sums of weight gradients", function()
       end)
     end
   end
+
+  it("are one instruction a micro-batch where its leaves are a subtree", function()
+    local actions, depth = accumulate.plan { samples = 16, micro = 8, leaves = 8, length = 2048,
+      matrix = true, together = 8 }
+    assert.are.equal(1, depth)
+    assert.are.same({ { kind = "sum", buffer = 0, first = 0, samples = 8, mode = 0, leaves = 4 } },
+      actions[1])
+    assert.are.same({ { kind = "sum", buffer = 0, first = 8, samples = 8, mode = 2, leaves = 4 } },
+      actions[2])
+  end)
 
   it("use a stack of 1 + log2(leaves) buffers, one less where a leaf is one instruction", function()
     for exponent = 0, 5 do

@@ -32,11 +32,12 @@ local function grad_input(grads, weights, options)
   return out, ranges
 end
 
---- pieces: { first, samples, length [, stride] }. `out` is made when absent.
+--- pieces: { first, samples, length [, stride [, leaves]] }. `out` is made when absent.
 local function grad_weight(grad, x, pieces, mode, out, run)
   out = out or support.poison("f32", { grad:shape()[2], x:shape()[2] })
   core.call("linear_grad_weight", { grad, x }, { out }, { first = pieces[1], samples = pieces[2],
-    length = pieces[3], stride = pieces[4] or pieces[3], mode = mode or 0 }, run)
+    length = pieces[3], stride = pieces[4] or pieces[3], mode = mode or 0,
+    leaves = pieces[5] or 1 }, run)
   return out
 end
 
@@ -294,6 +295,35 @@ describe("a chain of pieces", function()
     end)
   end
 
+  for _, dtype in ipairs(dtypes) do
+    it("in leaves is a tree of chains, in one call as in several, " .. dtype, function()
+      local grad = support.filled(dtype, { 300, 33 }, 1)
+      local x = support.filled(dtype, { 300, 40 }, 2)
+      for _, leaves in ipairs { 2, 4, 8 } do
+        for _, length in ipairs { 9, 32 } do
+          local sums = {}
+          for i = 1, leaves do
+            sums[i] = grad_weight(grad, x, { 3 + (i - 1) * length, 1, length })
+          end
+          while #sums > 1 do
+            local halves = {}
+            for i = 1, #sums, 2 do
+              local sum = copy(sums[i])
+              core.call("binary", { sum, sums[i + 1] }, { sum }, { kind = 0, broadcast = 0 })
+              halves[#halves + 1] = sum
+            end
+            sums = halves
+          end
+          assert.bits(sums[1], grad_weight(grad, x, { 3, leaves, length, length, leaves }))
+          local stored = support.filled("f32", { 33, 40 }, 3)
+          local added = grad_weight(grad, x, { 3, leaves, length, length, leaves }, 2, copy(stored))
+          core.call("binary", { stored, sums[1] }, { stored }, { kind = 0, broadcast = 0 })
+          assert.bits(stored, added)
+        end
+      end
+    end)
+  end
+
   it("begins a new step of the tensor core with each piece", function()
     local values = {}
     for t = 1, 16 do values[t] = 1 end
@@ -352,7 +382,7 @@ describe("nothing that is free changes a bit:", function()
         end
         local dw = support.filled("f32", { width, depth }, 4)
         core.call("linear_grad_weight", { g, x }, { dw },
-          { first = 0, samples = 2, length = rows // 2, stride = rows // 2, mode = 1 })
+          { first = 0, samples = 2, length = rows // 2, stride = rows // 2, mode = 1, leaves = 1 })
         print(dw:hash())
       end
     end]]
@@ -399,7 +429,7 @@ describe("a wrong call", function()
   local x, weight = core.tensor("f32", { 4, 8 }), core.tensor("f32", { 6, 8 })
   local y, half = core.tensor("f32", { 4, 6 }), core.tensor("bf16", { 4, 8 })
   local one = { parts = 1, biases = 0, leaves = 1 }
-  local pieces = { first = 0, samples = 1, length = 4, stride = 4, mode = 0 }
+  local pieces = { first = 0, samples = 1, length = 4, stride = 4, mode = 0, leaves = 1 }
 
   local function with(numbers, fields)
     local result = {}
@@ -422,6 +452,11 @@ describe("a wrong call", function()
       message("linear_grad_weight", { y, x }, { core.tensor("bf16", { 6, 8 }) }, pieces))
     assert.matches("linear_grad_weight: rows from 1, 1 pieces of 4 every 4, of 4 rows",
       message("linear_grad_weight", { y, x }, { weight }, with(pieces, { first = 1 })))
+    assert.matches("1 pieces, mode 0, in 2 leaves; leaves have equally many pieces",
+      message("linear_grad_weight", { y, x }, { weight }, with(pieces, { leaves = 2 })))
+    assert.matches("2 pieces, mode 1, in 2 leaves; .* a chain that resumes is one",
+      message("linear_grad_weight", { y, x }, { weight },
+        with(pieces, { samples = 2, length = 2, stride = 2, mode = 1, leaves = 2 })))
     assert.matches("linear_grad_weight: mode 3; expected 0, 1 or 2",
       message("linear_grad_weight", { y, x }, { weight }, with(pieces, { mode = 3 })))
   end)

@@ -17,7 +17,7 @@ local function chains(a, b, c)
   local out = core.tensor_from_bits("f32", { 1, columns }, c)
   core.call("linear_grad_weight", { core.tensor_from_bits("bf16", { length, 1 }, b),
     core.tensor_from_bits("bf16", { length, columns }, left) }, { out },
-    { first = 0, samples = 1, length = length, stride = length, mode = 1 })
+    { first = 0, samples = 1, length = length, stride = length, mode = 1, leaves = 1 })
   return out:bits()
 end
 
@@ -217,12 +217,13 @@ describe("a chain", function()
     local x, grad = support.filled("bf16", { 96, 5 }, 1), support.filled("bf16", { 96, 7 }, 2)
     local whole = support.poison("f32", { 7, 5 })
     core.call("linear_grad_weight", { grad, x }, { whole },
-      { first = 0, samples = 1, length = 96, stride = 96, mode = 0 })
+      { first = 0, samples = 1, length = 96, stride = 96, mode = 0, leaves = 1 })
     for cut = 16, 80, 16 do
       local pieces = support.poison("f32", { 7, 5 })
       for _, range in ipairs { { 0, cut, 0 }, { cut, 96 - cut, 1 } } do
         core.call("linear_grad_weight", { grad, x }, { pieces },
-          { first = range[1], samples = 1, length = range[2], stride = range[2], mode = range[3] })
+          { first = range[1], samples = 1, length = range[2], stride = range[2], mode = range[3],
+            leaves = 1 })
       end
       assert.bits(whole, pieces)
     end

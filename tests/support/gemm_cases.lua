@@ -55,7 +55,8 @@ for _, shape in ipairs { { 6, 5, 1 }, { 17, 33, 4 } } do
     local function start() return spread("f32", { n, k }, 9) end
     add {
       op = "linear_grad_weight", name = ("%s, mode %d"):format(name, mode), rows = 12, error = 1e-5,
-      attrs = { first = 1, samples = 2, length = 4, stride = 5, mode = mode },
+      attrs = { first = 1, samples = 2, length = 4, stride = 5, mode = mode,
+        leaves = mode == 2 and 2 or 1 },
       inputs = function(dtype, rows)
         return { spread(dtype, { rows, n }, 4), spread(dtype, { rows, k }, 1) }
       end,

@@ -1,0 +1,44 @@
+/* gemm_hopper_args.h - what one launch of gemm_hopper.cuh needs, for launcher and kernel.
+**
+**   out_part (rows, columns_part) = tree over leaves of a chain over the runs of k in the leaf
+**
+** Factors come as maps of three dims (tensor_map.h), so that the copy engine finds leaves, pieces
+** and ends of k by itself; past an end it writes zeros, which leave a chain as it is:
+**
+**   along    (k of a leaf, leaf, row)        linear: both; linear_grad_input: dy
+**   across   (row, k of a leaf, leaf)        linear_grad_input: weight; linear_grad_weight: both,
+**                                            where pieces of all leaves stand for leaves
+**
+**                     linear           linear_grad_input    linear_grad_weight
+**   outputs           parts            1                    1
+**   runs of a leaf    1                parts                pieces, all through one map
+**   a[i]              a[0]             run i                a[0]
+**   b[i]              part i           run i                b[0]
+**
+** Which launches fit: gemm_hopper_cuda.c.
+*/
+#ifndef TL_GEMM_HOPPER_ARGS_H
+#define TL_GEMM_HOPPER_ARGS_H
+
+#include "../tensor_map.h"
+
+enum { TL_GEMM_HOPPER_PARTS = 4 };
+
+typedef struct tl_gemm_hopper_args {
+  tl_tensor_map a[TL_GEMM_HOPPER_PARTS], b[TL_GEMM_HOPPER_PARTS];
+  tl_tensor_map out[TL_GEMM_HOPPER_PARTS];  /* boxes of 64 rows, 128 bytes each */
+  int32_t slots[TL_GEMM_HOPPER_PARTS];      /* of 64 k: of a run in a leaf, of a piece */
+  int32_t runs, pieces;                     /* pieces: leaves, or pieces of all leaves */
+  int32_t row_tiles, column_tiles;          /* a row tile: of all blocks of a cluster */
+  int32_t first_tile[TL_GEMM_HOPPER_PARTS]; /* of columns of output i */
+  int32_t columns[TL_GEMM_HOPPER_PARTS];    /* of output i */
+  int32_t outputs;
+  int32_t rows;
+  int32_t start; /* tl_gemm_start; not 0: one leaf, f32 */
+  int32_t out_is_bf16, bias_is_bf16;
+  void *data[TL_GEMM_HOPPER_PARTS];       /* of output i, for stores without the copy engine */
+  const void *bias[TL_GEMM_HOPPER_PARTS]; /* (columns), or NULL */
+
+} tl_gemm_hopper_args;
+
+#endif

@@ -1,0 +1,238 @@
+/* gemm_hopper_cuda.c - chooses a variant of gemm_hopper.cuh, makes its maps and launches it. */
+#include "gemm_hopper.h"
+#include "gemm_hopper_args.h"
+
+enum { DEPTH = 64, STEP = 16, ALIGNED = 16, CLUSTER = 2 };
+
+typedef struct variant {
+  int32_t leaves_least, leaves_most;
+  int32_t rows, columns; /* of the outputs of a block */
+  int32_t blocks;        /* of a cluster */
+  int32_t cost;          /* of a tile */
+  uint32_t threads, shared;
+  const char *kernel[TL_GEMM_PRODUCTS]; /* or NULL */
+  int32_t together;                     /* blocks on a multiprocessor; `cost` is theirs */
+} variant;
+
+/* The numbers of gemm_hopper.def. */
+/* clang-format off */
+#define RING(slots, slot_bytes) ((slots) * ((slot_bytes) + 16))
+#define KERNEL_0(name) NULL
+#define KERNEL_1(name) name
+#define LARGE(leaves, columns, slots, kept, room, cost, dx, dw)          \
+  {leaves, leaves, 128, columns, CLUSTER, cost, 384,                     \
+   RING(slots, (128 + (columns)) * DEPTH * 2) + 2 * (room),              \
+   {"linear_hopper_" #columns "_" #leaves,                               \
+    KERNEL_##dx("linear_grad_input_hopper_" #columns "_" #leaves),       \
+    KERNEL_##dw("linear_grad_weight_hopper_" #columns "_" #leaves)}, 1},
+#define FEW(tokens, leaves, halves, slots, levels, cost) \
+  {1, leaves, tokens, 64, 1, cost, 160,                  \
+   RING(slots, (64 + (tokens)) * (halves) * DEPTH * 2),  \
+   {"linear_hopper_few_" #tokens, NULL, NULL}, 2},
+/* clang-format on */
+static const variant variants[] = {
+#include "gemm_hopper.def"
+};
+
+static int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int is_aligned(const void *data, int64_t stride, tl_dtype dtype) {
+  return (uintptr_t)data % ALIGNED == 0 && stride * tl_dtype_bytes(dtype) % ALIGNED == 0;
+}
+
+/* ---- what fits ---- */
+
+/* A run of k of all leaves, as it lies in memory. */
+static void whole_run(const tl_gemm *gemm, int32_t part, int64_t index, tl_gemm_run *run) {
+  tl_gemm whole = *gemm;
+  whole.leaves = 1;
+  whole.run(&whole, part, 0, index, run);
+}
+
+static int64_t stride_of(const tl_gemm_source *s) {
+  return s->k_stride == 1 ? s->stride : s->k_stride;
+}
+
+static int run_fits(const tl_gemm *gemm, const tl_gemm_run *run, int along) {
+  if (run->count <= 0 || run->count >= INT32_MAX) return 0;
+  if (!is_aligned(run->a.data, stride_of(&run->a), TL_BF16)) return 0;
+  if (!is_aligned(run->b.data, stride_of(&run->b), TL_BF16)) return 0;
+  return !along || (run->count % gemm->leaves == 0 && run->count / gemm->leaves % 8 == 0);
+}
+
+static int output_fits(const tl_gemm *gemm, int32_t part) {
+  const tl_view *out = &gemm->out[part];
+  const int64_t columns = tl_view_row(out);
+  return columns > 0 && columns < INT32_MAX && is_aligned(out->data, columns, out->dtype);
+}
+
+static int fits(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stride,
+                const tl_cuda_facts *facts) {
+  const int64_t kinds = product == TL_GEMM_GRAD_WEIGHT ? 1 : gemm->runs;
+  if (facts->major != 9 || facts->minor != 0 || gemm->dtype != TL_BF16) return 0;
+  if (gemm->leaves > 8 || gemm->rows <= 0 || gemm->rows >= INT32_MAX) return 0;
+  if (gemm->runs < 1 || kinds > TL_GEMM_HOPPER_PARTS || gemm->parts > TL_GEMM_HOPPER_PARTS)
+    return 0;
+  if (gemm->runs * gemm->leaves >= INT32_MAX / DEPTH || piece_stride >= INT32_MAX) return 0;
+  for (int32_t part = 0; part < gemm->parts; part++) {
+    if (!output_fits(gemm, part)) return 0;
+    if (gemm->out[part].dtype != gemm->out[0].dtype) return 0;
+    if (gemm->bias != NULL && gemm->bias[part].dtype != gemm->bias[0].dtype) return 0;
+    for (int64_t i = 0; i < kinds; i++) {
+      tl_gemm_run run;
+      whole_run(gemm, part, i, &run);
+      if (!run_fits(gemm, &run, product != TL_GEMM_GRAD_WEIGHT)) return 0;
+      if (i + 1 < kinds && run.count / gemm->leaves % STEP != 0) return 0;
+    }
+  }
+  return 1;
+}
+
+/* ---- which variant: the one whose waves cost least. Bits do not depend on it ---- */
+
+static int64_t count_columns(const tl_gemm *gemm, const variant *v) {
+  int64_t tiles = 0;
+  for (int32_t part = 0; part < gemm->parts; part++)
+    tiles += quotient_up(tl_view_row(&gemm->out[part]), v->columns);
+  return tiles;
+}
+
+static int64_t count_tiles(const tl_gemm *gemm, const variant *v) {
+  return quotient_up(gemm->rows, (int64_t)v->rows * v->blocks) * count_columns(gemm, v);
+}
+
+/* That run at once. */
+static int64_t count_clusters(const variant *v, const tl_cuda_facts *facts) {
+  return facts->multiprocessors * v->together / v->blocks;
+}
+
+/* `blocks`: only a variant with these tiles, if there is one for this product; 0: any. */
+static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
+                             const tl_cuda_facts *facts, const tl_cuda_blocks *blocks) {
+  const variant *best = NULL;
+  int64_t least = INT64_MAX;
+  for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+    const variant *v = &variants[i];
+    if (gemm->leaves < v->leaves_least || gemm->leaves > v->leaves_most) continue;
+    if (v->kernel[product] == NULL) continue;
+    if (blocks->gemm_rows != 0 && blocks->gemm_rows != v->rows) continue;
+    if (blocks->gemm_columns != 0 && blocks->gemm_columns != v->columns) continue;
+    const int64_t tiles = count_tiles(gemm, v), most = count_clusters(v, facts);
+    const int64_t alone = v->together > 1 && tiles <= facts->multiprocessors;
+    const int64_t cost = quotient_up(tiles, most) * v->cost * (alone ? 3 : 5) / 5;
+    if (cost < least) best = v, least = cost;
+  }
+  return best;
+}
+
+/* ---- maps ---- */
+
+/* A factor: along (k of a leaf, leaf, row), across (row, k of a leaf, leaf). `rows` of it, boxes of
+** `box_rows`. */
+static tl_status map_factor(tl_cuda *cuda, const char *what, const tl_gemm_source *s, int64_t rows,
+                            int64_t count, int64_t leaves, int64_t leaf_stride, int32_t box_rows,
+                            tl_tensor_map *out) {
+  const int64_t stride = stride_of(s);
+  const tl_tensor_box along = {
+      .data = s->data,
+      .dtype = TL_BF16,
+      .dims = 3,
+      .size = {count, leaves,      rows    },
+      .stride = {1,     leaf_stride, stride  },
+      .box = {DEPTH, 1,           box_rows},
+  };
+  const tl_tensor_box across = {
+      .data = s->data,
+      .dtype = TL_BF16,
+      .dims = 3,
+      .size = {rows, count,  leaves              },
+      .stride = {1,    stride, leaf_stride * stride},
+      .box = {64,   DEPTH,  1                   },
+  };
+  return tl_tensor_map_make(cuda, what, s->k_stride == 1 ? &along : &across, out);
+}
+
+static tl_status map_output(tl_cuda *cuda, const tl_view *view, int64_t rows, tl_tensor_map *out) {
+  const int64_t columns = tl_view_row(view);
+  const tl_tensor_box box = {
+      .data = view->data,
+      .dtype = view->dtype,
+      .dims = 3,
+      .size = {columns,                          1,       rows   },
+      .stride = {1,                                columns, columns},
+      .box = {view->dtype == TL_BF16 ? 64 : 32, 1,       64     },
+  };
+  return tl_tensor_map_make(cuda, "map of an output", &box, out);
+}
+
+static tl_status map_factors(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stride,
+                             const variant *v, tl_cuda *cuda, tl_gemm_hopper_args *args) {
+  const int32_t maps = product == TL_GEMM_LINEAR ? gemm->parts : args->runs;
+  for (int32_t i = 0; i < maps; i++) {
+    const int32_t part = product == TL_GEMM_LINEAR ? i : 0;
+    tl_gemm_run run;
+    whole_run(gemm, part, product == TL_GEMM_LINEAR ? 0 : i, &run);
+    const int64_t count = product == TL_GEMM_GRAD_WEIGHT ? run.count : run.count / gemm->leaves;
+    const int64_t next = product == TL_GEMM_GRAD_WEIGHT ? piece_stride : count;
+    const int64_t columns = tl_view_row(&gemm->out[part]);
+    if (product != TL_GEMM_LINEAR || i == 0) {
+      TL_TRY(map_factor(cuda, "map of the first factor", &run.a, gemm->rows, count, args->pieces,
+                        next, v->rows, &args->a[i]));
+      args->slots[i] = (int32_t)quotient_up(count, DEPTH);
+    }
+    TL_TRY(map_factor(cuda, "map of the second factor", &run.b, columns, count, args->pieces, next,
+                      v->columns / v->blocks, &args->b[i]));
+  }
+  return TL_OK;
+}
+
+static tl_status fill_outputs(const tl_gemm *gemm, const variant *v, tl_cuda *cuda,
+                              tl_gemm_hopper_args *args) {
+  args->out_is_bf16 = gemm->out[0].dtype == TL_BF16;
+  for (int32_t part = 0; part < gemm->parts; part++) {
+    const int64_t columns = tl_view_row(&gemm->out[part]);
+    args->first_tile[part] = args->column_tiles;
+    args->columns[part] = (int32_t)columns;
+    args->data[part] = gemm->out[part].data;
+    args->column_tiles += (int32_t)quotient_up(columns, v->columns);
+    TL_TRY(map_output(cuda, &gemm->out[part], gemm->rows, &args->out[part]));
+    if (gemm->bias == NULL) continue;
+    args->bias[part] = gemm->bias[part].data;
+    args->bias_is_bf16 = gemm->bias[part].dtype == TL_BF16;
+  }
+  return TL_OK;
+}
+
+/* As few blocks as the number of waves allows: the others would find nothing in the last one. */
+static uint32_t count_blocks(const variant *v, int64_t tiles, const tl_cuda_facts *facts) {
+  const int64_t waves = quotient_up(tiles, count_clusters(v, facts));
+  return (uint32_t)(quotient_up(tiles, waves) * v->blocks);
+}
+
+tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stride,
+                         tl_cuda *cuda, int32_t *done) {
+  const tl_cuda_facts *facts = tl_cuda_device(cuda);
+  const variant *v = NULL;
+  *done = 0;
+  if (!fits(product, gemm, piece_stride, facts)) return TL_OK;
+  v = choose(product, gemm, facts, tl_cuda_get_blocks(cuda));
+  if (v == NULL) v = choose(product, gemm, facts, &(tl_cuda_blocks){0});
+  if (v == NULL || count_tiles(gemm, v) >= INT32_MAX / 2) return TL_OK;
+  tl_gemm_hopper_args args = {
+      .runs = product == TL_GEMM_GRAD_WEIGHT ? 1 : (int32_t)gemm->runs,
+      .pieces =
+          (int32_t)(product == TL_GEMM_GRAD_WEIGHT ? gemm->runs * gemm->leaves : gemm->leaves),
+      .outputs = gemm->parts,
+      .rows = (int32_t)gemm->rows,
+      .row_tiles = (int32_t)quotient_up(gemm->rows, (int64_t)v->rows * v->blocks),
+      .start = (int32_t)gemm->start,
+  };
+  TL_TRY(map_factors(product, gemm, piece_stride, v, cuda, &args));
+  TL_TRY(fill_outputs(gemm, v, cuda, &args));
+  const tl_cuda_grid grid = {.blocks = {count_blocks(v, count_tiles(gemm, v), facts)},
+                             .threads = {v->threads},
+                             .shared = v->shared};
+  TL_TRY(tl_cuda_launch(cuda, v->kernel[product], &grid, &args));
+  *done = 1;
+  return TL_OK;
+}

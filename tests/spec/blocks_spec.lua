@@ -1,0 +1,31 @@
+-- Block sizes that a recipe may name are those that are compiled.
+local blocks = require "tidelock.blocks"
+
+describe("blocks.gemm", function()
+  it("has every tile of gemm_hopper.def, and no other", function()
+    local known, found = {}, {}
+    for _, tile in ipairs(blocks.gemm_tiles) do known[table.concat(tile, " ")] = true end
+    for line in io.lines "kernels/gemm/gemm_hopper.def" do
+      local columns = line:match "^LARGE%(%d+, (%d+),"
+      local tokens = line:match "^FEW%((%d+),"
+      if columns then found["128 " .. columns .. " 64"] = true end
+      if tokens then found[tokens .. " 64 64"] = true end
+    end
+    assert.same(found, known)
+  end)
+
+  it("may leave sizes open", function()
+    local said = {}
+    local function report(path, format, ...)
+      said[#said + 1] = path .. ": " .. format:format(...)
+    end
+    for _, gemm in ipairs { {}, { m = 128 }, { n = 256 }, { n = 128, k = 64 },
+      { m = 16, n = 64 } } do
+      blocks.check({ attention = { split = 8192 }, gemm = gemm }, report)
+    end
+    assert.same({}, said)
+    blocks.check({ attention = { split = 8192 }, gemm = { m = 16, n = 128 } }, report)
+    assert.matches("^blocks.gemm: no compiled product has m 16, n 128; as { m, n, k } there are {",
+      said[1])
+  end)
+end)
