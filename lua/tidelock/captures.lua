@@ -9,6 +9,7 @@
 --- to
 --- be known. Places that are written and were read before (table!) are kept before and after.
 local core = require "tidelock.core"
+local logical = require "tidelock.logical"
 local work = require "tidelock.work"
 
 local captures = {}
@@ -71,21 +72,20 @@ local function add_instruction(self, made, i, wanted)
   return entry
 end
 
----@param plan table
----@param pp integer # the pipeline rank, from 0
+---@param rank table # of plan.ranks
 ---@param select? fun(instruction: integer): boolean
 ---@return { rows: table[], bytes: integer, text: table } # text: by instruction, offsets of inputs
 ---  (before), of outputs before (into) and after; -1: not kept
-function captures.plan(plan, pp, select)
-  local rank = plan.ranks[pp + 1]
+function captures.plan(rank, select)
+  local instructions = logical.instructions(rank)
   local self = setmetatable({ rows = {}, bytes = 0, in_place = in_place() }, Plan)
   local text = {}
-  for i = 1, #rank.instructions do text[i] = { before = {}, into = {}, after = {} } end
+  for i = 1, #instructions do text[i] = { before = {}, into = {}, after = {} } end
   for _, name in ipairs { "step", "init" } do
     self.held = {}
     local range = rank.sections[name]
     for i = range[1], range[1] + range[2] - 1 do
-      text[i] = add_instruction(self, rank.instructions[i], i, not select or select(i))
+      text[i] = add_instruction(self, instructions[i], i, not select or select(i))
     end
   end
   for _, entry in ipairs(text) do

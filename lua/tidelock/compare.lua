@@ -14,7 +14,7 @@ local compare = {}
 --- Whether the ranks of both run the same programs, so that outputs pair up one by one.
 function compare.same_layout(a, b)
   if a:ranks() ~= b:ranks() or a.meta.micro ~= b.meta.micro then return false end
-  for _, axis in ipairs { "tp", "dp", "pp" } do
+  for _, axis in ipairs { "tp", "dp", "pp", "ep" } do
     if a.meta.layout[axis] ~= b.meta.layout[axis] then return false end
   end
   for rank = 0, a:ranks() - 1 do

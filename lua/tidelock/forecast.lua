@@ -15,6 +15,7 @@
 local cluster = require "tidelock.cluster"
 local core = require "tidelock.core"
 local experts_plan = require "tidelock.experts_plan"
+local experts = require "tidelock.experts"
 local flops = require "tidelock.flops"
 local grid = require "tidelock.layout"
 local requests = require "tidelock.requests"
@@ -176,16 +177,17 @@ end
 local function write_memory(plan, request)
   local memory_file = require "tidelock.memory_file" -- it needs this module
   local options, layout = request.options, plan.spec.layout
-  local pp, world = fullest(plan.places) - 1, grid.world(layout)
+  local index, world = fullest(plan.places), grid.world(layout)
   if options.rank then
     if options.rank >= world then
       local text = "tidelock: plan: --rank %d: the layout has ranks 0 to %d"
       error({ status = 2, message = text:format(options.rank, world - 1) }, 0)
     end
-    pp = grid.coordinates(layout, options.rank).pp
+    index = experts.plan_index(layout, grid.coordinates(layout, options.rank))
   end
-  local title = ("%s, a rank of pipeline stage %d"):format(request.recipe:match "[^/]+$", pp)
-  memory_file.write(options.memory, memory_file.view_of_plan(plan, pp, title))
+  local title = ("%s, %s"):format(request.recipe:match "[^/]+$", options.rank
+    and "rank " .. options.rank or "a rank of the fullest stage")
+  memory_file.write(options.memory, memory_file.view_of_plan(plan, index, title))
 end
 
 --- The command.

@@ -201,10 +201,14 @@ end
 
 -- outputs ---------------------------------------------------------------------------------------
 
+--- Regions whose shares have a place in the whole tensor. Rows of experts hang on the routing.
+local placed = { trunk = true, heads = true, loss = true, step = true }
+
 --- Key and place of an output; no key where it is the rank's own.
 local function describe(self, made, i, v)
   local buffer, layout = v.buffer, self.plan.spec.layout
   local known = buffer.persistent and self.persistent[buffer]
+  if known == false then return nil end
   if known and known.param then return known.key, param_place(self, known.param) end
   if known then
     if made.op == "count_targets" and layout.dp > 1 then return nil end
@@ -214,7 +218,7 @@ local function describe(self, made, i, v)
     return buffer.final.name .. ".grad", param_place(self, buffer.final)
   end
   local value = buffer.value
-  if not value or value.region == "partial" or value.input == "cu" then return nil end
+  if not value or not placed[value.region] or value.input == "cu" then return nil end
   local group, reduces = self.pending[value.id], made.op:find "^all_reduce" ~= nil
   if group and not (reduces and group == "tp") then return nil end
   if value.region == "step" then
@@ -263,19 +267,32 @@ local function persistent_names(plan, rank)
       ["weight "] = "", ["m "] = "m.", ["v "] = "v.", ["master "] = "master.",
     } do params[arena .. param.name] = { key = prefix .. param.name, param = param } end
   end
+  local shared = {} -- buffers that hold several: the weights of experts
   for key, v in pairs(rank.persistent) do
+    shared[v.buffer] = list[v.buffer] ~= nil
     list[v.buffer] = params[key] or { key = key == "loss" and "mean loss" or key }
+  end
+  for buffer, several in pairs(shared) do
+    if several then list[buffer] = false end
   end
   return list
 end
 
-local function last_writes(rank)
+local function last_writes(rank, instructions)
   local last, range = {}, rank.sections.step
   for i = range[1], range[1] + range[2] - 1 do
-    local made = rank.instructions[i]
+    local made = instructions[i]
     for k = 1, #made.outputs do last[made.outputs[k].buffer] = i end
   end
   return last
+end
+
+--- The instructions of a rank in the order of its program: lanes of a GPU have an order of their own.
+function logical.instructions(rank)
+  if not rank.position then return rank.instructions end
+  local list = {}
+  for i, made in ipairs(rank.instructions) do list[rank.position[i]] = made end
+  return list
 end
 
 --- Everything that the outputs of all programs share.
@@ -288,20 +305,20 @@ end
 --- The outputs of sections init and step, in the order of instructions.
 ---@param plan table # after the stage emit
 ---@param shared table # logical.names(plan)
----@param pp integer # coordinates of the program's ranks, from 0
----@param tp integer
+---@param rank table # of plan.ranks: that of the program
+---@param tp integer # coordinate of the program's ranks
 ---@return tidelock.Output[]
-function logical.outputs(plan, shared, pp, tp)
-  local rank = plan.ranks[pp + 1]
+function logical.outputs(plan, shared, rank, tp)
+  local instructions = logical.instructions(rank)
   local self = {
     plan = plan, tp = tp, names = shared.names, pending = shared.pending,
-    persistent = persistent_names(plan, rank), last_write = last_writes(rank),
+    persistent = persistent_names(plan, rank), last_write = last_writes(rank, instructions),
   }
   local list = {}
   for _, name in ipairs { "step", "init" } do
     local range = rank.sections[name]
     for i = range[1], range[1] + range[2] - 1 do
-      local made = rank.instructions[i]
+      local made = instructions[i]
       for k = 1, #made.outputs do
         local v = made.outputs[k]
         if v then list[#list + 1] = output_of(self, made, i, k, v) end

@@ -31,10 +31,10 @@ function memory_file.write(path, view, times)
   if not good then usage("tidelock: --memory: %s", (message:gsub("^[^\n]-%.lua:%d+: ", ""))) end
 end
 
---- The view of a plan's pipeline rank.
-function memory_file.view_of_plan(plan, pp, title)
-  local buffers, begin, finish = arena_view.buffers(plan.ranks[pp + 1])
-  return { title = title, buffers = buffers, bytes = plan.places[pp + 1].bytes, begin = begin,
+--- The view of an entry of plan.ranks.
+function memory_file.view_of_plan(plan, index, title)
+  local buffers, begin, finish = arena_view.buffers(plan.ranks[index])
+  return { title = title, buffers = buffers, bytes = plan.places[index].bytes, begin = begin,
     finish = finish }
 end
 

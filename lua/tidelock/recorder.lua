@@ -11,6 +11,7 @@
 local arena_view = require "tidelock.arena_view"
 local captures = require "tidelock.captures"
 local core = require "tidelock.core"
+local experts = require "tidelock.experts"
 local logical = require "tidelock.logical"
 
 local recorder = {}
@@ -66,30 +67,42 @@ local function put(file, path, text)
 end
 
 --- Rows of numbers for ranks:trace, and what trace.json says of them.
-local function plan_program(self, plan, shared, pp, tp)
-  local index = pp * plan.spec.layout.tp + tp + 1
-  local outputs = logical.outputs(plan, shared, pp, tp)
+local function plan_program(self, plan, shared, index, at)
+  local place = experts.plan_index(plan.spec.layout, at)
+  local rank = plan.ranks[place]
+  local outputs = logical.outputs(plan, shared, rank, at.tp)
   local rows = {}
   for i, o in ipairs(outputs) do rows[i] = logical.row(o, not self.full) end
   local kept
   if self.values then
     local select = self.select and function(i) return self.select(index, i) end
-    kept = captures.plan(plan, pp, select)
+    kept = captures.plan(rank, select)
   end
   return {
-    index = index, outputs = outputs, kept = kept, program = plan.programs[index],
+    rank = rank, bytes = plan.places[place].bytes, outputs = outputs, kept = kept, program = plan.programs[index],
     options = {
       outputs = rows, captures = kept and kept.rows or {}, capture_bytes = kept and kept.bytes or 0,
     },
   }
 end
 
+--- The arena of a rank, for `./tl trace --memory`.
+local function memory_of(rank, bytes)
+  local buffers, begin, finish = arena_view.buffers(rank)
+  local rows = {}
+  for k, b in ipairs(buffers) do
+    rows[k] = { b.name, b.bytes, b.offset, b.first, b.last, b.kind, b.site }
+  end
+  return { buffers = rows, begin = begin, finish = finish, bytes = bytes }
+end
+
 --- What a program is, as trace.json has it.
-local function program_text(plan, pp, planned)
-  local program, rank = planned.program, plan.ranks[pp + 1]
+local function program_text(planned)
+  local program, rank = planned.program, planned.rank
+  local in_order = logical.instructions(rank)
   local instructions, tensors, outputs = {}, {}, {}
   for i, made in ipairs(program.instructions) do
-    local path = rank.instructions[i].path
+    local path = in_order[i].path
     instructions[i] = {
       op = made.op, site = program.sites[made.site], path = path ~= "" and path or nil,
       phase = made.phase, micro = made.micro, lane = made.lane, attrs = made.attrs,
@@ -110,6 +123,7 @@ local function program_text(plan, pp, planned)
   return {
     instructions = instructions, tensors = tensors, outputs = outputs,
     sections = program.sections, groups = program.groups,
+    memory = memory_of(rank, planned.bytes),
     captures = kept and { bytes = kept.bytes, of = kept.text } or nil,
   }
 end
@@ -121,20 +135,6 @@ recorder.output_fields = {
   "rows_full",
 }
 
---- The arena of each pipeline rank, for `./tl trace --memory`.
-local function memory_of(plan)
-  local list = {}
-  for i, rank in ipairs(plan.ranks) do
-    local buffers, begin, finish = arena_view.buffers(rank)
-    local rows = {}
-    for k, b in ipairs(buffers) do
-      rows[k] = { b.name, b.bytes, b.offset, b.first, b.last, b.kind, b.site }
-    end
-    list[i] = { buffers = rows, begin = begin, finish = finish, bytes = plan.places[i].bytes }
-  end
-  return list
-end
-
 local function describe(self, run)
   local plan, ranks, programs = run.plan, {}, {}
   for i, entry in ipairs(run.table) do
@@ -145,37 +145,36 @@ local function describe(self, run)
   end
   local layout = plan.spec.layout
   for i, planned in ipairs(self.programs) do
-    programs[i] = program_text(plan, (i - 1) // layout.tp, planned)
+    programs[i] = program_text(planned)
   end
   return {
     version = recorder.version, key = plan.key, recipe_hash = plan.recipe_hash,
     parts = plan.key_parts, fields = plan.fields_text,
     name = plan.spec.name, recipe = self.recipe, overrides = self.overrides and
       core.json.array(self.overrides), point = self.point,
-    layout = { tp = layout.tp, dp = layout.dp, pp = layout.pp },
+    layout = { tp = layout.tp, dp = layout.dp, pp = layout.pp, ep = layout.ep },
     device = plan.spec.device or "host",
     dtype = plan.spec.dtype, seed = plan.spec.policy.seed, length = plan.spec.batch.length,
     samples = plan.spec.batch.samples, micro = plan.spec.batch.micro, full = self.full or false,
     values = self.values or false, ranks = ranks, programs = programs, build = core.build(),
-    memory = memory_of(plan), planned_bytes = plan.summary.planned_bytes,
+    planned_bytes = plan.summary.planned_bytes,
   }
 end
 
 --- Plans the recording of a run whose ranks are open and have not run; writes trace.json.
 function Recorder:attach(run)
   local plan = run.plan
-  local shared, layout = logical.names(plan), plan.spec.layout
+  local shared = logical.names(plan)
   core.files.mkdirs(self.dir)
   for _, name in ipairs(core.files.list(self.dir) or {}) do -- of an earlier trace in this folder
     if name:find "^rank%-%d+%.bin$" or name:find "^values%-%d+%-%d+%.bin$"
       or name == "steps.jsonl" or name == "trace.json" then os.remove(self.dir .. "/" .. name) end
   end
   self.programs, self.list = {}, {}
-  for pp = 0, layout.pp - 1 do
-    for tp = 0, layout.tp - 1 do
-      local planned = plan_program(self, plan, shared, pp, tp)
-      self.programs[planned.index] = planned
-    end
+  for _, entry in ipairs(run.table) do
+    local index = entry.program
+    self.programs[index] = self.programs[index]
+      or plan_program(self, plan, shared, index, entry.coordinates)
   end
   for i, entry in ipairs(run.table) do
     self.list[i] = self.programs[entry.program].options

@@ -160,8 +160,7 @@ end
 
 --- The arena of a rank, with the last traced step's times.
 local function memory_view(t, rank)
-  local pp = t.meta.ranks[rank + 1].coordinates.pp
-  local memory = t.meta.memory[pp + 1]
+  local memory = t:program(rank).memory
   local view = { title = ("%s, rank %d"):format(t.meta.name, rank), bytes = memory.bytes,
     begin = memory.begin, finish = memory.finish, buffers = {} }
   for i, row in ipairs(memory.buffers) do

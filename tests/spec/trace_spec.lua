@@ -173,7 +173,7 @@ describe("the arena", function()
     assert.equal(0, status, text)
     local picture = core.files.read_all(svg)
     assert.matches("^<svg .*planned: .*real: .* counted by the allocator.*</svg>\n$", picture)
-    local buffers = #t.meta.memory[2].buffers
+    local buffers = #t:program(3).memory.buffers
     local _, rects = picture:gsub("<rect ", "")
     assert.equal(2 * buffers + 2 + 6, rects) -- two panels with frames, and the legend
     assert.matches("layers%.1%.swiglu%.down: 3,072 bytes at ", picture)
@@ -185,7 +185,7 @@ describe("the arena", function()
 
   it("never holds two buffers at one place, in the snapshot too", function()
     local plan = models.plan(grid)
-    local view = require("tidelock.memory_file").view_of_plan(plan, 1, "small")
+    local view = require("tidelock.memory_file").view_of_plan(plan, 2, "small")
     for i, a in ipairs(view.buffers) do
       for j = i + 1, #view.buffers do
         local b = view.buffers[j]
