@@ -287,7 +287,7 @@ local function last_writes(rank, instructions)
   return last
 end
 
---- The instructions of a rank in the order of its program: lanes of a GPU have an order of their own.
+--- The instructions of a rank in the order of its program: lanes of a GPU have one of their own.
 function logical.instructions(rank)
   if not rank.position then return rank.instructions end
   local list = {}

@@ -79,7 +79,8 @@ local function plan_program(self, plan, shared, index, at)
     kept = captures.plan(rank, select)
   end
   return {
-    rank = rank, bytes = plan.places[place].bytes, outputs = outputs, kept = kept, program = plan.programs[index],
+    rank = rank, bytes = plan.places[place].bytes, outputs = outputs, kept = kept,
+    program = plan.programs[index],
     options = {
       outputs = rows, captures = kept and kept.rows or {}, capture_bytes = kept and kept.bytes or 0,
     },
