@@ -138,6 +138,7 @@ end
 local free = {
   "layout", "device", "log", "notes", "name", "file", "batch.micro", "blocks.gemm", "blocks.moe",
   "blocks.attention.q", "train.save", "eval", "policy.name", "format",
+  "serve",
 }
 
 local function is_free(path)
@@ -160,7 +161,7 @@ local function fields_of(text)
 end
 
 --- { path, old, new } of every field that differs; old or new is "unset" where one side has none.
-local function differing(old_text, new_text)
+function checkpoint.differing(old_text, new_text)
   local old, old_order = fields_of(old_text)
   local new, new_order = fields_of(new_text)
   local list = {}
@@ -186,7 +187,7 @@ end
 --- "  train.steps (command line): 200 -> 300", and what the key covers but no field says.
 local function refusal(state, plan, parts, forks)
   local lines, paths = {}, {}
-  for _, d in ipairs(differing(state.fields, plan.fields_text)) do
+  for _, d in ipairs(checkpoint.differing(state.fields, plan.fields_text)) do
     if not allowed(d.path, forks) then
       local site = plan.spec.site(d.path)
       lines[#lines + 1] = ("  %s%s: %s -> %s"):format(d.path, site and " (" .. site .. ")" or "",
