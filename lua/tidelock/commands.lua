@@ -32,6 +32,13 @@ local kinds = {
       return n and n >= 0 and n or nil
     end,
   },
+  number = {
+    word = "X", expected = "a number from 0",
+    read = function(word)
+      local x = tonumber(word)
+      return x and x >= 0 and x < math.huge and x or nil
+    end,
+  },
   form = {
     word = "md|json", expected = "md or json",
     read = function(word) return (word == "md" or word == "json") and word or nil end,
@@ -49,6 +56,7 @@ local threads = {
 ---@field topics string[]? # a first word that is one of these chooses a part of the command
 ---@field words string[]? # what its words are, where it takes no recipe: { "CHECKPOINT", "OUT" }
 ---@field words_needed integer? # how many of them, when not all
+---@field overrides boolean? # key=value may stand behind its words
 ---@field takes string? # what stands behind its name in help, when it is no recipe
 ---@field about string
 ---@field example string
@@ -134,6 +142,23 @@ commands.list = {
     example = "export runs/quickstart-5e1c quickstart-bf16 --dtype bf16",
     options = {
       { name = "dtype", kind = "text", about = "f32, bf16 or f16; as trained if left out" },
+      { name = "format", kind = "text", about = "hf: a folder that transformers loads" },
+    },
+  },
+  {
+    name = "generate", recipe = false, words = { "MODEL", "PROMPT" }, overrides = true,
+    module = "tidelock.generate", about = "text after a prompt, by the model of a run",
+    example = "generate runs/quickstart-5e1c \"You may copy\" --tokens 200 --temperature 0.8",
+    options = {
+      { name = "tokens", kind = "count", about = "most tokens to make; 100" },
+      { name = "temperature", kind = "number", about = "0, the likeliest token, unless given" },
+      { name = "top-p", kind = "number", about = "only the likeliest tokens of this share" },
+      { name = "top-k", kind = "index", about = "only so many of the likeliest tokens" },
+      { name = "seed", kind = "index", about = "another one gives another text; 0" },
+      { name = "ids", about = "the prompt is ids, as 1,15043, and so is what is printed" },
+      { name = "tokenizer", kind = "file", about = "a tokenizer.json or its folder; bytes" },
+      { name = "quiet", about = "neither the prompt nor the speed" },
+      threads,
     },
   },
   {
@@ -148,8 +173,10 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "gemm", "attention", "step", "ranks", "trace", "capture" },
-    about = "speed of products, a step, planning, ranks",
+    topics = {
+      "plan", "matmul", "gemm", "attention", "step", "ranks", "serve", "trace", "capture",
+    },
+    about = "speed of products, a step, planning, ranks, generation",
     example = "bench step --rounds 5",
     options = {
       { name = "output", short = "o", kind = "form", about = "Markdown (the default) or JSON" },
@@ -157,6 +184,9 @@ commands.list = {
       { name = "steps", kind = "count", about = "training steps of a turn; 2" },
       { name = "size", kind = "count", about = "matmul: this size only" },
       { name = "alone", about = "without peers" },
+      { name = "count", kind = "count", about = "serve: requests of the load; 64" },
+      { name = "rate", kind = "number", about = "serve: requests a second; 0.7 of what it can do" },
+      { name = "requests", kind = "file", about = "serve: a load of its own, a JSON line each" },
       threads,
     },
   },
@@ -309,7 +339,7 @@ local function read_word(command, word, request)
     request.topic = word
   elseif command.words and #request.words < #command.words then
     table.insert(request.words, word)
-  elseif not command.recipe then
+  elseif not command.recipe and not (command.overrides and word:find "^[^=/]+=") then
     fail("%s: %s is one word too many", command.name, word)
   elseif word:find "^[^=/]+=" then
     if command.recipe == true and not request.recipe then
@@ -372,7 +402,10 @@ end
 --- What stands behind the name of a command of the list.
 local function takes_of(command)
   if command.takes then return " " .. command.takes end
-  if command.words then return " " .. table.concat(command.words, " ") .. " [options]" end
+  if command.words then
+    local overrides = command.overrides and " [key=value ..]" or ""
+    return " " .. table.concat(command.words, " ") .. overrides .. " [options]"
+  end
   local topics = command.topics and " [" .. table.concat(command.topics, "|") .. "]" or ""
   if not command.recipe then return topics end
   return topics .. (command.recipe == "maybe" and " [RECIPE]" or " RECIPE")
