@@ -21,7 +21,8 @@ tl_status tl_gpu_trace_open(tl_cuda *cuda, const tl_program *program, tl_trace *
 void tl_gpu_trace_close(tl_gpu_trace *trace); /* NULL is allowed */
 
 /* These four only queue: the first and the last on the first stream, the others on the stream of
-** the instruction, before anybody may change what it wrote. `views` are by operand of the program. */
+** the instruction, before anybody may change what it wrote. `views` are by operand of the
+** program. */
 tl_status tl_gpu_trace_begin(tl_gpu_trace *trace);
 tl_status tl_gpu_trace_before(tl_gpu_trace *trace, int32_t instruction, void *stream);
 tl_status tl_gpu_trace_after(tl_gpu_trace *trace, int32_t instruction, const tl_view *views,

@@ -306,7 +306,7 @@ local function new_session(trained, request, begin, found, peak)
 end
 
 --- What --trace and the options that go with it ask for; nil without it.
-local function recorder_of(request)
+local function recorder_of(request, launched)
   local options = request.options
   local function usage(text) error({ status = 2, message = "tidelock: run: " .. text }, 0) end
   if not options.trace then
@@ -315,6 +315,7 @@ local function recorder_of(request)
     end
     return nil
   end
+  if launched then usage("--trace: hashes are recorded of runs in one process") end
   local first, last = 0, nil
   if options.trace_steps then
     first, last = recorder.window(options.trace_steps)
@@ -329,15 +330,14 @@ local function recorder_of(request)
 end
 
 --- What the driver is told.
-local function start_options(request, launched, found, forks)
-  local options = request.options
+local function start_options(options, launched, found, forks)
   local timeout = options.timeout
   local cores = launched and math.max(1, core.files.cpu_count() // launched.here_world)
   return {
     threads = options.threads or cores, check = options.check, launched = launched,
     timeout = timeout, eager = options.eager,
     start = timeout and math.max(timeout, start_seconds), resume = found, forks = forks,
-    poison = options.poison and poison_byte or nil, recorder = recorder_of(request),
+    poison = options.poison and poison_byte or nil,
   }
 end
 
@@ -345,7 +345,8 @@ end
 local function lead(request, launched)
   local options, begin, peak = request.options, core.files.seconds(), nil
   local found, forks = find_checkpoint(options)
-  local start = start_options(request, launched, found, forks)
+  local start = start_options(options, launched, found, forks)
+  start.recorder = recorder_of(request, launched)
   function start.planned(plan) -- before the arena takes the memory
     peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads, plan.spec.device)
   end
