@@ -32,6 +32,13 @@ local kinds = {
       return n and n >= 0 and n or nil
     end,
   },
+  amount = {
+    word = "X", expected = "a positive number",
+    read = function(word)
+      local n = tonumber(word)
+      return n and n > 0 and n < math.huge and n or nil
+    end,
+  },
   form = {
     word = "md|json", expected = "md or json",
     read = function(word) return (word == "md" or word == "json") and word or nil end,
@@ -104,6 +111,22 @@ commands.list = {
       { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
       { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
       threads, point,
+    },
+  },
+  {
+    name = "sweep", recipe = true, module = "tidelock.sweep",
+    about = "measure every point of a recipe with :over, or of a list of recipes",
+    example = "sweep recipes/sweeps/policies.lua --steps 4",
+    options = {
+      { name = "jsonl", kind = "file", about = "a row a point; runs/sweep-NAME.jsonl" },
+      { name = "steps", kind = "index", about = "steps of a run, 0: plan only; 6" },
+      { name = "repeat", kind = "count", about = "runs of a point, which must agree; 1" },
+      { name = "timeout", kind = "amount", about = "seconds a point may take; 600" },
+      { name = "budget", kind = "amount", about = "minutes after which no point starts" },
+      { name = "retry", about = "run those again that failed or took too long" },
+      { name = "assert-same-bits", about = "end with 1 at the first point whose bits differ" },
+      { name = "row", kind = "count", about = "measure point N in this process; print its row" },
+      threads,
     },
   },
   {

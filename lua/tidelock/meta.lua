@@ -457,6 +457,7 @@ function core.files.read_all(path) end
 ---@param path string
 ---@param ... string
 function core.files.write_atomic(path, ...) end
+function core.files.append(path, text) end -- returns when the disk has it
 ---@return integer
 function core.files.cpu_count() end
 ---@param descriptor integer
@@ -472,9 +473,9 @@ function core.files.sleep(seconds) end
 function core.files.getpid() end
 ---@return string
 function core.files.hostname() end
----@param folder string
----@return userdata? # claims the folder until it is closed; nil: another process has it
-function core.files.lock(folder) end
+---@param path string # a folder or a file
+---@return userdata? # claims it until it is closed; nil: another process has it
+function core.files.lock(path) end
 
 --- Bytes of each kind of memory; with `reset`, peaks start again afterwards.
 ---@param reset? boolean
