@@ -56,6 +56,7 @@ local threads = {
 ---@field topics string[]? # a first word that is one of these chooses a part of the command
 ---@field words string[]? # what its words are, where it takes no recipe: { "CHECKPOINT", "OUT" }
 ---@field words_needed integer? # how many of them, when not all
+---@field words_more boolean? # the last of them may stand again and again
 ---@field takes string? # what stands behind its name in help, when it is no recipe
 ---@field about string
 ---@field example string
@@ -127,6 +128,17 @@ commands.list = {
       { name = "assert-same-bits", about = "end with 1 at the first point whose bits differ" },
       { name = "row", kind = "count", about = "measure point N in this process; print its row" },
       threads,
+    },
+  },
+  {
+    name = "report", recipe = false, module = "tidelock.report", words = { "FILE" },
+    words_more = true, about = "sweeps, runs and measurements as one HTML page, or as text",
+    example = "report runs/sweep-policies.jsonl --text",
+    options = {
+      { name = "html", kind = "file", about = "the page; report.html unless given" },
+      { name = "text", about = "tables in the terminal instead" },
+      { name = "baseline", kind = "file", about = "an earlier file: changes in per cent" },
+      { name = "title", kind = "text", about = "of the page" },
     },
   },
   {
@@ -308,7 +320,7 @@ local function read_word(command, word, request)
     request.topic = find(commands.outside, word) and word or commands.find(word).name
   elseif command.topics and not request.topic and is_one_of(word, command.topics) then
     request.topic = word
-  elseif command.words and #request.words < #command.words then
+  elseif command.words and (command.words_more or #request.words < #command.words) then
     table.insert(request.words, word)
   elseif not command.recipe then
     fail("%s: %s is one word too many", command.name, word)
@@ -373,7 +385,10 @@ end
 --- What stands behind the name of a command of the list.
 local function takes_of(command)
   if command.takes then return " " .. command.takes end
-  if command.words then return " " .. table.concat(command.words, " ") .. " [options]" end
+  if command.words then
+    return " " .. table.concat(command.words, " ") .. (command.words_more and " .." or "")
+      .. " [options]"
+  end
   local topics = command.topics and " [" .. table.concat(command.topics, "|") .. "]" or ""
   if not command.recipe then return topics end
   return topics .. (command.recipe == "maybe" and " [RECIPE]" or " RECIPE")
