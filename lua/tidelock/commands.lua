@@ -70,6 +70,7 @@ commands.list = {
     example = "run recipes/quickstart.lua layout.tp=2 layout.pp=2",
     options = {
       { name = "jsonl", kind = "file", about = "write one record a step, and a summary, to FILE" },
+      { name = "metrics", kind = "file", about = "for Prometheus: replaced after every step" },
       { name = "resume", kind = "folder", about = "go on from a checkpoint, a run, or its newest" },
       { name = "fork", kind = "text", about = "fields that may differ from the checkpoint's run" },
       { name = "stop-at", kind = "count", about = "end after step N; lr keeps its horizon" },
