@@ -66,7 +66,8 @@ enum {
   TL_TRAIT_TREE = 2,    /* sums over rows, in the order that the policy's leaves fix */
   TL_TRAIT_WHOLE = 4,   /* works on whole tensors once a step or once a run */
   TL_TRAIT_COMM = 8,    /* moves bytes between ranks: run by the executor, no kernel */
-  TL_TRAIT_DATA = 16    /* reads the data source: run by the executor, no kernel */
+  TL_TRAIT_DATA = 16,   /* reads the data source: run by the executor, no kernel */
+  TL_TRAIT_ROUTED = 32  /* how many rows an output has is data; rows past the last hold anything */
 };
 
 typedef struct tl_op_row {

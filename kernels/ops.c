@@ -12,6 +12,7 @@
 #define WHOLE TL_TRAIT_WHOLE
 #define COMM TL_TRAIT_COMM
 #define DATA TL_TRAIT_DATA
+#define ROUTED TL_TRAIT_ROUTED
 
 const tl_op_row tl_ops[TL_OP_COUNT] = {
 #define OP(name, inputs, outputs, ints, floats, gradient, traits) \

@@ -60,6 +60,54 @@ tl_status tl_comm_broadcast(tl_comm *comm, const void *x, void *y, int64_t bytes
   return TL_OK;
 }
 
+typedef struct carrying {
+  tl_carry carry;
+  const tl_swap *swap;
+  int64_t rows;
+} carrying;
+
+static void carry_block(void *context, int64_t home_row, int64_t owner_row, int64_t rows) {
+  carrying *c = context;
+  const int64_t source = c->swap->home ? owner_row : home_row;
+  const int64_t target = c->swap->home ? home_row : owner_row;
+  const int64_t bytes = c->swap->row_bytes;
+  copy(c->carry.to + (c->carry.packing ? c->rows : target) * bytes,
+       c->carry.from + (c->carry.packed ? c->rows : source) * bytes, rows * bytes);
+  c->rows += rows;
+}
+
+static void count_block(void *context, int64_t home_row, int64_t owner_row, int64_t rows) {
+  (void)home_row, (void)owner_row;
+  ((carrying *)context)->rows += rows;
+}
+
+int64_t tl_swap_carry(const tl_swap *swap, int32_t source, int32_t target, tl_carry carry) {
+  carrying c = {carry, swap, 0};
+  tl_exchange_pair(&swap->plan, swap->home ? target : source, swap->home ? source : target,
+                   carry.to == NULL ? count_block : carry_block, &c);
+  return c.rows;
+}
+
+static tl_status check_swap(const tl_comm *comm, const tl_swap *s) {
+  const int64_t home = tl_exchange_home_rows(&s->plan, comm->position);
+  const int64_t owner = tl_exchange_owner_rows(&s->plan, comm->position);
+  const int64_t x = s->home ? owner : home, y = s->home ? home : owner;
+  if (s->plan.ranks != comm->size)
+    return tl_fail(TL_PROGRAM, "an exchange of %lld ranks over a group of %d",
+                   (long long)s->plan.ranks, comm->size);
+  if (x > s->x_rows || y > s->y_rows)
+    return tl_fail(TL_PROGRAM, "an exchange of %lld rows for %lld has room for %lld and %lld",
+                   (long long)x, (long long)y, (long long)s->x_rows, (long long)s->y_rows);
+  return TL_OK;
+}
+
+tl_status tl_comm_exchange(tl_comm *comm, const tl_swap *swap) {
+  TL_TRY(check_swap(comm, swap));
+  if (comm->size > 1) return comm->kind->exchange(comm, swap);
+  tl_swap_carry(swap, 0, 0, (tl_carry){.from = swap->x, .to = swap->y});
+  return TL_OK;
+}
+
 tl_status tl_comm_barrier(tl_comm *comm) {
   return comm->size > 1 ? comm->kind->barrier(comm) : TL_OK;
 }

@@ -12,9 +12,8 @@
 **
 ** Each group has one gate (world.h), and so has each mailbox.
 */
-#include "comm_threads.h"
+#include "comm_threads_inner.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,25 +24,8 @@
 
 enum {
   WHOLE_BYTES = 16 << 10, /* an all_reduce up to here is folded by everybody */
-  CHUNK_BYTES = 64 << 10, /* of work for one task of a team */
-  NAME_BYTES = 16
+  CHUNK_BYTES = 64 << 10  /* of work for one task of a team */
 };
-
-typedef struct member {
-  const void *x;
-  void *y;
-  uint32_t entered; /* barriers; guarded by the gate */
-} member;
-
-typedef struct group {
-  tl_gate gate;
-  struct group *next;
-  char name[NAME_BYTES];
-  int32_t size, arrived;
-  _Atomic uint32_t generation; /* barriers that are complete */
-  member *members;             /* in group order */
-  int32_t *ranks;
-} group;
 
 typedef struct channel {
   struct channel *next;
@@ -58,16 +40,6 @@ struct tl_threads {
   channel *channels;
 };
 
-typedef struct thread_comm {
-  tl_comm base;
-  tl_threads *threads;
-  tl_world *world;
-  group *group;
-  int32_t rank;
-  const void **parts; /* (size) of the collective under way */
-  void *whole;        /* WHOLE_BYTES */
-} thread_comm;
-
 /* The first rank of the group that has not entered the barrier that is under way. */
 static int32_t late_rank(const group *g, uint32_t generation) {
   int32_t i = 0;
@@ -80,7 +52,7 @@ static void look_on(const thread_comm *c, uint32_t generation) {
   while (atomic_load(&c->group->generation) == generation && tl_now_ns() < until) continue;
 }
 
-static tl_status barrier(tl_comm *comm) {
+tl_status tl_threads_barrier(tl_comm *comm) {
   thread_comm *c = (thread_comm *)comm;
   group *g = c->group;
   int32_t late = -1;
@@ -109,10 +81,10 @@ static tl_status barrier(tl_comm *comm) {
   return late < 0 ? tl_world_stopped(c->world) : tl_world_silent(c->world, c->rank, late);
 }
 
-static tl_status publish(thread_comm *c, const void *x, void *y) {
+tl_status tl_threads_publish(thread_comm *c, const void *x, void *y) {
   member *m = &c->group->members[c->base.position];
   m->x = x, m->y = y;
-  TL_TRY(barrier(&c->base));
+  TL_TRY(tl_threads_barrier(&c->base));
   for (int32_t i = 0; i < c->base.size; i++) c->parts[i] = c->group->members[i].x;
   return TL_OK;
 }
@@ -157,9 +129,9 @@ static tl_status reduce_scatter(tl_comm *comm, const float *x, float *y, int64_t
   thread_comm *c = (thread_comm *)comm;
   work w = {.fold = tl_fold_tree, .out = (char *)y, .part_first = comm->position * piece};
   w.part_stride = comm->size * piece, w.piece = piece, w.element = sizeof *x;
-  TL_TRY(publish(c, x, y));
+  TL_TRY(tl_threads_publish(c, x, y));
   fold_pieces(c, &w, outer);
-  return barrier(comm);
+  return tl_threads_barrier(comm);
 }
 
 /* Slice borders are multiples of 16 elements, so that no cache line has two writers. */
@@ -170,7 +142,7 @@ static int64_t slice_first(const tl_comm *comm, int32_t slice, int64_t count) {
 static tl_status reduce_whole(thread_comm *c, work *w, void *y, int64_t bytes) {
   w->out = c->whole;
   fold_pieces(c, w, 1);
-  TL_TRY(barrier(&c->base));
+  TL_TRY(tl_threads_barrier(&c->base));
   memcpy(y, c->whole, (size_t)bytes);
   return TL_OK;
 }
@@ -178,7 +150,7 @@ static tl_status reduce_whole(thread_comm *c, work *w, void *y, int64_t bytes) {
 static tl_status reduce(tl_comm *comm, const void *x, void *y, int64_t count, work *w) {
   thread_comm *c = (thread_comm *)comm;
   const int64_t element = w->element;
-  TL_TRY(publish(c, x, y));
+  TL_TRY(tl_threads_publish(c, x, y));
   w->piece = count;
   if (count * element <= WHOLE_BYTES) return reduce_whole(c, w, y, count * element);
   const int64_t first = slice_first(comm, comm->position, count);
@@ -186,14 +158,14 @@ static tl_status reduce(tl_comm *comm, const void *x, void *y, int64_t count, wo
   w->piece = slice_first(comm, comm->position + 1, count) - first;
   w->out = (char *)y + first * element;
   fold_pieces(c, w, 1);
-  TL_TRY(barrier(comm));
+  TL_TRY(tl_threads_barrier(comm));
   for (int32_t i = 0; i < comm->size; i++) {
     const int64_t from = slice_first(comm, i, count), to = slice_first(comm, i + 1, count);
     if (i == comm->position || from == to) continue;
     memcpy((char *)y + from * element, (const char *)c->group->members[i].y + from * element,
            (size_t)((to - from) * element));
   }
-  return barrier(comm);
+  return tl_threads_barrier(comm);
 }
 
 static tl_status all_reduce(tl_comm *comm, const float *x, float *y, int64_t count) {
@@ -228,18 +200,18 @@ static void gather_pieces(void *context, int64_t index, int32_t worker) {
 static tl_status all_gather(tl_comm *comm, const void *x, void *y, int64_t outer, int64_t bytes) {
   thread_comm *c = (thread_comm *)comm;
   gather g = {.parts = c->parts, .y = y, .bytes = bytes, .n = comm->size};
-  TL_TRY(publish(c, x, y));
+  TL_TRY(tl_threads_publish(c, x, y));
   g.count = outer * comm->size;
   g.each = bytes < CHUNK_BYTES ? CHUNK_BYTES / (bytes + 1) + 1 : 1;
   if (bytes > 0) run(comm, (g.count + g.each - 1) / g.each, gather_pieces, &g);
-  return barrier(comm);
+  return tl_threads_barrier(comm);
 }
 
 static tl_status broadcast(tl_comm *comm, const void *x, void *y, int64_t bytes, int32_t root) {
   thread_comm *c = (thread_comm *)comm;
-  TL_TRY(publish(c, x, y));
+  TL_TRY(tl_threads_publish(c, x, y));
   if (c->parts[root] != y && bytes > 0) memmove(y, c->parts[root], (size_t)bytes);
-  return barrier(comm);
+  return tl_threads_barrier(comm);
 }
 
 static channel *find_channel(const tl_threads *t, int32_t source, int32_t target, int32_t number) {
@@ -280,7 +252,8 @@ static const tl_comm_kind thread_kind = {
     .all_reduce_max = all_reduce_max,
     .all_reduce_count = all_reduce_count,
     .broadcast = broadcast,
-    .barrier = barrier,
+    .exchange = tl_threads_exchange,
+    .barrier = tl_threads_barrier,
     .send = send,
     .recv = recv,
     .close = comm_close,

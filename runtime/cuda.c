@@ -211,8 +211,8 @@ static tl_status check_registers(const tl_cuda *cuda, const kernel *k, const tl_
       k->name, k->registers, (long long)threads, cuda->facts.name, cuda->facts.registers_max);
 }
 
-tl_status tl_cuda_launch(tl_cuda *cuda, const char *name, const tl_cuda_grid *grid,
-                         const void *arguments) {
+tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const tl_cuda_grid *grid,
+                            const void *arguments) {
   kernel *k = NULL;
   void *pointers[] = {(void *)(uintptr_t)arguments};
   if (grid->blocks[0] == 0) return TL_OK;
@@ -222,6 +222,48 @@ tl_status tl_cuda_launch(tl_cuda *cuda, const char *name, const tl_cuda_grid *gr
   TRY_CUDA(cuda, name,
            launch(k->handle, grid->blocks[0], at_least_one(grid->blocks[1]),
                   at_least_one(grid->blocks[2]), grid->threads[0], at_least_one(grid->threads[1]),
-                  at_least_one(grid->threads[2]), grid->shared, cuda->stream, pointers, NULL));
+                  at_least_one(grid->threads[2]), grid->shared, stream, pointers, NULL));
+  return TL_OK;
+}
+
+tl_status tl_cuda_launch(tl_cuda *cuda, const char *name, const tl_cuda_grid *grid,
+                         const void *arguments) {
+  return tl_cuda_launch_on(cuda, cuda->stream, name, grid, arguments);
+}
+
+tl_status tl_cuda_reach(tl_cuda *cuda, const tl_cuda *peer) {
+  int can = 0;
+  TRY_CUDA(cuda, "peers", link_can(&can, cuda->device, peer->device));
+  if (!can)
+    return tl_fail(TL_DEVICE,
+                   "GPU %d (%s) cannot reach the memory of GPU %d (%s): there is no link; start a "
+                   "process for each GPU instead (mpirun or torchrun), which uses NCCL",
+                   cuda->ordinal, cuda->facts.pci, peer->ordinal, peer->facts.pci);
+  TL_TRY(tl_cuda_enter(cuda));
+  const int error = cuda->api->link_open(peer->context, 0);
+  return error == TL_CUDA_PEER_ENABLED ? TL_OK : tl_cuda_check(cuda->api, error, "peer access");
+}
+
+static tl_status preload_library(tl_cuda *cuda, void *library) {
+  unsigned count = 0;
+  tl_status status = TL_OK;
+  TRY_CUDA(cuda, "kernels", library_count(&count, library));
+  void **kernels = calloc((size_t)count + 1, sizeof *kernels);
+  if (kernels == NULL) return tl_fail(TL_MEMORY, "no room for a list of kernels");
+  status = tl_cuda_check(cuda->api, cuda->api->library_list(kernels, count, library), "kernels");
+  for (unsigned i = 0; i < count && status == TL_OK; i++) {
+    void *function;
+    int error = cuda->api->kernel_function(&function, kernels[i]);
+    if (error == 0) error = cuda->api->function_load(function);
+    status = tl_cuda_check(cuda->api, error, "loading of a kernel");
+  }
+  free(kernels);
+  return status;
+}
+
+tl_status tl_cuda_preload(tl_cuda *cuda) {
+  TL_TRY(tl_cuda_enter(cuda));
+  for (int32_t i = 0; i < cuda->library_count; i++)
+    TL_TRY(preload_library(cuda, cuda->libraries[i]));
   return TL_OK;
 }

@@ -46,6 +46,7 @@ void *tl_cuda_scratch(const tl_cuda *cuda);
 /* Tiles that launchers take where they fit; 0: launchers choose. Bits do not depend on them. */
 typedef struct tl_cuda_blocks {
   int32_t gemm_rows, gemm_columns; /* blocks.gemm: outputs of a block of threads */
+  int32_t attention_rows;          /* blocks.attention.q: queries of a block of threads */
 } tl_cuda_blocks;
 void tl_cuda_set_blocks(tl_cuda *cuda, const tl_cuda_blocks *blocks);
 const tl_cuda_blocks *tl_cuda_get_blocks(const tl_cuda *cuda);
@@ -60,5 +61,15 @@ typedef struct tl_cuda_grid {
 ** than a block of the device has; a grid with no blocks is no launch. */
 tl_status tl_cuda_launch(tl_cuda *cuda, const char *kernel, const tl_cuda_grid *grid,
                          const void *arguments);
+
+/* The same on another stream of this GPU. */
+tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *kernel,
+                            const tl_cuda_grid *grid, const void *arguments);
+
+/* Lets kernels of `cuda` read and write the memory of `peer`. Fails where there is no link. */
+tl_status tl_cuda_reach(tl_cuda *cuda, const tl_cuda *peer);
+/* Loads every kernel now. A kernel that is loaded at its first launch waits for all that runs on
+** the device, and so for ever if that waits for a peer whose turn comes later. */
+tl_status tl_cuda_preload(tl_cuda *cuda);
 
 #endif

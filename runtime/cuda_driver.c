@@ -52,7 +52,7 @@ tl_status tl_cuda_driver(const tl_cuda_api **out) {
                    "device = \"host\" runs everywhere, with the same bits");
   if (driver.missing != NULL)
     return tl_fail(TL_DEVICE,
-                   "libcuda.so.1 has no %s: the driver is too old, CUDA 12.0 or later "
+                   "libcuda.so.1 has no %s: the driver is too old, CUDA 12.4 or later "
                    "is needed",
                    driver.missing);
   TL_TRY(tl_cuda_check(&driver.api, driver.api.init(0), "cuInit"));

@@ -38,7 +38,10 @@ enum { /* numbers of the driver's interface */
        TL_CUDA_KERNEL_REGISTERS = 4,
        TL_CUDA_STREAM_NON_BLOCKING = 1,
        TL_CUDA_CAPTURE_RELAXED = 2,
-       TL_CUDA_HOST_PORTABLE = 1
+       TL_CUDA_HOST_PORTABLE = 1,
+       TL_CUDA_EVENT_PLAIN = 2,    /* an event that takes no time */
+       TL_CUDA_NOT_READY = 600,    /* cuStreamQuery: there is work left */
+       TL_CUDA_PEER_ENABLED = 704, /* cuCtxEnablePeerAccess: it was already */
 };
 
 #endif

@@ -51,6 +51,21 @@ static tl_status run_kernel(const tl_executor *e, const tl_instruction *i, const
   return tl_ops[i->op].host(&call);
 }
 
+/* The ints of the row, by position: group share waves wave home hops island experts... */
+static tl_status run_exchange(const tl_executor *e, const tl_instruction *i, const int64_t *ints,
+                              tl_comm *comm) {
+  const tl_view *x = e->views + i->in.first, *y = e->views + i->out.first;
+  tl_swap s = {.hops = (tl_hops)ints[5], .island = (int32_t)ints[6], .home = (int32_t)ints[4]};
+  s.plan = (tl_exchange){.listing = ints + 7, .ranks = comm->size, .share = ints[1]};
+  s.plan.waves = ints[2], s.plan.wave = ints[3], s.plan.whole = s.home;
+  TL_TRY(tl_exchange_check("exchange", &x[1], &s.plan, i->ints.count - 7));
+  s.row_bytes = tl_view_row(x) * tl_dtype_bytes(x->dtype);
+  s.x = x->data, s.y = y[0].data, s.stage = y[1].data;
+  s.x_rows = x->shape[0], s.y_rows = y->shape[0];
+  s.stage_rows = s.stage == NULL ? 0 : y[1].shape[0];
+  return tl_comm_exchange(comm, &s);
+}
+
 /* The ints of the rows, by position: group outer | group peer channel. */
 static tl_status run_comm(const tl_executor *e, const tl_instruction *i) {
   const int64_t *ints = e->program->ints + i->ints.first;
@@ -66,6 +81,7 @@ static tl_status run_comm(const tl_executor *e, const tl_instruction *i) {
       return tl_comm_all_reduce_max(comm, x->data, y->data, tl_view_count(x));
     case TL_OP_all_reduce_count:
       return tl_comm_all_reduce_count(comm, x->data, y->data, tl_view_count(x));
+    case TL_OP_exchange: return run_exchange(e, i, ints, comm);
     case TL_OP_send:
       return tl_comm_send(comm, (int32_t)ints[1], (int32_t)ints[2], x->data, tl_view_bytes(x));
     case TL_OP_recv:
@@ -126,11 +142,13 @@ static tl_status report_element(const tl_executor *e, int32_t index, int32_t pos
 }
 
 /* Infinities belong to the contract of two outputs: lse of a row that sees no key, and the maximum
-** of a row without columns. */
+** of a row without columns. Rows past the last of a routed output are not part of it; what is wrong
+** in the others shows in what is combined of them. */
 tl_status tl_execute_check(const tl_executor *e, int32_t index, int32_t position,
                            const tl_view *view) {
   const tl_instruction *i = &e->program->instructions[index];
-  const int allowed = (i->op == TL_OP_attention && position == 1) || i->op == TL_OP_row_max;
+  const int allowed = (i->op == TL_OP_attention && position == 1) || i->op == TL_OP_row_max ||
+                      tl_ops[i->op].traits & TL_TRAIT_ROUTED;
   if (allowed || view->data == NULL) return TL_OK;
   const int64_t element = first_not_finite(view);
   return element < 0 ? TL_OK : report_element(e, index, position, view, element);
@@ -144,14 +162,26 @@ static tl_status check_outputs(const tl_executor *e, int32_t index) {
 }
 
 /* A different time for each rank, instruction and step. */
-static void delay(const tl_executor *e, int32_t index, int64_t step) {
+int64_t tl_execute_delay(const tl_executor *e, int32_t index, int64_t step) {
   const uint64_t word = tl_mix64((uint64_t)e->rank << 48 ^ (uint64_t)index << 24 ^ (uint64_t)step);
-  const long ns = (long)(word % ((uint64_t)e->delay_us * 1000 + 1));
+  return (int64_t)(word % ((uint64_t)e->delay_us * 1000 + 1));
+}
+
+static void delay(const tl_executor *e, int32_t index, int64_t step) {
+  const int64_t ns = tl_execute_delay(e, index, step);
   nanosleep(&(struct timespec){.tv_nsec = ns % 1000000000, .tv_sec = ns / 1000000000}, NULL);
 }
 
+static tl_status make_nan(const tl_executor *e, const tl_view *y) {
+  const uint32_t word = y->dtype == TL_F32 ? 0x7fc00000u : 0x7fc0u;
+  const int64_t bytes = tl_dtype_bytes(y->dtype);
+  if (e->gpu != NULL) return tl_gpu_write(e->gpu, y->data, bytes, &word);
+  memcpy(y->data, &word, (size_t)bytes);
+  return TL_OK;
+}
+
 /* Failing and stalling come before the instruction, a NaN after it. */
-static tl_status run_faults(const tl_executor *e, int32_t index, int32_t after) {
+tl_status tl_execute_faults(const tl_executor *e, int32_t index, int32_t after) {
   const tl_instruction *i = &e->program->instructions[index];
   for (int32_t k = 0; k < e->fault_count; k++) {
     const tl_fault *f = &e->faults[k];
@@ -164,8 +194,7 @@ static tl_status run_faults(const tl_executor *e, int32_t index, int32_t after) 
     }
     const tl_view *y = e->views + i->out.first;
     if (i->out.count == 0 || y->data == NULL) continue;
-    if (y->dtype == TL_F32) *(uint32_t *)y->data = 0x7fc00000u;
-    if (y->dtype == TL_BF16) *(uint16_t *)y->data = 0x7fc0u;
+    if (y->dtype == TL_F32 || y->dtype == TL_BF16) TL_TRY(make_nan(e, y));
   }
   return TL_OK;
 }
@@ -175,7 +204,7 @@ static tl_status run_instruction(const tl_executor *e, int32_t index, const tl_r
   const tl_instruction *i = &e->program->instructions[index];
   const int32_t traits = tl_ops[i->op].traits;
   if (e->delay_us > 0) delay(e, index, step->step);
-  TL_TRY(run_faults(e, index, 0));
+  TL_TRY(tl_execute_faults(e, index, 0));
   if (traits & TL_TRAIT_COMM) {
     TL_TRY(run_comm(e, i));
   } else if (traits & TL_TRAIT_DATA) {
@@ -183,7 +212,7 @@ static tl_status run_instruction(const tl_executor *e, int32_t index, const tl_r
   } else {
     TL_TRY(run_kernel(e, i, step));
   }
-  TL_TRY(run_faults(e, index, 1));
+  TL_TRY(tl_execute_faults(e, index, 1));
   return run->check ? check_outputs(e, index) : TL_OK;
 }
 

@@ -3,14 +3,21 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "../kernels/comm/comm_args.h"
 #include "cuda.h"
 #include "execute_inner.h"
+#include "lanes_cuda.h"
 #include "memory.h"
+
+enum { LOOK_NS = 20000 }; /* between two looks at a device that may wait for a peer */
 
 struct tl_gpu {
   tl_cuda *cuda;
   const tl_program *program;
+  tl_gpu_comm *comm; /* NULL: the program does not communicate */
+  tl_lanes *lanes;
   void *arena, *step; /* device memory */
   tl_device_step *host_step;
   char *staging;       /* pinned: outputs of the data instructions */
@@ -50,7 +57,7 @@ static tl_status check_kernels(const tl_program *p) {
   for (int32_t i = 0; i < p->instruction_count; i++) {
     const tl_op_row *row = &tl_ops[p->instructions[i].op];
     char place[256];
-    if (row->traits & TL_TRAIT_DATA || row->cuda != NULL) continue;
+    if (row->traits & (TL_TRAIT_DATA | TL_TRAIT_COMM) || row->cuda != NULL) continue;
     tl_program_describe(p, i, place, sizeof place);
     return tl_fail(TL_DEVICE, "%s: this build has no GPU kernel for it; use device = \"host\"",
                    place);
@@ -65,6 +72,7 @@ static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison,
   TL_TRY(plan_staging(gpu));
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
   tl_cuda_set_blocks(gpu->cuda, blocks);
+  TL_TRY(tl_lanes_open(gpu->cuda, gpu->program, &gpu->lanes));
   TL_TRY(tl_cuda_alloc(gpu->cuda, gpu->program->arena_bytes, &gpu->arena));
   tl_memory_note(TL_MEMORY_ARENA, gpu->program->arena_bytes);
   TL_TRY(tl_cuda_alloc(gpu->cuda, sizeof(tl_device_step), &gpu->step));
@@ -92,14 +100,22 @@ tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison
   return status;
 }
 
+void tl_gpu_forget(tl_gpu *gpu) {
+  if (gpu == NULL || tl_cuda_enter(gpu->cuda) != TL_OK) return;
+  for (int s = 0; s < TL_SECTIONS; s++) {
+    if (gpu->graphs[s] != NULL) tl_cuda_calls(gpu->cuda)->graph_close(gpu->graphs[s]);
+    gpu->graphs[s] = NULL;
+  }
+}
+
 void tl_gpu_close(tl_gpu *gpu) {
   if (gpu == NULL) return;
   if (gpu->cuda != NULL && tl_cuda_enter(gpu->cuda) == TL_OK) {
     const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
-    for (int s = 0; s < TL_SECTIONS; s++)
-      if (gpu->graphs[s] != NULL) api->graph_close(gpu->graphs[s]);
+    tl_gpu_forget(gpu);
     if (gpu->host_step != NULL) api->host_free(gpu->host_step);
     if (gpu->staging != NULL) api->host_free(gpu->staging);
+    tl_lanes_close(gpu->lanes);
     tl_cuda_free(gpu->cuda, gpu->step);
     if (gpu->arena != NULL) tl_memory_note(TL_MEMORY_ARENA, -gpu->program->arena_bytes);
     tl_cuda_free(gpu->cuda, gpu->arena);
@@ -110,6 +126,8 @@ void tl_gpu_close(tl_gpu *gpu) {
 }
 
 char *tl_gpu_arena(const tl_gpu *gpu) { return gpu->arena; }
+tl_cuda *tl_gpu_cuda(const tl_gpu *gpu) { return gpu->cuda; }
+void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm) { gpu->comm = comm; }
 
 /* Samples and counts of the whole section into pinned memory, and the numbers of the step. */
 static tl_status prepare(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
@@ -133,20 +151,34 @@ static tl_status prepare(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   return TL_OK;
 }
 
-static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
+static tl_status queue_data(tl_gpu *gpu, tl_executor *e, int32_t index) {
+  const tl_instruction *i = &gpu->program->instructions[index];
+  const char *at = gpu->staging + gpu->staging_at[index];
+  for (int32_t k = 0; k < i->out.count; k++) {
+    const tl_view *y = &e->views[i->out.first + k];
+    TRY_CUDA(gpu, "copy of samples",
+             copy_in(address(y->data), at, (size_t)tl_view_bytes(y), tl_cuda_stream(gpu->cuda)));
+    at += (tl_view_bytes(y) + 63) / 64 * 64;
+  }
+  return TL_OK;
+}
+
+static tl_status queue_message(tl_gpu *gpu, tl_executor *e, int32_t index) {
+  const tl_instruction *i = &gpu->program->instructions[index];
+  const tl_gpu_message message = {.op = i->op,
+                                  .instruction = index,
+                                  .ints = gpu->program->ints + i->ints.first,
+                                  .x = i->in.count > 0 ? e->views + i->in.first : NULL,
+                                  .y = i->out.count > 0 ? e->views + i->out.first : NULL,
+                                  .stream = tl_lanes_stream(gpu->lanes, index)};
+  if (gpu->comm == NULL)
+    return tl_fail(TL_PROGRAM, "%s: this rank has nobody to talk to", tl_ops[i->op].name);
+  return gpu->comm->kind->queue(gpu->comm, &message);
+}
+
+static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
   const tl_program *p = gpu->program;
   const tl_instruction *i = &p->instructions[index];
-  const int32_t traits = tl_ops[i->op].traits;
-  if (traits & TL_TRAIT_DATA) {
-    const char *at = gpu->staging + gpu->staging_at[index];
-    for (int32_t k = 0; k < i->out.count; k++) {
-      const tl_view *y = &e->views[i->out.first + k];
-      TRY_CUDA(gpu, "copy of samples",
-               copy_in(address(y->data), at, (size_t)tl_view_bytes(y), tl_cuda_stream(gpu->cuda)));
-      at += (tl_view_bytes(y) + 63) / 64 * 64;
-    }
-    return TL_OK;
-  }
   const tl_call call = {.in = e->views + i->in.first,
                         .out = e->views + i->out.first,
                         .in_count = i->in.count,
@@ -160,16 +192,77 @@ static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
   return tl_ops[i->op].cuda(&call);
 }
 
+static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
+  const int32_t traits = tl_ops[gpu->program->instructions[index].op].traits;
+  TL_TRY(tl_lanes_before(gpu->lanes, index));
+  if (traits & TL_TRAIT_DATA) {
+    TL_TRY(queue_data(gpu, e, index));
+  } else if (traits & TL_TRAIT_COMM) {
+    TL_TRY(queue_message(gpu, e, index));
+  } else {
+    TL_TRY(queue_kernel(gpu, e, index));
+  }
+  return tl_lanes_after(gpu->lanes, index);
+}
+
 static tl_status queue_step(tl_gpu *gpu) {
   TRY_CUDA(gpu, "numbers of the step",
            copy_in(address(gpu->step), gpu->host_step, sizeof *gpu->host_step,
                    tl_cuda_stream(gpu->cuda)));
-  return TL_OK;
+  return tl_lanes_fork(gpu->lanes);
+}
+
+/* Ends what queue_step began: all streams are joined. */
+static tl_status queue_end(tl_gpu *gpu) {
+  TL_TRY(tl_lanes_join(gpu->lanes));
+  if (gpu->comm == NULL || gpu->comm->kind->finish == NULL) return TL_OK;
+  return gpu->comm->kind->finish(gpu->comm, tl_cuda_stream(gpu->cuda));
 }
 
 static tl_status wait_for(tl_gpu *gpu) {
   TRY_CUDA(gpu, "waiting for the GPU", stream_wait(tl_cuda_stream(gpu->cuda)));
   return TL_OK;
+}
+
+/* Tells the others where the device is; fails when it waits for a rank that is silent. */
+static tl_status look_at_peers(tl_gpu *gpu, const tl_executor *e, int32_t *known) {
+  int32_t instruction = -1;
+  if (tl_world_aborted(e->world)) return tl_world_stopped(e->world);
+  const int32_t peer = gpu->comm->kind->waits_for(gpu->comm, &instruction);
+  if (instruction >= 0 && instruction != *known) tl_world_at(e->world, e->rank, instruction);
+  *known = instruction;
+  if (tl_world_patient(e->world, e->rank, peer)) return TL_OK;
+  return tl_world_silent(e->world, e->rank, peer);
+}
+
+/* Until the stream is empty. With peers the host looks on, because a peer may never come. */
+static tl_status wait_with_peers(tl_gpu *gpu, tl_executor *e, void *stream) {
+  const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
+  int32_t known = -1;
+  if (gpu->comm == NULL) return wait_for(gpu);
+  for (;;) {
+    const int state = api->stream_query(stream);
+    if (state != TL_CUDA_NOT_READY) {
+      tl_gate_done(e->world, e->rank);
+      return tl_cuda_check(api, state, "waiting for the GPU");
+    }
+    const tl_status status = look_at_peers(gpu, e, &known);
+    if (status != TL_OK) {
+      gpu->comm->kind->stop(gpu->comm);
+      api->stream_wait(stream);
+      return status;
+    }
+    nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+  }
+}
+
+static tl_status queue_delay(tl_gpu *gpu, const tl_executor *e, int32_t index, int64_t step) {
+  const tl_peer_delay_args k = {tl_execute_delay(e, index, step)};
+  const tl_cuda_grid grid = {
+      .blocks = {1, 1, 1},
+        .threads = {1, 1, 1}
+  };
+  return tl_cuda_launch_on(gpu->cuda, tl_lanes_stream(gpu->lanes, index), "peer_delay", &grid, &k);
 }
 
 /* Looks at the outputs of one instruction, from a copy. */
@@ -190,21 +283,30 @@ static tl_status check_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
   return status;
 }
 
+/* One instruction; `wait`: it is also waited for. */
+static tl_status run_one(tl_gpu *gpu, tl_executor *e, int32_t index, const tl_run *run, int wait) {
+  if (e->delay_us > 0) TL_TRY(queue_delay(gpu, e, index, run->step.step));
+  TL_TRY(tl_execute_faults(e, index, 0));
+  TL_TRY(queue_instruction(gpu, e, index));
+  if (wait) TL_TRY(wait_with_peers(gpu, e, tl_lanes_stream(gpu->lanes, index)));
+  TL_TRY(tl_execute_faults(e, index, 1));
+  return run->check ? check_instruction(gpu, e, index) : TL_OK;
+}
+
 /* One by one: every instruction is waited for when it is looked at or timed. */
 static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
   const tl_range section = gpu->program->sections[run->section];
-  const int wait = run->check || e->trace != NULL;
+  const int wait = run->check || e->trace != NULL || e->fault_count > 0;
   TL_TRY(queue_step(gpu));
   for (int32_t index = section.first; index < section.first + section.count; index++) {
     const int64_t start = e->trace == NULL ? 0 : tl_now_ns();
     tl_world_at(e->world, e->rank, index);
-    tl_status status = queue_instruction(gpu, e, index);
-    if (status == TL_OK && wait) status = wait_for(gpu);
-    if (status == TL_OK && run->check) status = check_instruction(gpu, e, index);
+    const tl_status status = run_one(gpu, e, index, run, wait);
     if (status != TL_OK) return tl_execute_locate(e, index, step, status);
     if (e->trace != NULL) tl_trace_note(e->trace, index, start, tl_now_ns());
   }
-  return wait_for(gpu);
+  TL_TRY(queue_end(gpu));
+  return wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda));
 }
 
 /* Captures the section as a graph; nothing runs. */
@@ -218,6 +320,7 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
     status = queue_instruction(gpu, e, section.first + k);
     if (status != TL_OK) tl_execute_locate(e, section.first + k, step, status);
   }
+  if (status == TL_OK) status = queue_end(gpu);
   const int error = api->capture_end(tl_cuda_stream(gpu->cuda), &graph);
   if (status == TL_OK) status = tl_cuda_check(api, error, "end of capture");
   if (status == TL_OK)
@@ -229,17 +332,19 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
 tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *e, const tl_run *run) {
   tl_step step = run->step;
   step.sample_base = e->sample_base;
-  const int eager = run->check || run->eager || e->trace != NULL || gpu->runs[run->section] == 0;
+  const int eager = run->check || run->eager || e->trace != NULL || e->fault_count > 0 ||
+                    e->delay_us > 0 || gpu->runs[run->section] == 0;
   TL_TRY(tl_cuda_enter(gpu->cuda));
   TL_TRY(prepare(gpu, e, run, &step));
   if (eager) {
     TL_TRY(run_eagerly(gpu, e, run, &step));
     gpu->runs[run->section]++;
+    tl_world_at(e->world, e->rank, -1);
     return TL_OK;
   }
   if (gpu->graphs[run->section] == NULL) TL_TRY(capture(gpu, e, run, &step));
   TRY_CUDA(gpu, "replay", graph_launch(gpu->graphs[run->section], tl_cuda_stream(gpu->cuda)));
-  TL_TRY(wait_for(gpu));
+  TL_TRY(wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda)));
   tl_world_at(e->world, e->rank, -1);
   return TL_OK;
 }

@@ -8,12 +8,17 @@
 ** A step has no allocation and no wait of the host inside. While outputs are checked or times are
 ** taken, in the first run of a section, and when the run says `eager`, instructions are queued one
 ** by one instead; both ways queue the same kernels, so they give the same bits.
+**
+** Instructions that communicate are queued by their transport (gpu_comm.h), on a stream of their
+** own where the program gives them a lane of their own (lanes_cuda.h). While the host waits for the
+** device it sees whom the device waits for, and ends both when that rank is silent.
 */
 #ifndef TL_EXECUTE_CUDA_H
 #define TL_EXECUTE_CUDA_H
 
 #include "cuda.h"
 #include "execute.h"
+#include "gpu_comm.h"
 
 typedef struct tl_gpu tl_gpu;
 
@@ -23,6 +28,13 @@ tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison
                       const tl_cuda_blocks *blocks, tl_gpu **out);
 void tl_gpu_close(tl_gpu *gpu);
 char *tl_gpu_arena(const tl_gpu *gpu);
+
+tl_cuda *tl_gpu_cuda(const tl_gpu *gpu);
+/* How its instructions communicate; stays the caller's. Needed when the program has any. */
+void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm);
+
+/* Forgets captured sections. A communicator of NCCL that a graph knows cannot be closed. */
+void tl_gpu_forget(tl_gpu *gpu);
 
 tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *executor, const tl_run *run);
 

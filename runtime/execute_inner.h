@@ -12,6 +12,12 @@ tl_status tl_execute_data(const tl_executor *executor, const tl_instruction *ins
 tl_status tl_execute_check(const tl_executor *executor, int32_t index, int32_t position,
                            const tl_view *view);
 
+/* What a test asked for at this instruction: before it, or after it. */
+tl_status tl_execute_faults(const tl_executor *executor, int32_t index, int32_t after);
+
+/* How long delay_us makes this rank wait before this instruction, in ns. */
+int64_t tl_execute_delay(const tl_executor *executor, int32_t index, int64_t step);
+
 /* Puts the place (rank, step, micro-batch, instruction, recipe line) in front of the thread's
 ** message; returns `status`. */
 tl_status tl_execute_locate(const tl_executor *executor, int32_t index, const tl_step *step,

@@ -8,6 +8,9 @@
 ** ranks have ended the section, or when one has failed and all have noticed. Signals are left to
 ** the caller's thread, so Ctrl-C never cuts a step.
 **
+** With a job (job.h) the ranks are processes. All plan the same; rank 0 is the caller, and every
+** function here works for all ranks; the others serve. Traces are those of the caller's own rank.
+**
 ** After a failure the ranks cannot run again, since they stand at different places; arenas can
 ** still be read. Every call is made by one thread, the caller's.
 */
@@ -15,6 +18,8 @@
 #define TL_RANKS_H
 
 #include "execute.h"
+#include "job.h"
+#include "memory.h"
 #include "verify.h"
 
 enum { TL_SCALARS_MAX = 256 };
@@ -22,6 +27,7 @@ enum { TL_SCALARS_MAX = 256 };
 typedef struct tl_ranks tl_ranks;
 
 typedef struct tl_ranks_options {
+  tl_job *job; /* ranks are processes, this one executes the job's; NULL: all are threads here */
   const tl_rank_plan *plans; /* (count) programs stay the caller's and outlive the ranks */
   int32_t count;
   const tl_feed *feeds; /* (count, feed_count); the sources stay the caller's */
@@ -35,6 +41,7 @@ typedef struct tl_ranks_options {
                        to find is filled again before each run; -1: off */
   int32_t gpu_first; /* rank i runs on GPU gpu_first + i; -1: on the host */
   int32_t gemm_tile[2];   /* tl_cuda_blocks: rows, columns */
+  int32_t attention_rows; /* tl_cuda_blocks */
   int32_t delay_us;       /* see tl_executor */
   const tl_fault *faults; /* copied */
   int32_t fault_count;
@@ -43,7 +50,7 @@ typedef struct tl_ranks_options {
 /* Verifies the ranks together, allocates everything, starts the threads. */
 tl_status tl_ranks_open(const tl_ranks_options *options, tl_ranks **out);
 /* Ends the threads and frees everything; NULL is allowed. If a rank never came back from a kernel,
-** its thread and memory stay behind. */
+** or NCCL would wait for peers that are lost, threads and memory stay behind. */
 void tl_ranks_close(tl_ranks *ranks);
 
 typedef struct tl_results {
@@ -64,6 +71,16 @@ tl_status tl_ranks_read(const tl_ranks *ranks, int32_t rank, int32_t tensor, voi
 tl_status tl_ranks_write(const tl_ranks *ranks, int32_t rank, int32_t tensor, const void *from);
 int32_t tl_ranks_count(const tl_ranks *ranks);
 const tl_program *tl_ranks_program(const tl_ranks *ranks, int32_t rank);
+
+/* Two words of a result that the rank's section has written. */
+tl_status tl_ranks_result(const tl_ranks *ranks, int32_t rank, tl_result result, void *to);
+
+/* Bytes by kind (TL_MEMORY_COUNT), of all processes as they were after the last run. */
+void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak);
+
+/* What a process does whose rank is not 0: waits for rank 0's orders until that closes its ranks.
+** Fails when the run has failed. */
+tl_status tl_ranks_serve(tl_ranks *ranks);
 
 /* Records times from the next run on, or stops. */
 tl_status tl_ranks_trace(tl_ranks *ranks, int32_t on);

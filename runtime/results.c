@@ -34,7 +34,7 @@ static tl_status read_result(const tl_ranks *ranks, tl_section section, tl_resul
     const size_t bytes = (size_t)tl_view_bytes(&view);
     if (bytes > sizeof value)
       return tl_fail(TL_PROGRAM, "result %s has %zu bytes", tl_result_name(result), bytes);
-    TL_TRY(tl_ranks_read(ranks, rank, p->results[result], value));
+    TL_TRY(tl_ranks_result(ranks, rank, result, value));
     if (first < 0) {
       first = rank;
       memcpy(known, value, sizeof known);

@@ -126,6 +126,26 @@ static tl_status want_dtype(const tl_program *program, int32_t index, int32_t ou
                          tl_dtype_name(dtype));
 }
 
+/* Rows keep their dtype and width; counts are i32. */
+static tl_status check_exchange(const tl_program *program, int32_t index) {
+  const tl_view *x = &place_of(program, index, 0, 0)->view;
+  const int64_t hops = tl_program_int(program, index, "hops", -1);
+  const int32_t stage = program->operands[program->instructions[index].out.first + 1];
+  TL_TRY(want_dtype(program, index, 0, 1, TL_I32));
+  for (int32_t k = 0; k < 2; k++) {
+    if (k == 1 && stage == TL_NO_TENSOR) continue;
+    const tl_view *y = &place_of(program, index, 1, k)->view;
+    TL_TRY(want_dtype(program, index, 1, k, x->dtype));
+    if (tl_view_row(y) != tl_view_row(x))
+      return tl_program_fail(program, index, "output %d has rows of %lld, x of %lld", k,
+                             (long long)tl_view_row(y), (long long)tl_view_row(x));
+  }
+  if (hops < 0 || hops > 2 || (hops > 0 && stage == TL_NO_TENSOR))
+    return tl_program_fail(program, index, "hops %lld; 0 needs no stage, 1 and 2 do",
+                           (long long)hops);
+  return TL_OK;
+}
+
 static tl_status check_comm(const tl_program *program, int32_t index) {
   const tl_instruction *i = &program->instructions[index];
   const int64_t group = tl_program_int(program, index, "group", -1);
@@ -136,6 +156,7 @@ static tl_status check_comm(const tl_program *program, int32_t index) {
     return tl_program_fail(program, index, "outer is %lld, must be positive",
                            (long long)tl_program_int(program, index, "outer", 1));
   if (i->op == TL_OP_send || i->op == TL_OP_recv) return TL_OK;
+  if (i->op == TL_OP_exchange) return check_exchange(program, index);
   const tl_dtype dtype = i->op == TL_OP_all_gather ? place_of(program, index, 0, 0)->view.dtype
                          : i->op == TL_OP_all_reduce_count ? TL_I64
                                                            : TL_F32;

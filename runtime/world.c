@@ -20,6 +20,7 @@ struct tl_world {
   seat *seats;
   tl_gate *gates;
   int64_t limit_ns;
+  int32_t trusting;
   tl_gate failure; /* guards failed_rank and error until aborted is 1; they never change after */
   _Atomic int32_t aborted;
   int32_t failed_rank;
@@ -100,9 +101,46 @@ int32_t tl_gate_wait(tl_world *world, tl_gate *g, int32_t rank, int32_t peer) {
   return 1;
 }
 
+int32_t tl_world_patient(tl_world *world, int32_t rank, int32_t peer) {
+  atomic_store(&world->seats[rank].waits_for, peer);
+  return peer < 0 || world->trusting || tl_now_ns() < newest_stamp(world, peer) + world->limit_ns;
+}
+
 void tl_gate_done(tl_world *world, int32_t rank) {
   atomic_store(&world->seats[rank].stamp, tl_now_ns());
   atomic_store(&world->seats[rank].waits_for, -1);
+}
+
+void tl_world_trust(tl_world *world) { world->trusting = 1; }
+
+void tl_world_tell(tl_world *world, int32_t rank, const tl_seat *told) {
+  seat *s = &world->seats[rank];
+  atomic_store(&s->stamp, tl_now_ns() - told->age_ns);
+  atomic_store(&s->instruction, told->instruction);
+  atomic_store(&s->waits_for, told->waits_for);
+}
+
+tl_seat tl_world_seat(tl_world *world, int32_t rank) {
+  seat *s = &world->seats[rank];
+  return (tl_seat){.age_ns = tl_now_ns() - atomic_load(&s->stamp),
+                   .instruction = atomic_load(&s->instruction),
+                   .waits_for = atomic_load(&s->waits_for)};
+}
+
+void tl_world_place(tl_world *world, int32_t rank, char *out, size_t bytes) {
+  const int32_t at = atomic_load(&world->seats[rank].instruction);
+  out[0] = '\0';
+  if (at >= 0) world->describe(world->context, rank, at, out, bytes);
+}
+
+int32_t tl_world_judge(tl_world *world) {
+  for (int32_t rank = 0; rank < world->ranks; rank++) {
+    const int32_t peer = atomic_load(&world->seats[rank].waits_for);
+    if (peer < 0 || tl_now_ns() < newest_stamp(world, peer) + world->limit_ns) continue;
+    tl_world_silent(world, rank, peer);
+    return 1;
+  }
+  return 0;
 }
 
 tl_status tl_world_open(int32_t ranks, tl_describe describe, void *context, tl_world **out) {
@@ -114,6 +152,7 @@ tl_status tl_world_open(int32_t ranks, tl_describe describe, void *context, tl_w
     return tl_fail(TL_MEMORY, "no room for a world of %d ranks", ranks);
   }
   memset(seats, 0, (size_t)ranks * sizeof *seats);
+  for (int32_t i = 0; i < ranks; i++) seats[i].instruction = seats[i].waits_for = -1;
   world->ranks = ranks, world->seats = seats;
   world->describe = describe, world->context = context;
   tl_gate_open(world, &world->failure);

@@ -65,6 +65,25 @@ void tl_gate_close(tl_gate *gate);
 int32_t tl_gate_wait(tl_world *world, tl_gate *gate, int32_t rank, int32_t peer);
 void tl_gate_done(tl_world *world, int32_t rank);
 
+/* For a rank that waits elsewhere than at a gate, and looks again every now and then: 0 if `peer`,
+** and whom it waits for in turn, have been silent for too long. -1: it waits for nobody. */
+int32_t tl_world_patient(tl_world *world, int32_t rank, int32_t peer);
+
+/* For ranks in other processes, whose seats are told. `age_ns`: since its last sign of life. */
+typedef struct tl_seat {
+  int64_t age_ns;
+  int32_t instruction, waits_for;
+} tl_seat;
+void tl_world_tell(tl_world *world, int32_t rank, const tl_seat *seat);
+tl_seat tl_world_seat(tl_world *world, int32_t rank);
+/* From now on only tl_world_judge judges, and tl_world_patient always returns 1: this process does
+** not know where the others are. */
+void tl_world_trust(tl_world *world);
+/* "instruction 214 linear (recipes/x.lua:8)", or nothing when it is in none. */
+void tl_world_place(tl_world *world, int32_t rank, char *out, size_t bytes);
+/* Looks at all waits; aborts the world, and returns 1, when one has lasted too long. */
+int32_t tl_world_judge(tl_world *world);
+
 /* The two ways in which a wait of `rank` ends badly; no gate may be locked. Both return TL_COMM;
 *the
 ** first aborts the world. */

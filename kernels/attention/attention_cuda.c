@@ -9,6 +9,7 @@
 #include "../../runtime/cuda.h"
 #include "attention_args.h"
 #include "attention_call.h"
+#include "attention_hopper.h"
 
 /* A kernel for heads of up to `width`. */
 typedef struct variant {
@@ -140,12 +141,15 @@ static tl_status launch(const tl_call *call, const variant *v, int64_t blocks, u
 tl_status tl_cuda_attention(const tl_call *call) {
   tl_attention_sizes z;
   tl_attention_args args;
+  int on_hopper = 0;
   TL_TRY(tl_attention_describe(call, &call->in[3], &z));
   TL_TRY(tl_attention_check_forward(call, &z));
   TL_TRY(fill(call, &call->in[3], &z, &args));
-  const variant *v = choose(z.dtype == TL_BF16 ? forward_bf16 : forward_f32, &z);
   args.out = output_of(&call->out[0]);
   args.lse = call->out[1].data;
+  TL_TRY(tl_attention_hopper_runs(call, &z, &args, &on_hopper));
+  if (on_hopper) return tl_attention_hopper(call, &z, &args);
+  const variant *v = choose(z.dtype == TL_BF16 ? forward_bf16 : forward_f32, &z);
   args.tiles = quotient_up(z.rows, v->rows);
   return launch(call, v, args.tiles * z.heads, 1, forward_shared(v, &z), &args);
 }
@@ -158,12 +162,17 @@ static tl_status launch_sums(const tl_call *call, const tl_attention_args *args)
                 args);
 }
 
+/* lse and delta of the launch's heads, in whole runs of 256 bytes. */
+static int64_t sums_floats(const tl_attention_args *args) {
+  return quotient_up((int64_t)args->rows * args->head_count * 2, 64) * 64;
+}
+
 /* One block for each tile, or as many as have room for the leaves that wait. */
 static tl_status launch_key(const tl_call *call, const tl_attention_sizes *z,
                             tl_attention_args *args) {
   const variant *v = choose(z->dtype == TL_BF16 ? key_bf16 : key_f32, z);
   const uint32_t kinds = z->dtype == TL_BF16 && v->width > TL_ATTENTION_BOTH_MAX ? 2 : 1;
-  const int64_t sums = quotient_up((int64_t)args->rows * args->head_count * 2, 4) * 4;
+  const int64_t sums = sums_floats(args);
   const int64_t room = TL_CUDA_SCRATCH_BYTES / 4 - sums;
   const int64_t each = (int64_t)args->leaves_log * 2 * v->rows * v->width * kinds;
   args->tiles = quotient_up(z->rows, v->rows);
@@ -193,6 +202,20 @@ static tl_status heads_at_once(const tl_attention_sizes *z, int64_t *out) {
   return TL_OK;
 }
 
+/* The backward pass of some heads. */
+static tl_status launch_heads(const tl_call *call, const tl_attention_sizes *z,
+                              tl_attention_args *args) {
+  int on_hopper = 0;
+  TL_TRY(tl_attention_hopper_runs_grad(call, z, args, &on_hopper));
+  TL_TRY(launch_sums(call, args));
+  if (on_hopper) {
+    void *behind = args->sums + sums_floats(args);
+    return tl_attention_hopper_grad(call, z, args, behind, args->first_head == 0);
+  }
+  TL_TRY(launch_key(call, z, args));
+  return launch_query(call, z, args);
+}
+
 tl_status tl_cuda_attention_grad(const tl_call *call) {
   const tl_view *in = call->in, *out = call->out;
   tl_attention_sizes z;
@@ -211,9 +234,7 @@ tl_status tl_cuda_attention_grad(const tl_call *call) {
   for (int64_t first = 0; first < z.heads; first += heads) {
     args.first_head = (int32_t)first;
     args.head_count = (int32_t)least(heads, z.heads - first);
-    TL_TRY(launch_sums(call, &args));
-    TL_TRY(launch_key(call, &z, &args));
-    TL_TRY(launch_query(call, &z, &args));
+    TL_TRY(launch_heads(call, &z, &args));
   }
   return TL_OK;
 }

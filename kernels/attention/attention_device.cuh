@@ -220,8 +220,8 @@ GPU void clear_rows(const tl_attention_output &out, const Unused &rows, int head
 // wait in turn unless it is the root. Each thread keeps its own `count` numbers (a multiple of 4)
 // in a block's share of `stack`: [level][count / 4][thread][4].
 template <int count, int threads>
-GPU void fold(float *stack, int leaves_log, int leaf, float *sum) {
-  float4 *wait = (float4 *)stack + threadIdx.x;
+GPU void fold(float *stack, int thread, int leaves_log, int leaf, float *sum) {
+  float4 *wait = (float4 *)stack + thread;
   int level = 0;
 #pragma unroll 1
   for (; leaf >> level & 1; level++, wait += count / 4 * threads)

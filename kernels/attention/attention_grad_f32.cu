@@ -135,8 +135,9 @@ struct GradKey {
       for (int i = leaf * g.leaf_heads; i < (leaf + 1) * g.leaf_heads; i++)
         add_head(g, p, first_head + i, shared, dk, dv);
       if (leaves == 1) break;
-      fold<width / 4, THREADS>(stack, g.leaves_log, leaf, &dk[0][0]);
-      fold<width / 4, THREADS>(stack + g.leaves_log * LEVEL, g.leaves_log, leaf, &dv[0][0]);
+      fold<width / 4, THREADS>(stack, threadIdx.x, g.leaves_log, leaf, &dk[0][0]);
+      fold<width / 4, THREADS>(stack + g.leaves_log * LEVEL, threadIdx.x, g.leaves_log, leaf,
+                               &dv[0][0]);
     }
     store_rows<width>(g.dk, packed, kv_head, p.count, g.dk_scale, dk);
     store_rows<width>(g.dv, packed, kv_head, p.count, 1.0f, dv);

@@ -122,9 +122,10 @@ struct GradKey {
   static __device__ __forceinline__ void end_leaf(const tl_attention_args &g, int leaf,
                                                   float *stack, bool is_last, Sum &dk, Sum &dv) {
     if (g.leaves_log == 0) return;
-    if (dk_too) fold<width / 2, THREADS>(stack, g.leaves_log, leaf, &dk[0][0]);
+    if (dk_too) fold<width / 2, THREADS>(stack, threadIdx.x, g.leaves_log, leaf, &dk[0][0]);
     if (dv_too)
-      fold<width / 2, THREADS>(stack + g.leaves_log * LEVEL, g.leaves_log, leaf, &dv[0][0]);
+      fold<width / 2, THREADS>(stack + g.leaves_log * LEVEL, threadIdx.x, g.leaves_log, leaf,
+                               &dv[0][0]);
     if (is_last) return;
     clear<width>(dk);
     clear<width>(dv);

@@ -3,6 +3,7 @@
 --   ./tl bench                 all of them
 --   ./tl bench matmul          matrix products beside OpenBLAS
 --   ./tl bench gemm            matrix products on a GPU beside PyTorch
+--   ./tl bench attention       attention on a GPU beside PyTorch
 --   ./tl bench step            the quickstart's training step beside PyTorch; time by operator
 --   ./tl bench plan            planning 1,024 ranks
 --   ./tl bench ranks           eight thread ranks against one
@@ -22,6 +23,7 @@ local kinds = {
   { "plan", require "tidelock.bench_plan" },
   { "matmul", require "tidelock.bench_matmul" },
   { "gemm", require "tidelock.bench_gemm" },
+  { "attention", require "tidelock.bench_attention" },
   { "step", require "tidelock.bench_step" },
   { "ranks", require "tidelock.bench_ranks" },
   { "capture", require "tidelock.bench_capture" },

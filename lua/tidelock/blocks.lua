@@ -2,7 +2,10 @@
 --
 -- The key block of attention is part of the order of sums, so its default hangs on the head alone:
 -- 128 keys up to head_dim 128, 64 above. `split` closes a row's sums every so many keys and must be
--- a whole number of key blocks. All other sizes are speed only.
+-- a whole number of key blocks. All other sizes are speed only: they choose among compiled kernels.
+--
+-- blocks.attention.q names the query rows of a tile, and with them the kernels. Unset, the launcher
+-- takes the best that has the heads and blocks of a call.
 --
 -- blocks.gemm names a tile of kernels/gemm/gemm_hopper.def: m rows and n columns of the outputs of
 -- a block of threads, k of a step through shared memory. Unset, the launcher chooses for each
@@ -26,6 +29,15 @@ local function sixteens(report, path, name, value, most)
   report(path, "%s %d is not a multiple of 16 from 16 to %d; try %s = %d", name, value, most, name,
     near)
   return false
+end
+
+--- Rows of the query tiles that kernels of attention have, and what they are.
+local query_tiles = { [64] = "mma.sync, everywhere", [128] = "wgmma, sm_90" }
+
+local function check_query_tile(report, q)
+  if not q or query_tiles[q] then return end
+  report("blocks.attention.q", "q %d; kernels have tiles of 64 rows (%s) and 128 (%s); unset, the "
+    .. "kernel chooses", q, query_tiles[64], query_tiles[128])
 end
 
 --- Whether a tile of products exists that has the sizes that are set.
@@ -53,7 +65,7 @@ end
 --- Reports sizes that no kernel has (rule R21). `section` is the checked section "blocks".
 function blocks.check(section, report)
   local attention = section.attention
-  sixteens(report, "blocks.attention.q", "q", attention.q, 256)
+  check_query_tile(report, attention.q)
   if sixteens(report, "blocks.attention.kv", "kv", attention.kv, 512) then
     local kv, split = attention.kv or 128, attention.split
     if split % kv ~= 0 then

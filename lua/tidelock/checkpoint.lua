@@ -15,6 +15,7 @@
 
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
+local experts = require "tidelock.experts"
 local key = require "tidelock.key"
 
 local checkpoint = {}
@@ -264,7 +265,8 @@ local function load_tensor(run, found, index, param, kind)
   local name, bytes = kind.prefix .. param.name, 0
   for rank, entry in ipairs(run.table) do
     local at = entry.coordinates
-    local v = run.plan.ranks[at.pp + 1].persistent[kind.arena .. param.name]
+    local planned = run.plan.ranks[experts.plan_index(run.spec.layout, at)]
+    local v = planned.persistent[kind.arena .. param.name]
     if v and v.tensor then
       local stored = index[kind.file .. " " .. name]
       if not stored then

@@ -16,6 +16,8 @@ local function main(words)
   elseif request.command.name == "version" then
     print(require("tidelock.header").build_text())
     return 0
+  elseif request.command.name ~= "run" then
+    require("tidelock.launch").refuse(request.command.name)
   end
   return require(request.command.module).command(request)
 end
@@ -31,5 +33,5 @@ end
 local ok, result = xpcall(main, describe, { ... })
 if ok then return result end
 io.stdout:flush()
-io.stderr:write(result.message, "\n")
+if result.message ~= "" then io.stderr:write(result.message, "\n") end -- "": another rank says it
 return result.status

@@ -7,10 +7,13 @@
 --- time = matrix products + attention + other bytes + messages, of the slowest pipeline rank,
 --- stretched by the pipeline's bubble. Nothing is overlapped: an upper guess, and said so.
 local core = require "tidelock.core"
+local experts_plan = require "tidelock.experts_plan"
 local suggest = require "tidelock.suggest"
 
 local cluster = {}
 
+-- Of ranks in several hosts: ranks of an island with fast links, and GB/s of a rank to the others.
+local optional = { "island", "network" }
 local wanted = { "name", "ranks", "memory", "matrix", "attention", "bandwidth", "link", "latency" }
 
 local function positive(value) return type(value) == "number" and value > 0 end
@@ -25,7 +28,9 @@ function cluster.read(path)
   local good, facts = pcall(core.yaml.decode, core.files.read_all(path))
   if not good then error({ status = 2, message = path .. ": " .. tostring(facts) }, 0) end
   local problems, known = {}, {}
-  for _, key in ipairs(wanted) do known[key] = true end
+  for _, list in ipairs { wanted, optional } do
+    for _, key in ipairs(list) do known[key] = true end
+  end
   facts = type(facts) == "table" and facts or {}
   local keys = {}
   for key in pairs(facts) do keys[#keys + 1] = tostring(key) end
@@ -48,12 +53,22 @@ function cluster.read(path)
         or key == "matrix" and "{ bf16: TFLOP/s, f32: TFLOP/s }" or "a positive number")
     end
   end
+  for _, key in ipairs(optional) do
+    if facts[key] ~= nil and not positive(facts[key]) then
+      problems[#problems + 1] = key .. ": expected a positive number"
+    end
+  end
+  if #problems == 0 and facts.island and (facts.ranks % facts.island ~= 0 or not facts.network) then
+    problems[#problems + 1] = "island: it divides ranks, and network says how fast the others are"
+  end
   if #problems > 0 then
     error({ status = 2, message = path .. ": " .. table.concat(problems, "\n" .. path .. ": ") }, 0)
   end
   return facts
 end
 
+local grouped = { grouped_linear = true, grouped_linear_grad_input = true,
+  grouped_linear_grad_weight = true }
 local products = { linear = true, linear_grad_input = true, linear_grad_weight = true }
 
 local function elements(v)
@@ -72,6 +87,17 @@ local function product_flops(made)
     local weight = made.inputs[made.op == "linear" and 1 + i or parts + i]
     local rows = made.inputs[1].shape[1]
     flops = flops + 2 * rows * elements(weight)
+  end
+  return flops
+end
+
+--- Products of experts, if every expert had as many rows: share of the rows that there is room for.
+local function grouped_flops(made, share)
+  local rows, flops = made.inputs[1].shape[1] * share, 0
+  local experts = made.op == "grouped_linear_grad_weight" and made.outputs[1].shape[1]
+  if experts then return 2 * rows * elements(made.outputs[1]) / experts end
+  for _, v in ipairs(made.inputs) do
+    if v.buffer.kind == "weights" then flops = flops + 2 * rows * elements(v) / v.shape[1] end
   end
   return flops
 end
@@ -95,13 +121,16 @@ end
 
 --- Seconds of a step on one pipeline rank, by what they are spent on.
 local function spend(plan, rank, facts)
-  local range, dtype = rank.sections.step, plan.spec.dtype
+  local range, dtype, share = rank.sections.step, plan.spec.dtype, experts_plan.share(plan)
   local time = { matrix = 0, attention = 0, bandwidth = 0, messages = 0 }
   for i = range[1], range[1] + range[2] - 1 do
     local made = rank.instructions[i]
     if made.attrs.group then
       local view = made.inputs[1] or made.outputs[1]
-      time.messages = time.messages + facts.latency * 1e-6 + view.buffer.bytes / (facts.link * 1e9)
+      local bytes = view.buffer.bytes * (made.op == "exchange" and share or 1)
+      time.messages = time.messages + facts.latency * 1e-6 + bytes / (facts.link * 1e9)
+    elseif grouped[made.op] then
+      time.matrix = time.matrix + grouped_flops(made, share) / (facts.matrix[dtype] * 1e12)
     elseif products[made.op] then
       time.matrix = time.matrix + product_flops(made) / (facts.matrix[dtype] * 1e12)
     elseif made.op == "attention" or made.op == "attention_grad" then

@@ -79,6 +79,7 @@ commands.list = {
       { name = "check", about = "look for NaN and Inf after every instruction" },
       { name = "eager", about = "GPU: queue instructions one by one, no graph; same bits" },
       { name = "poison", about = "fill memory with NaN before its first use" },
+      { name = "timeout", kind = "count", about = "seconds that a silent rank is waited for; 10" },
       threads, point,
     },
   },
@@ -111,6 +112,7 @@ commands.list = {
     example = "verify recipes/quickstart.lua",
     options = {
       { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
+      { name = "all", about = "experts: the whole product of layouts, micros, waves and ways" },
       { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
       threads, point,
     },
@@ -162,7 +164,7 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "gemm", "step", "ranks", "capture" },
+    topics = { "plan", "matmul", "gemm", "attention", "step", "ranks", "capture" },
     about = "speed of products, a step, planning, ranks",
     example = "bench step --rounds 5",
     options = {

@@ -9,12 +9,16 @@ local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local data = require "tidelock.data"
 local emit = require "tidelock.stages.emit"
+local experts = require "tidelock.experts"
 local gpus = require "tidelock.gpus"
 local grid = require "tidelock.layout"
 local kept = require "tidelock.kept"
+local launch = require "tidelock.launch"
+local loads = require "tidelock.loads"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
 local rates = require "tidelock.rates"
+local replicas = require "tidelock.replicas"
 local states = require "tidelock.states"
 local suggest = require "tidelock.suggest"
 local summary = require "tidelock.summary"
@@ -28,6 +32,24 @@ local Run = {}
 Run.__index = Run
 
 local driver = {}
+
+--- The ranks with the same experts' pipeline stage that exchange rows, and those with the same
+--- experts.
+local function expert_groups(layout, at)
+  local own_ep, own_edp = experts.coordinates(layout, at)
+  local ep, edp = {}, {}
+  for dp = 0, layout.dp - 1 do
+    for tp = 0, layout.tp - 1 do
+      local other = { tp = tp, dp = dp, pp = at.pp }
+      local rank = grid.rank(layout, other)
+      local other_ep, other_edp = experts.coordinates(layout, other)
+      if layout.ep > 1 and other_edp == own_edp then ep[other_ep + 1] = rank end
+      if layout.ep > 1 and other_ep == own_ep then edp[other_edp + 1] = rank end
+    end
+  end
+  if layout.ep == 1 then return { grid.rank(layout, at) } end
+  return ep, edp
+end
 
 --- Groups of every rank by axis, and "kv2", "kv4", ..: tp ranks that share a KV head.
 --- Layers may share in different ways.
@@ -48,13 +70,15 @@ local function rank_table(plan)
         end
       end
     end
+    local ep, edp = expert_groups(layout, at)
     for _, name in ipairs(names) do
+      if name == "ep" then groups.ep = ep elseif name == "edp" then groups.edp = edp end
       local count = tonumber(name:match "^kv(%d+)$")
       local first = count and at.tp // count * count
       if count then groups[name] = { table.unpack(groups.tp, first + 1, first + count) } end
     end
     ranks[rank + 1] = {
-      program = at.pp * layout.tp + at.tp + 1, groups = groups, coordinates = at,
+      program = experts.program_index(layout, at), groups = groups, coordinates = at,
       sample_base = at.dp * (spec.batch.samples // layout.dp),
     }
   end
@@ -118,19 +142,31 @@ local function call(fn, ...)
   return result
 end
 
+--- Every rank's place, told before the first step where ranks are not all alike.
+local function places_of(self, launched)
+  local count = #self.table
+  if launched then return launch.agree(launched, self.plan) end
+  if self.spec.device == "cuda" and count > 1 and core.cuda_count() >= count then
+    return launch.of_threads(self.plan, count)
+  end
+end
+
+--- In a process whose rank is not 0 this returns when rank 0 has closed its run, without a run.
 ---@param recipe table
 ---@param options? table # keep: string[], threads, poison: a byte, check and eager: boolean,
----  timeout: s, planned: called with the plan before anything is allocated,
+---  timeout: s, start: s, launched: tidelock.Launch,
+---  planned: called with the plan before anything is allocated,
 ---  resume: a folder or a checkpoint, forks: fields that may differ from its run's
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
-  local plan = planner(recipe, nil, { keep = options.keep })
+  local launched = options.launched
+  local plan = planner(recipe, nil, { keep = options.keep, world = launched and launched.world })
   local spec = plan.spec
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
   check_patterns(self, options.keep)
-  gpus.check(plan)
+  gpus.check(plan, launched)
   if options.planned then options.planned(plan) end
   self.table = rank_table(plan)
   local sources, samples, notes = open_data(spec)
@@ -143,15 +179,25 @@ function driver.start(recipe, options)
   local found = options.resume
   if type(found) == "string" then found = checkpoint.find(found, "start.resume") end
   self.forks = found and checkpoint.check(found, plan, options.forks or {})
+  self.launched = launched ~= nil
+  self.places = places_of(self, launched)
   local programs = {}
   for i, program in ipairs(plan.programs) do programs[i] = call(core.program, program) end
   self.ranks = call(core.ranks, {
     programs = programs, ranks = self.table, seed = spec.policy.seed, data = sources,
     samples = samples[1], eval_samples = samples[2] and { samples[2] },
-    gpu_first = spec.device == "cuda" and 0 or -1, threads = options.threads,
+    gpu_first = spec.device == "cuda" and (launched and launched.here or 0) or -1,
     gemm_rows = spec.blocks.gemm.m, gemm_columns = spec.blocks.gemm.n,
-    poison = options.poison, timeout_s = options.timeout,
+    attention_rows = spec.blocks.attention.q,
+    threads = options.threads, poison = options.poison, timeout_s = options.timeout,
+    start_s = options.start, job = launched and launched.job,
   })
+  if launched and launched.rank > 0 then
+    local ok, problem = pcall(self.ranks.serve, self.ranks)
+    self:close()
+    if not ok then error({ status = 1, message = problem }, 0) end
+    return self
+  end
   self:begin(found)
   return self
 end
@@ -178,6 +224,7 @@ function Run:begin(found)
     require("tidelock.warm").start(self)
   end
   local optimizer = self.spec.train.optimizer
+  replicas.check(self, 0)
   self.power1, self.power2 = 1, 1
   self.beta1, self.beta2 = core.f32(optimizer.beta1), core.f32(optimizer.beta2)
   self.updates = 0 -- steps that were applied
@@ -192,12 +239,17 @@ local function scalars_of(self, step)
   return states.scalars(self.plan.graph, step, list)
 end
 
+--- What was planned for a rank with these coordinates.
+local function planned(self, at)
+  return self.plan.ranks[experts.plan_index(self.spec.layout, at)]
+end
+
 --- Means of extra losses by name, and their bits; nil where the model has none.
 local function terms_of(self)
   local values, bits = {}, {}
   for _, term in ipairs(self.plan["local"].terms) do
     for index, rank in ipairs(self.table) do
-      local v = self.plan.ranks[rank.coordinates.pp + 1].persistent["term " .. term.name]
+      local v = planned(self, rank.coordinates).persistent["term " .. term.name]
       if v and v.tensor and not values[term.name] then
         local t <close> = self.ranks:read(index - 1, v.tensor)
         values[term.name] = t:to_table()[1]
@@ -223,6 +275,8 @@ function Run:step()
   else advance_powers(self) end
   self.done = step
   result.losses, result.losses_bits = terms_of(self)
+  result.experts = loads.read(self)
+  if replicas.due(self, step) then replicas.check(self, step) end
   if #self.watches > 0 then result.watch = self:watched() end
   return result
 end
@@ -258,15 +312,20 @@ local function param_of(self, name)
     tostring(require("tidelock.suggest").nearest(name, list))), 0)
 end
 
+--- The first of the ranks that hold the same shard of a weight.
+local function first_of(self, param, at)
+  if param.expert then return select(2, experts.coordinates(self.spec.layout, at)) == 0 end
+  return at.dp == 0 and (param.axis and at.tp % param.replicas == 0 or at.tp == 0)
+end
+
 --- The rank (from 0) that a shard is read from: dp 0, the first holder, one of each set of
 --- replicas.
 local function shards_of(self, param)
   local list = {}
   for index, rank in ipairs(self.table) do
     local at = rank.coordinates
-    local v = self.plan.ranks[at.pp + 1].persistent["weight " .. param.name]
-    local own = at.dp == 0 and v and v.tensor and (param.axis and at.tp % param.replicas == 0
-      or at.tp == 0)
+    local v = planned(self, at).persistent["weight " .. param.name]
+    local own = v and v.tensor and first_of(self, param, at)
     if own and (not list.pp or list.pp == at.pp) then
       list.pp = at.pp
       list[#list + 1] = {
@@ -285,7 +344,7 @@ local function gather(self, param, key)
   local pieces, dtype = {}, nil
   for i, shard in ipairs(shards) do
     local at = self.table[shard.rank + 1].coordinates
-    local v = self.plan.ranks[at.pp + 1].persistent[key .. param.name]
+    local v = planned(self, at).persistent[key .. param.name]
     local t = self.ranks:read(shard.rank, v.tensor)
     dtype = t:dtype()
     pieces[i] = {
@@ -330,7 +389,7 @@ local function hash_of(self, key)
   for _, param in ipairs(self.plan["local"].params) do
     for _, shard in ipairs(shards_of(self, param)) do
       local at = self.table[shard.rank + 1].coordinates
-      local v = self.plan.ranks[at.pp + 1].persistent[key .. param.name]
+      local v = planned(self, at).persistent[key .. param.name]
       local rows = math.min(param.rows, param.weight.rows - shard.row_first)
       if v and rows > 0 then
         sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {

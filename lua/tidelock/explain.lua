@@ -10,6 +10,7 @@
 --
 -- A dim of size n is written name=n; numbers that differ between tp ranks are those of --rank.
 
+local experts = require "tidelock.experts"
 local forecast = require "tidelock.forecast"
 local grid = require "tidelock.layout"
 local requests = require "tidelock.requests"
@@ -174,7 +175,7 @@ function writers.pipeline(plan, lines, at)
   end
   lines[#lines + 1] = ("pipeline rank %d of %d: %s"):format(at.pp, #plan.orders,
     table.concat(words, " "))
-  local rank = plan.ranks[at.pp + 1]
+  local rank = plan.ranks[experts.plan_index(plan.spec.layout, at)]
   for _, section in ipairs { "init", "step", "eval" } do
     local range = rank.sections[section]
     if range and range[2] > 0 then
@@ -185,7 +186,8 @@ function writers.pipeline(plan, lines, at)
 end
 
 function writers.place(plan, lines, at)
-  local place, rank = plan.places[at.pp + 1], plan.ranks[at.pp + 1]
+  local index = experts.plan_index(plan.spec.layout, at)
+  local place, rank = plan.places[index], plan.ranks[index]
   lines[#lines + 1] = ("arena %s bytes, lower bound %s, fullest at instruction %d"):format(
     screen.grouped(place.bytes), screen.grouped(place.lower_bound), place.at)
   lines[#lines + 1] = "     offset          bytes    first     last  kind         name"
@@ -200,7 +202,7 @@ function writers.place(plan, lines, at)
 end
 
 function writers.emit(plan, lines, at)
-  local program = plan.programs[at.pp * plan.spec.layout.tp + at.tp + 1]
+  local program = plan.programs[experts.program_index(plan.spec.layout, at)]
   local function operand(index)
     if index == 0 then return "-" end
     local tensor, shape = program.tensors[index], {}

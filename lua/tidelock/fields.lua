@@ -96,7 +96,9 @@ section("layout", "Sizes of the parallel axes and how they are used.", {
   field("cp", "count", "context parallel ranks", { default = 1, unit = "ranks" }),
   field("pp", "count", "pipeline stages", { default = 1, unit = "ranks" }),
   field("dp", "count", "data parallel ranks", { default = 1, unit = "ranks" }),
-  field("ep", "count", "expert parallel ranks", { default = 1, unit = "ranks" }),
+  field("ep", "count", "expert parallel ranks, over tp x dp; unset: tp with experts, else 1", {
+    unit = "ranks",
+  }),
   field("order", "string", "axes from neighbours to far", { default = "tp-cp-dp-pp" }),
   field(
     "sequence_parallel", "boolean", "norms and residuals cut over tp by tokens", { default = true }
@@ -118,8 +120,13 @@ section("layout", "Sizes of the parallel axes and how they are used.", {
   field("zero", "whole", "ZeRO stage, 0 to 3", { default = 0 }),
   field("cp_map", "choice", "which tokens a cp rank has", { values = { "contiguous", "zigzag" } }),
   field("cp_balance", "choice", "how cp borders are placed", { values = { "tokens", "cost" } }),
-  field("all_to_all", "choice", "transport of expert tokens", {
-    values = { "auto", "flat", "hierarchical", "ring" },
+  field("experts", "placement", "which rank of ep has an expert: \"contiguous\", \"modulo\", or a "
+    .. "list of ranks by expert", { default = "contiguous" }),
+  field("all_to_all", "choice", "the way that rows of experts take", {
+    values = { "auto", "flat", "hierarchical", "ring" }, default = "auto",
+  }),
+  field("island", "count", "ranks of ep with fast links between them; unset: all", {
+    unit = "ranks",
   }),
   field("all_to_all_threshold", "positive", "link speed above which hops are hierarchical", {
     unit = "bytes/s",
@@ -133,7 +140,9 @@ section("blocks", "Sizes of kernels. Only attention.kv and attention.split can c
 })
 
 section("blocks.attention", "Blocks of attention.", {
-  field("q", "count", "query rows of a tile; speed only", { default = 64, unit = "rows" }),
+  field("q", "count", "query rows of a tile, 64 or 128; unset: the kernel chooses; speed only", {
+    unit = "rows",
+  }),
   field("kv", "count",
     "keys of a block, from the segment start; unset: 128, or 64 above head_dim 128", {
     unit = "keys",
@@ -151,8 +160,9 @@ section("blocks.gemm", "Tile of a matrix product; speed only.", {
 })
 
 section("blocks.moe", "Experts; speed only.", {
-  field("waves", "count", "groups of experts that overlap with messages", { default = 1 }),
-  field("buffers", "count", "slots for messages of one peer", { default = 2 }),
+  field("waves", "count", "groups of a rank's experts, one after the other; with more than one, "
+    .. "rows are computed again in the backward pass", { default = 1 }),
+  field("buffers", "count", "waves whose rows are there at once", { default = 2 }),
 })
 
 -- Policy ----------------------------------------------------------------------------------------
@@ -262,6 +272,8 @@ section("log", "What is printed and recorded.", {
   field(
     "every", "count", "steps between lines away from a terminal", { default = 10, unit = "steps" }
   ),
+  field("replicas", "whole", "steps between comparisons of what several ranks hold alike; 0: at "
+    .. "the start only", { default = 100, unit = "steps" }),
   field("watch", "list", "values to record, as \"PATTERN:mean\" or rms, max, norm, hash", {
     of = "watch",
     default = {},

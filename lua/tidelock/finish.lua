@@ -3,12 +3,16 @@
 local after = require "tidelock.after"
 local core = require "tidelock.core"
 local lower = require "tidelock.lower"
+local moe = require "tidelock.experts_lower"
 
 local finish = {}
 
 local function at(path, phase, site) return { site = site, phase = phase, path = path } end
 
-local function held(self, shared, param) return shared.holders[param.name].on[self.rank] end
+local function held(self, shared, param)
+  local here = not param.expert or param.expert.owner == self.ep
+  return here and shared.holders[param.name].on[self.rank]
+end
 
 local function flat(v)
   local count = 1
@@ -21,15 +25,14 @@ end
 
 --- m, v and, beside bf16 weights, the f32 master.
 local function state(self, param)
-  local shape = lower.shape_of(param.value)
-  local own = {
-    weight = self:weight(param),
-    m = self:lasting("m " .. param.name, "f32", shape, "optimizer"),
-    v = self:lasting("v " .. param.name, "f32", shape, "optimizer"),
-  }
-  if param.fields.dtype ~= "f32" then
-    own.master = self:lasting("master " .. param.name, "f32", shape, "optimizer")
+  local shape, own = lower.shape_of(param.value), { weight = self:weight(param) }
+  local function add(kind)
+    own[kind] = param.expert and moe.view(self, param, kind, "f32", shape)
+      or self:lasting(kind .. " " .. param.name, "f32", shape, "optimizer")
   end
+  add "m"
+  add "v"
+  if param.fields.dtype ~= "f32" then add "master" end
   return own
 end
 
@@ -49,6 +52,7 @@ function finish.init(self, shared)
   for _, entry in ipairs(self.tables) do
     self:emit("rope_table", {}, { entry.view }, entry.attrs, at("rope", "init", entry.site))
   end
+  moe.clear(self, shared)
   for _, param in ipairs(self.l.params) do
     if held(self, shared, param) then
       local o = at(param.name, "init", param.weight.site)
@@ -62,7 +66,9 @@ function finish.init(self, shared)
       }, o)
       if own.master then self:emit("cast", { own.master }, { own.weight }, {}, o) end
       for _, name in ipairs { "m", "v" } do
-        if own[name] then self:emit("fill", {}, { own[name] }, { value = 0 }, o) end
+        if own[name] and not param.expert then
+          self:emit("fill", {}, { own[name] }, { value = 0 }, o)
+        end
       end
     end
   end
@@ -150,7 +156,8 @@ end
 
 --- Sums of all uses of a value, in order of use, on every pipeline rank that holds it.
 function total(self, shared, value, uses)
-  local ranks = value.param and shared.holders[value.param.name].ranks
+  local named = value.param or value.stack and value.stack.params[1]
+  local ranks = named and shared.holders[named.name].ranks
   local sum
   for _, use in ipairs(uses) do
     local owner = self.chunk_of[use.layer] % self.pp
@@ -201,6 +208,7 @@ end
 local function square(self, shared, param, gradient, slot)
   local t, n, ranks = self.l.t, self.l.n, shared.holders[param.name].ranks
   if ranks[1] ~= self.rank then return end
+  if not param.expert and self.ep >= t then return end -- another rank of the ep group has the same
   local by_tp = require("tidelock.stages.shard").by_tp
   local axis = param.axis or 0
   local whole = axis == 0 and param.full_rows or param.full_cols
@@ -213,7 +221,8 @@ local function square(self, shared, param, gradient, slot)
       if not param.axis then return 0 end
       return r * extent - (type(first) == "table" and first[r + 1] or first)
     end),
-    parts = param.axis and parts or by_tp(t, function(r) return r == 0 and 1 or 0 end),
+    parts = param.axis and parts or param.expert and 1
+      or by_tp(t, function(r) return r == 0 and 1 or 0 end),
     slot_first = param.axis and by_tp(t, function(r) return r * parts end) or 0,
   }
   self:emit("square_sum", { lower.reshaped(gradient, { param.rows, param.cols }) }, { slot }, attrs,
@@ -235,7 +244,10 @@ local function norm(self, shared, gradients, loss)
       square(self, shared, param, gradients[param.name], slot)
     end
   end
-  if self.l.t > 1 then self:emit("all_reduce", { slots }, { slots }, { group = "tp" }, o) end
+  local ep = self.spec.layout.ep > 1
+  if self.l.t > 1 or ep then
+    self:emit("all_reduce", { slots }, { slots }, { group = ep and "ep" or "tp" }, o)
+  end
   spread(self, slots, o)
   local value = self:lasting("grad norm", "f32", { 1 }, "state")
   local control = self:lasting("control", "f32", { 2 }, "state")
@@ -256,14 +268,26 @@ local function update(self, param, gradient, control)
   }, at(param.name, "update", param.weight.site))
 end
 
+--- The finished gradient of a weight; of an expert's its part of the stack's.
+local function gradient_of(self, shared, param)
+  if not param.expert then
+    return total(self, shared, param.value, self.b.uses[param.value.id])
+  end
+  local value = param.expert.stack.value
+  self.totals = self.totals or {}
+  self.totals[value] = self.totals[value] or total(self, shared, value, self.b.uses[value.id])
+  return moe.gradient(param, self.totals[value])
+end
+
 --- Everything after the last micro-batch.
 function finish.step(self, shared)
   local loss = finish.loss(self, self.b.loss_use)
   epilogue(self, shared)
+  moe.step(self)
   local gradients = {}
   for _, param in ipairs(self.l.params) do
     if held(self, shared, param) and not param.fields.frozen then
-      gradients[param.name] = total(self, shared, param.value, self.b.uses[param.value.id])
+      gradients[param.name] = gradient_of(self, shared, param)
       self:keep(param.name .. ".grad", gradients[param.name], { value = param.value, param =
         param })
     end

@@ -6,7 +6,8 @@
 -- Forward 2, backward 4: a multiplication and an addition, once forward and twice backward. A pair
 -- is a query and a key that it may see: half of length^2 for a causal sample, fewer in a window. A
 -- sample counts as one segment, so documents that are packed together make the number high.
--- Look-ups (embeddings) and elementwise work do not count; a tied head does.
+-- Of experts those count that a token chooses. Look-ups (embeddings) and elementwise work do not
+-- count; a tied head does.
 --
 -- mfu = work / time / peak, where the peak is a matrix product measured at start, on the device
 -- that the recipe names.
@@ -39,6 +40,9 @@ function flops.of_step(graph, batch)
       for part = 1, node.attrs.parts do
         total = total + 6 * elements(node.inputs[1 + part].dims) * tokens
       end
+    elseif node.op == "moe" then
+      local a = node.attrs
+      total = total + 6 * a.top_k * 3 * a.hidden * node.outputs[1].dims[2].size * tokens
     elseif node.op == "attention" then
       local q, v = node.inputs[1].dims, node.inputs[3].dims
       local seen = batch.samples * pairs_of(batch.length, node.attrs.window)

@@ -14,6 +14,7 @@
 
 local cluster = require "tidelock.cluster"
 local core = require "tidelock.core"
+local experts_plan = require "tidelock.experts_plan"
 local flops = require "tidelock.flops"
 local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
@@ -75,7 +76,8 @@ end
 
 local function memory_lines(plan, lines)
   local peak = forecast.peak(plan)
-  lines[#lines + 1] = ("  memory     of a rank of pipeline stage %d, in MiB"):format(peak.stage - 1)
+  lines[#lines + 1] = ("  memory     of a rank of pipeline stage %d, in MiB"):format(
+    (peak.stage - 1) // plan.spec.layout.ep)
   for _, kind in ipairs(forecast.kinds(peak.place.kinds)) do
     lines[#lines + 1] = ("    %-12s %10s"):format(kind[1], screen.mib(kind[2]))
   end
@@ -142,6 +144,7 @@ function forecast.text(plan, file, seconds)
     "  layout     " .. (layout ~= "" and layout or "one rank"),
   }
   memory_lines(plan, lines)
+  experts_plan.add(plan, lines)
   traffic_lines(plan, lines)
   lines[#lines + 1] = ("  work       %s a step, %s a rank"):format(screen.flop(work),
     screen.flop(work / summary.ranks))
@@ -161,9 +164,10 @@ function forecast.cluster_text(plan, facts)
     ("    other bytes     %s"):format(ms(time.bandwidth)),
     ("    messages        %s"):format(ms(time.messages)),
     ("    step            %s with the bubble, nothing overlapped"):format(ms(guess.step_s)),
-    ("  predicted  %s tokens/s; bound by %s"):format(screen.grouped(math.floor(guess.tokens_per_s)),
-      guess.bound),
   }
+  experts_plan.add_ways(plan, facts, lines)
+  lines[#lines + 1] = ("  predicted  %s tokens/s; bound by %s"):format(
+    screen.grouped(math.floor(guess.tokens_per_s)), guess.bound)
   return table.concat(lines, "\n")
 end
 

@@ -71,9 +71,10 @@ end
 --- Everything that is wrong with the devices of a plan on the GPU, as texts.
 ---@param spec table
 ---@param machine { count: integer, why: string?, facts: table[], built: string[] }
+---@param here? integer # ranks of this machine, when others have more of them
 ---@return string[]
-function gpus.complaints(spec, machine)
-  local ranks = spec.layout.tp * spec.layout.dp * spec.layout.pp
+function gpus.complaints(spec, machine, here)
+  local ranks = here or spec.layout.tp * spec.layout.dp * spec.layout.pp
   if #machine.built == 0 then
     return { "\"cuda\": this build has no GPU kernels; TL_CUDA=on ./tl builds them where nvcc is, "
       .. "or device = \"host\", with the same bits" }
@@ -126,30 +127,35 @@ function gpus.compare(images, texts)
   return complaints, note
 end
 
-local function check_memory(plan, machine)
-  local ranks = plan.summary.ranks
+local function check_memory(plan, machine, here)
+  local ranks = here or plan.summary.ranks
   for ordinal = 0, ranks - 1 do
     local facts = machine.facts[ordinal + 1]
-    if ranks == 1 then
+    if plan.summary.ranks == 1 then
       room.check(plan, facts.memory, ("GPU %d (%s)"):format(ordinal, facts.name))
     elseif plan.summary.rank_bytes > facts.memory then
-      room.check(plan, facts.memory * ranks, ("%d x %s"):format(ranks, facts.name))
+      local all = plan.summary.ranks
+      room.check(plan, facts.memory * all, ("%d x %s"):format(all, facts.name))
     end
   end
 end
 
 --- Raises, with status 2, when the plan's device cannot run it.
 ---@param plan table # all stages, and its summary
-function gpus.check(plan)
-  local spec = plan.spec
-  if spec.device ~= "cuda" then return room.check(plan, room.bytes()) end
+---@param launched? tidelock.Launch # ranks are processes, on machines that are like this one
+function gpus.check(plan, launched)
+  local spec, here = plan.spec, launched and launched.here_world
+  if spec.device ~= "cuda" then
+    local bytes = room.bytes()
+    return room.check(plan, launched and bytes and bytes * launched.world // here or bytes)
+  end
   local machine, found = gpus.machine(), problems.new()
   local complaints, note = gpus.compare(core.manifest.images())
-  local more = gpus.complaints(spec, machine)
+  local more = gpus.complaints(spec, machine, here)
   table.move(more, 1, #more, #complaints + 1, complaints)
   for _, text in ipairs(complaints) do found:add(spec.site("device"), "device", text) end
   found:raise()
-  check_memory(plan, machine)
+  check_memory(plan, machine, here)
   if note then table.insert(spec.notes, note) end
 end
 

@@ -36,10 +36,12 @@ local function memory_text(summary)
 end
 
 --- Ranks, processor, layout, arithmetic and policy.
-local function ranks_text(plan)
+local function ranks_text(plan, processes)
   local spec, summary = plan.spec, plan.summary
   local layout = screen.layout_text(spec.layout, forecast.pipeline_text(plan))
-  return ("%s on %s%s; %s, %s (%s), %s"):format(screen.plural(summary.ranks, "thread rank"),
+  local count = processes and summary.ranks .. " processes"
+    or screen.plural(summary.ranks, "thread rank")
+  return ("%s on %s%s; %s, %s (%s), %s"):format(count,
     screen.plural(core.files.cpu_count(), "core"), layout ~= "" and ": " .. layout or "",
     spec.device or "host", spec.dtype, spec.policy.arithmetic, screen.policy_text(spec.policy))
 end
@@ -62,14 +64,15 @@ end
 ---@param data string # what the data is
 ---@param seconds number # from the command to the first step
 ---@param width integer? # of the terminal
-function header.text(plan, file, data, seconds, width)
+---@param processes? boolean # ranks are processes
+function header.text(plan, file, data, seconds, width, processes)
   local title = ("%s   key %s   recipe %s"):format(file:match "[^/]+$", screen.spaced(plan.key),
     screen.spaced(plan.recipe_hash))
   local summary = plan.summary
   return screen.header(title, {
     { "model", screen.model_text(summary) },
     { "data", data_text(plan, data) },
-    { "ranks", ranks_text(plan) },
+    { "ranks", ranks_text(plan, processes) },
     { "memory", memory_text(summary) },
     { "build", header.build_text() },
     { "ready", ready_text(plan, seconds) },

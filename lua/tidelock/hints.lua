@@ -44,11 +44,6 @@ local function memory(what, code)
     "batch = { micro = .. }")
 end
 
-local function experts(code)
-  return missing(code, "mixtures of experts are", "%s is the dense form",
-    "nn.swiglu { hidden = .. }")
-end
-
 -- The model ---------------------------------------------------------------------------------------
 
 local of_model = {
@@ -302,7 +297,7 @@ local of_running = {
 local moe = "nn.moe { experts = .., top_k = .., hidden = .. }"
 
 local of_experts = {
-  { experts(moe),
+  { write(moe),
     "experts num_experts num_local_experts n_routed_experts num_moe_experts moe top_k "
     .. "num_experts_per_tok moe_router_topk moe_top_k moe_intermediate_size moe_ffn_hidden_size "
     .. "first_k_dense_replace moe_layer_freq decoder_sparse_step norm_topk_prob scoring_func "
@@ -310,7 +305,7 @@ local of_experts = {
     .. "moe_aux_loss_coeff moe_z_loss_coeff moe_router_load_balancing_type output_router_logits "
     .. "n_shared_experts shared_expert_intermediate_size moe_shared_expert_intermediate_size "
     .. "moe_grouped_gemm moe_token_dispatcher_type moe_permute_fusion" },
-  { missing("layout = { ep = 2 }", "expert parallelism is", "write %s", layout),
+  { write("layout = { dp = .., ep = .. }", "; ep spreads experts over tp x dp"),
     "expert_model_parallel_size expert_parallel_size expert_parallel_degree ep_size "
     .. "expert_tensor_parallel_size moe_expert_parallel_size" },
   { none "no token is ever dropped, so there is no capacity",

@@ -1,6 +1,7 @@
 --- kept.lua - tensors of a step that were asked for, whole, from the shards of all ranks.
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
+local experts = require "tidelock.experts"
 local names = require "tidelock.names"
 
 local kept = {}
@@ -22,6 +23,11 @@ end
 --- Pieces of a gradient or a state: the shards of the weight.
 local function gradient_pieces(run, facts, at, index)
   local param = facts.param
+  if param.expert then
+    if select(2, experts.coordinates(run.spec.layout, at)) ~= 0 then return {} end
+    return { { tensor = run.ranks:read(index, facts.tensor), rows = param.rows, cols =
+      param.cols } }
+  end
   if at.dp ~= 0 or (not param.axis and at.tp ~= 0) or at.tp % param.replicas ~= 0 then return {} end
   return { {
     tensor = run.ranks:read(index, facts.tensor), rows = param.rows, cols = param.cols,
@@ -87,7 +93,7 @@ function kept.read(run, name)
   local pieces, shape, dtype = {}, nil, nil
   for index, entry in ipairs(run.table) do
     local at = entry.coordinates
-    for _, facts in ipairs(run.plan.ranks[at.pp + 1].kept) do
+    for _, facts in ipairs(run.plan.ranks[experts.plan_index(run.spec.layout, at)].kept) do
       if facts.name == name then
         shape, dtype = shape or shape_of(run, facts), facts.view.dtype
         local add = facts.param and gradient_pieces(run, facts, at, index - 1)

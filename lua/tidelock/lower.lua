@@ -5,6 +5,7 @@
 --- buffer per micro-batch; weights, their state and tables live as long as the program.
 local accumulate = require "tidelock.accumulate"
 local core = require "tidelock.core"
+local moe = require "tidelock.experts_lower"
 
 ---@class tidelock.Buffer
 ---@field bytes integer
@@ -23,10 +24,11 @@ local lower = {}
 local bytes_of = { f32 = 4, bf16 = 2, i32 = 4, i64 = 8, u8 = 1 }
 lower.bytes_of = bytes_of
 
-function lower.new(plan, rank, shared)
+function lower.new(plan, rank, ep, shared)
   local l, b, spec = plan["local"], plan.backward, plan.spec
   local self = setmetatable({
-    plan = plan, l = l, b = b, spec = spec, rank = rank, instructions = {}, buffers = {}, kept = {},
+    plan = plan, l = l, b = b, spec = spec, rank = rank, ep = ep, instructions = {}, buffers = {},
+    kept = {},
     persistent = {}, tables = {}, sections = {}, sums = {}, chunk_of = shared.chunk_of,
       keep_patterns = shared.keep, pp = spec.layout.pp,
     dp = spec.layout.dp, samples = spec.batch.samples // spec.layout.dp,
@@ -54,9 +56,14 @@ function Lower:make(dtype, shape, kind, name, persistent)
 end
 
 local function shape_of(value)
+  if value.shape then return value.shape end
   if value.input == "cu" then return { value.rows + 1 } end
   if value.vector or value.cols == 1 then return { value.rows } end
   return { value.rows, value.cols }
+end
+
+local function reshaped(v, shape)
+  return { buffer = v.buffer, dtype = v.dtype, shape = shape, offset = v.offset }
 end
 
 --- A tensor that lives as long as the program, made once per key.
@@ -70,6 +77,9 @@ function Lower:lasting(key, dtype, shape, kind, name)
 end
 
 function Lower:weight(param)
+  if param.expert then
+    return moe.view(self, param, "weight", param.fields.dtype, shape_of(param.value))
+  end
   return self:lasting("weight " .. param.name, param.fields.dtype, shape_of(param.value),
     "weights", param.name)
 end
@@ -77,8 +87,10 @@ end
 --- The view of a local value in a micro-batch (0 based); made at its first mention.
 function Lower:at(value, env)
   if value.count then return self:lasting("count", "i64", { 1 }, "state") end
+  local shape = value.shape
   while value.alias do value = value.alias end
   if value.param then return self:weight(value.param) end
+  if value.stack then return moe.stack(self, value.stack, "weight", value.dtype) end
   if value.region == "step" then env = self.step_env end
   local known = env[value.id]
   if not known then
@@ -88,6 +100,7 @@ function Lower:at(value, env)
     if value.name and not value.gradient_of then self:keep(value.name, known, { value = value,
       micro = env.micro }) end
   end
+  if shape and shape ~= value.shape then return reshaped(known, shape) end
   return known
 end
 
@@ -103,8 +116,6 @@ function Lower:keep(name, v, facts)
     end
   end
 end
-
-local function reshaped(v, shape) return { buffer = v.buffer, dtype = v.dtype, shape = shape } end
 
 -- instructions ---------------------------------------------------------------------------------
 
@@ -157,6 +168,7 @@ function Lower:rope_table(node)
 end
 
 local lowering = {}
+for op, fn in pairs(moe.lowering) do lowering[op] = fn end
 
 --- loss = sum / targets of the global batch, once a step.
 function lowering.loss_finish(self, node, env, o)
@@ -283,6 +295,10 @@ end
 function Lower:sum_of(use)
   local known = self.sums[use]
   if known then return known end
+  if use.stack then
+    self.sums[use] = moe.sum_of(self, use)
+    return self.sums[use]
+  end
   local runs = runs_here(self, use)
   local trunk = use.region == "trunk"
   local length = use.matrix and trunk and (self.l.length + use.runs - 1) // use.runs
@@ -366,6 +382,7 @@ end
 function Lower:accumulate(use, env, phase)
   local sum = self:sum_of(use)
   local o = { site = use.site, micro = env.micro, phase = phase, path = use.path }
+  if use.stack then return moe.accumulate(self, use, sum, env, o) end
   for _, action in ipairs(sum.actions[env.micro + 1]) do
     local target = sum.stack[action.buffer]
     if action.kind == "sum" then
@@ -383,6 +400,7 @@ end
 function Lower:finish(use)
   local sum = self:sum_of(use)
   local o = { site = use.site, phase = "finish", path = use.path }
+  if use.stack then return moe.finish(self, use, sum, o) end
   local root = sum.stack[0]
   if self.dp > 1 then self:emit("all_reduce", { root }, { root }, { group = "dp" }, o) end
   local count = use.rows * use.cols

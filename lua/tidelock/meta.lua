@@ -12,7 +12,6 @@ local core = {}
 ---@alias tidelock.Dtype "f32"|"bf16"|"i32"|"i64"|"u8"
 
 -- Tensors ---------------------------------------------------------------------------------------
-
 --- Dense and row-major; `==` is identity, core.equal compares bits. `#t` is the size of dim 1.
 ---@class tidelock.Tensor
 local Tensor = {}
@@ -84,7 +83,6 @@ function core.equal(a, b) end
 function core.assemble(dtype, shape, pieces) end
 
 -- Operators -------------------------------------------------------------------------------------
-
 --- Runs the host kernel of one row of kernels/ops.def. An operand that is left out is `false`.
 ---@param op string
 ---@param inputs (tidelock.Tensor|false)[]
@@ -92,7 +90,7 @@ function core.assemble(dtype, shape, pieces) end
 ---@param numbers? table<string, number|number[]> # all ints and floats of the row
 ---@param options? { step?: integer, seed?: integer, sample_base?: integer, scalars?: number[],
 ---  threads?: integer, scratch?: integer, device?: "host"|"cuda", repeats?: integer,
----  gemm_rows?: integer, gemm_columns?: integer }
+---  gemm_rows?: integer, gemm_columns?: integer, attention_rows?: integer }
 ---@return number? # with repeats: milliseconds of one of as many runs on the GPU
 function core.call(op, inputs, outputs, numbers, options) end
 
@@ -172,7 +170,6 @@ function core.group(ranks) end
 function core.comm(name, inputs, outputs, options) end
 
 -- Numbers and hashes ----------------------------------------------------------------------------
-
 --- `x` as f32 keeps it.
 ---@param x number
 ---@return number
@@ -232,7 +229,6 @@ function core.math.sigmoid(x) end
 function core.math.rsqrt(x) end
 
 -- Programs and ranks ----------------------------------------------------------------------------
-
 ---@class tidelock.Program # verified; what it is made of: runtime/bind/bind_program.c
 local Program = {}
 ---@return integer
@@ -279,13 +275,24 @@ function Ranks:spans(rank) end
 function Ranks:memory() end
 ---@return integer
 function Ranks:count() end
+function Ranks:serve() end -- in a process whose rank is not 0: does what rank 0 says
 function Ranks:close() end
 ---@param options table # programs, ranks, seed, data, samples, threads, timeout_s, ..
 ---@return tidelock.Ranks
 function core.ranks(options) end
 
--- Data and weights ------------------------------------------------------------------------------
+local Job = {} ---@class tidelock.Job # the processes of a run: runtime/bind/bind_job.c
+function Job:rank() end
+function Job:world() end
+function Job:about() end
+function Job:gather(text) end
+function Job:fail(message) end
+function Job:headless() end
+function Job:close(good) end
+function Job:leave(status) end
+function core.job(options) end
 
+-- Data and weights ------------------------------------------------------------------------------
 ---@class tidelock.Data # an opened source of samples
 local Data = {}
 ---@param step integer
@@ -403,7 +410,6 @@ function Saver:close() end
 function core.saver(folder, files, texts) end
 
 -- JSON, YAML, files, the machine ------------------------------------------------------------------
-
 core.json = {}
 core.json.null = nil ---@type userdata
 ---@return string # keys in bytewise order
@@ -416,6 +422,7 @@ function core.json.decode(text) end
 ---@return T
 function core.json.array(list) end
 
+function core.nccl_version() end -- "2.28.3"; raises where there is no NCCL
 --- GPUs that can be used; 0 comes with the reason.
 ---@return integer count
 ---@return string? why

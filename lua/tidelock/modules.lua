@@ -95,20 +95,20 @@ return function(section, field, required, forms)
     name,
   }, { positional = "modules" })
 
+  local dropless = "under the policies \"layout\" and \"batch\" no token is ever dropped: what "
+    .. "becomes of it would depend on its neighbours; leave it out"
   section("nn.moe", "A mixture of experts.", {
     field("experts", "count", "routed experts", required()),
     field("top_k", "count", "experts of a token", required()),
     field("hidden", "count", "width inside an expert", required()),
     field("shared", "whole", "experts that see every token", { default = 0 }),
-    field("router", "form", "how experts are chosen", { of = "router" }),
-    field("balance", "form", "how load is kept even", { of = "balance" }),
-    field("bias", "boolean", "biases inside experts", { default = false }),
+    field("router", "form", "how experts are chosen; unset: \"softmax\"", { of = "router" }),
+    field("balance", "form", "how load is kept even; unset: \"none\"", { of = "balance" }),
     name,
   }, {
     refused = {
-      capacity_factor = "no token is ever dropped, so there is no capacity; leave it out",
-      capacity = "no token is ever dropped, so there is no capacity; leave it out",
-      drop_tokens = "no token is ever dropped; leave it out",
+      bias = "experts have no biases; leave it out",
+      capacity_factor = dropless, capacity = dropless, drop_tokens = dropless,
     },
   })
 
@@ -128,7 +128,7 @@ return function(section, field, required, forms)
       sqrt_softplus = "router.sqrt_softplus",
     },
     default = "softmax",
-    call = true,
+    refused = { hash = "not available in this version" },
   }
 
   section("balance.none", "Nothing keeps load even.", {})
@@ -146,6 +146,10 @@ return function(section, field, required, forms)
   forms.balance = {
     names = { none = "balance.none", bias = "balance.bias", loss = "balance.loss" },
     default = "none",
-    call = true,
+    refused = {
+      batch_loss = "over a batch it would need every routing of the step before the first backward "
+        .. "pass, and a token would depend on its neighbours; write { \"loss\", weight = .. }, the "
+        .. "mean over samples",
+    },
   }
 end

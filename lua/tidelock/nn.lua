@@ -213,9 +213,41 @@ function build.dropout(g, m, x)
     .. ".dropout" })
 end
 
-function build.moe(_, m)
-  error(string.format("%s: nn.moe: mixtures of experts are not available in this version; "
-    .. "nn.swiglu is the dense form", m.site), 0)
+--- Weights of all experts for one part: (hidden, dim) or (dim, hidden) each.
+local function expert_weights(g, count, part, dims, inputs)
+  for e = 0, count - 1 do
+    inputs[#inputs + 1] = g:parameter(("experts.%d.%s"):format(e, part), dims, 1, "expert")
+  end
+end
+
+function build.moe(g, m, x)
+  local o, dim = m.options, width(x)
+  local choices = g:define("experts", o.experts)
+  local hidden = g:define("expert_hidden", o.hidden) -- whole on its owner: it is never cut over tp
+  local router = g:parameter("router", { choices, dim }, 1, "matrix")
+  local logits = g:linear(x, { router }, nil, { { choices } }, { dim }, "f32")
+  g:named("logits", logits)
+  local inputs = { x, logits }
+  local bias = o.balance.name == "bias" and g:state("bias", "experts")
+  expert_weights(g, o.experts, "gate", { hidden, dim }, inputs)
+  expert_weights(g, o.experts, "up", { hidden, dim }, inputs)
+  expert_weights(g, o.experts, "down", { dim, hidden }, inputs)
+  if o.shared > 0 then
+    g:enter "shared"
+    inputs[#inputs + 1] = build.swiglu(g, { options = { hidden = o.shared * o.hidden } }, x)
+    g:leave()
+  end
+  if bias then inputs[#inputs + 1] = bias end
+  local y = g:node("moe", inputs, { { x.dims, x.dtype } }, {
+    experts = o.experts, top_k = o.top_k, hidden = o.hidden, router = o.router,
+    balance = { name = o.balance.name, weight = o.balance.weight }, shared = o.shared > 0,
+    first_weight = inputs[3].weight.name,
+  })
+  if bias then
+    local few = g:node("load_sign", {}, { { { choices }, "f32" } }, { experts = o.experts })
+    g:update(bias, bias + few * o.balance.speed)
+  end
+  return y
 end
 
 return nn

@@ -13,6 +13,7 @@
 -- themselves, and reported) break no rule.
 local fit = require "tidelock.fit"
 local layout = require "tidelock.layout"
+local moe = require "tidelock.rules_experts"
 
 local rules = {}
 
@@ -74,18 +75,17 @@ end
 local function available(facts, report)
   local l = facts.layout
   local missing = "not available in this version"
-  for _, axis in ipairs { "cp", "ep" } do
-    if l[axis] > 1 then
-      report("layout." .. axis, "%s %d is %s; use dp, tp or pp", axis, l[axis], missing)
-    end
-  end
+  if l.cp > 1 then report("layout.cp", "cp %d is %s; use dp, tp or pp", l.cp, missing) end
   if l.zero > 0 then
     report("layout.zero", "zero %d is %s; leave it out, and use tp or pp to save memory", l.zero,
       missing)
   end
-  local needs = { cp_map = "cp", cp_balance = "cp", all_to_all = "ep", all_to_all_threshold = "ep" }
-  for key, axis in pairs(needs) do
-    if l[key] then report("layout." .. key, "it needs %s above 1, which is %s", axis, missing) end
+  for _, key in ipairs { "cp_map", "cp_balance" } do
+    if l[key] then report("layout." .. key, "it needs cp above 1, which is %s", missing) end
+  end
+  if l.all_to_all_threshold then
+    report("layout.all_to_all_threshold", "links are not measured in this version; say "
+      .. "layout.all_to_all")
   end
 end
 
@@ -268,7 +268,7 @@ end
 
 local list = {
   world, order, available, heads, kv_heads, hidden, vocabulary, length, schedule, stages, samples,
-  eval, leaves,
+  eval, leaves, moe.check,
 }
 
 --- Checks all rules.

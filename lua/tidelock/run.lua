@@ -15,6 +15,8 @@ local driver = require "tidelock.driver"
 local explain = require "tidelock.explain"
 local flops = require "tidelock.flops"
 local header = require "tidelock.header"
+local launch = require "tidelock.launch"
+local loads = require "tidelock.loads"
 local log = require "tidelock.log"
 local metrics = require "tidelock.metrics"
 local requests = require "tidelock.requests"
@@ -25,6 +27,7 @@ local screen = require "tidelock.screen"
 local run = {}
 
 local peak_seconds = 0.05
+local start_seconds = 300 -- for the first run of a section, whatever --timeout says
 local poison_byte = 0xff -- four of them are a NaN, in f32 and in bf16
 
 local function new_screen(options)
@@ -52,7 +55,7 @@ local function record_of(session, step, elapsed)
     step = step.step, loss = step.loss, loss_bits = screen.bits(step.loss_bits),
     grad_norm = step.grad_norm, grad_norm_bits = screen.bits(step.grad_norm_bits),
     lr = step.lr, tokens = step.tokens, ms = step.ms, watch = step.watch,
-    losses = step.losses, losses_bits = step.losses_bits,
+    losses = step.losses, losses_bits = step.losses_bits, experts = step.experts,
     tokens_per_s = step.tokens / (step.ms / 1000),
     bytes = session.run:memory().peak_bytes,
     eta = (session.last - step.step) * elapsed / (step.step - session.first + 1),
@@ -110,6 +113,7 @@ local function train(session)
       show:print(screen.row(record, show.width()))
       local extra = screen.losses(session.terms, record)
       if extra then show:print(extra) end
+      if record.experts then show:print(loads.text(record.experts)) end
     end
     evaluate(session, record)
     session.log:write(record)
@@ -199,7 +203,12 @@ local function drive(session, request)
   local show = session.screen
   local data = session.run.notes[1]
   show:print(header.text(session.plan, request.recipe, data.summary, session.ready_seconds,
-    show.width()))
+    show.width(), session.run.launched))
+  if session.run.places then
+    local coordinates = {}
+    for i, rank in ipairs(session.run.table) do coordinates[i] = rank.coordinates end
+    show:print(launch.table(session.run.places, coordinates))
+  end
   if session.folder.in_use then
     show:note(("%s is in use by another run; this one writes %s"):format(session.folder.in_use,
       session.folder.folder))
@@ -318,20 +327,27 @@ local function new_session(trained, request, begin, found, peak)
   }
 end
 
---- The command.
----@param request tidelock.Request
----@return integer # exit status
-function run.command(request)
+--- What the driver is told.
+local function start_options(options, launched, found, forks)
+  local timeout = options.timeout
+  local cores = launched and math.max(1, core.files.cpu_count() // launched.here_world)
+  return {
+    threads = options.threads or cores, check = options.check, launched = launched,
+    timeout = timeout, eager = options.eager,
+    start = timeout and math.max(timeout, start_seconds), resume = found, forks = forks,
+    poison = options.poison and poison_byte or nil,
+  }
+end
+
+--- The run of the one process, or of rank 0.
+local function lead(request, launched)
   local options, begin, peak = request.options, core.files.seconds(), nil
   local found, forks = find_checkpoint(options)
-  local trained <close> = requests.guarded(driver.start, requests.of(request), {
-    threads = options.threads, check = options.check, eager = options.eager,
-    resume = found, forks = forks,
-    poison = options.poison and poison_byte or nil,
-    planned = function(plan) -- before the arena takes the memory
-      peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads, plan.spec.device)
-    end,
-  })
+  local start = start_options(options, launched, found, forks)
+  function start.planned(plan) -- before the arena takes the memory
+    peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads, plan.spec.device)
+  end
+  local trained <close> = requests.guarded(driver.start, requests.of(request), start)
   check_steps(found, trained, options)
   core.catch_interrupts()
   local session = new_session(trained, request, begin, found, peak)
@@ -344,6 +360,46 @@ function run.command(request)
   if session.saves then session.saves:close() end
   session.folder:abandon()
   error(result, 0)
+end
+
+local function message_of(problem)
+  return type(problem) == "table" and problem.message or tostring(problem)
+end
+
+local function status_of(problem) return type(problem) == "table" and problem.status or 1 end
+
+--- What the other ranks do. Rank 0 prints what goes wrong; if that is lost, rank 1 does.
+local function follow(request, launched)
+  local job = launched.job
+  core.catch_interrupts() -- rank 0 ends the run at a step, or is lost
+  local ok, problem = pcall(function()
+    requests.guarded(driver.start, requests.of(request), start_options(request.options, launched))
+  end)
+  if not ok then
+    local text = message_of(problem)
+    job:fail(("rank %d: %s"):format(launched.rank, text))
+    if job:headless() and launched.rank == 1 then io.stderr:write(text, "\n") end
+  end
+  if not ok then job:leave(status_of(problem)) end
+  job:close(true)
+  return 0
+end
+
+--- The command.
+---@param request tidelock.Request
+---@return integer # exit status
+function run.command(request)
+  local launched = launch.open(request.options.timeout)
+  if not launched then return lead(request) end
+  if launched.rank > 0 then return follow(request, launched) end
+  local ok, result = pcall(lead, request, launched)
+  if not ok then -- said before the others may end: then the launcher ends this one too
+    io.stdout:flush()
+    io.stderr:write(message_of(result), "\n")
+  end
+  if not ok then launched.job:leave(status_of(result)) end
+  launched.job:close(true)
+  return result
 end
 
 return run

@@ -43,7 +43,7 @@ local function has_tokens(dims) return dims[1] and dims[1].name == "tokens" end
 --- { fixed, after } of the outputs of a node, or the error of inputs that cannot meet there.
 function states.facts(g, op, inputs, outputs, fail)
   states.check_open(g, fail)
-  local fixed, after = true, op == "sum" or op == "update"
+  local fixed, after = true, op == "sum" or op == "update" or op == "load_sign"
   for _, input in ipairs(inputs) do
     if input.graph ~= g then
       fail(g, ("%s of a value of another model, made at %s; a value, and a state, belongs to one "

@@ -25,11 +25,12 @@ local function leaf_buffers(plan)
   return most
 end
 
---- Bytes of mailbox slots of a rank's receivers, and the largest message.
+--- Bytes of the arenas of all ranks. A place is that of a pipeline stage and, with experts, of a
+--- position in the group that exchanges rows.
 local function arena_bytes(plan)
   local layout = plan.spec.layout
-  local total = 0
-  for _, place in ipairs(plan.places) do total = total + place.bytes * layout.tp * layout.dp end
+  local total, alike = 0, layout.tp * layout.dp // layout.ep
+  for _, place in ipairs(plan.places) do total = total + place.bytes * alike end
   return total
 end
 

@@ -95,6 +95,20 @@ types.stages = {
   end,
 }
 
+types.placement = {
+  expected = "\"contiguous\", \"modulo\", or a list of ranks by expert, as { 0, 0, 1, 1 }",
+  check = function(value)
+    if value == "contiguous" or value == "modulo" then return value end
+    if type(value) ~= "table" or #value == 0 then return nil end
+    local list = {}
+    for i = 1, #value do
+      list[i] = integer(value[i], 0)
+      if not list[i] then return nil end
+    end
+    return list
+  end,
+}
+
 types.watch = {
   expected = "\"PATTERN:mean\", or rms, max, norm, hash in the place of mean",
   check = function(value)

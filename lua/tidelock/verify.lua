@@ -21,6 +21,7 @@ local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
+local verify_experts = require "tidelock.verify_experts"
 
 local verify = {}
 
@@ -40,6 +41,9 @@ local function layout_overrides(spec, axes)
   local overrides = { "batch.micro=" .. micro }
   for _, axis in ipairs { "tp", "pp", "dp" } do
     overrides[#overrides + 1] = ("layout.%s=%d"):format(axis, axes[axis] or 1)
+  end
+  if #spec.experts > 0 then
+    overrides[#overrides + 1] = "layout.ep=" .. (axes.ep or axes.tp or 1)
   end
   overrides[#overrides + 1] = "layout.schedule=" .. (axes.schedule or "1f1b")
   if axes.schedule == "interleaved" then
@@ -89,7 +93,8 @@ end
 
 --- The rows of the matrix: a label and, for each cell, the overrides that make it.
 ---@param spec table # plan.spec of the recipe as written
-function verify.rows(spec)
+---@param all boolean? # of experts the whole product
+function verify.rows(spec, all)
   local leaves, samples = spec.policy.leaves, spec.batch.samples
   local rows = { { label = "as written", {} }, { label = "again", {} }, micro_row(spec) }
   rows[#rows + 1] = axis_row(spec, "dp", powers(8, { leaves.dp, samples }))
@@ -102,6 +107,7 @@ function verify.rows(spec)
       }
     end
   end
+  table.move(verify_experts.rows(spec, all), 1, 8, #rows + 1, rows)
   local filled = {}
   for _, row in ipairs(rows) do
     if #row > 0 then filled[#filled + 1] = row end
@@ -270,7 +276,7 @@ function verify.command(request)
   local begin, matrix, stopped = core.files.seconds(), new_matrix(request), false
   local spec, known_as = as_written(request)
   core.catch_interrupts()
-  local rows, width, titles = verify.rows(spec), 20, {}
+  local rows, width, titles = verify.rows(spec, request.options.all), 20, {}
   for _, row in ipairs(rows) do width = math.max(width, #row.label) end
   for i, column in ipairs(matrix.columns) do
     titles[i] = ("%-16s"):format(column.device .. " " .. column.dtype)

@@ -87,15 +87,52 @@ end
 
 visitors.swiglu, visitors.gelu = with_hidden, with_hidden
 
+--- Groups of a router: they cut the experts evenly, and those that stay have enough of them.
+local function check_groups(module, walker)
+  local o, r = module.options, module.options.router
+  if not o.experts or not o.top_k or r.groups == 1 then return end
+  local top = r.top_groups or r.groups
+  if o.experts % r.groups ~= 0 then
+    problem(walker, module, "router", "groups %d does not divide experts %d; allowed: %s", r.groups,
+      o.experts, fit.list(fit.divisors(o.experts)))
+  elseif top > r.groups then
+    problem(walker, module, "router", "top_groups %d is above groups %d; try top_groups = %d", top,
+      r.groups, r.groups)
+  elseif top * (o.experts // r.groups) < o.top_k then
+    problem(walker, module, "router", "top_groups %d of %d experts each have fewer than top_k %d "
+      .. "experts; try top_groups = %d", top, o.experts // r.groups, o.top_k,
+      math.min(r.groups, (o.top_k * r.groups + o.experts - 1) // o.experts))
+  end
+end
+
 function visitors.moe(module, walker)
   local o = module.options
+  o.router = o.router or { name = "softmax", groups = 1, scale = 1, normalize = true }
+  o.balance = o.balance or { name = "none" }
   if o.experts and o.top_k and o.top_k > o.experts then
     problem(walker, module, "top_k", "top_k %d is above experts %d; try top_k = %d", o.top_k,
       o.experts, o.experts)
   end
-  walker.problems:add(module.site, "nn.moe",
-    "mixtures of experts are not available in this version; "
-    .. "nn.swiglu { hidden = .. } is the dense form")
+  if o.experts and o.experts > 1024 then
+    problem(walker, module, "experts", "experts %d is above 1024, the most that the op route has",
+      o.experts)
+  end
+  if o.top_k and o.top_k > 64 then
+    problem(walker, module, "top_k", "top_k %d is above 64, the most that the op route has",
+      o.top_k)
+  end
+  if o.balance.name == "loss" and o.router.name ~= "softmax" then
+    problem(walker, module, "balance", "the loss needs scores that are shares, as those of the "
+      .. "router \"softmax\"; with %q write balance = { \"bias\", speed = 1e-3 }", o.router.name)
+  end
+  check_groups(module, walker)
+  local facts = walker.facts
+  if o.experts and o.top_k then
+    facts.moes[#facts.moes + 1] = { experts = o.experts, top_k = o.top_k, site = module.site }
+  end
+  if o.shared and o.shared > 0 and o.hidden then
+    facts.hiddens[#facts.hiddens + 1] = { hidden = o.shared * o.hidden, site = module.site }
+  end
 end
 
 --- Visits a module and what is inside it. Functions and graphs written by hand are not looked into.
@@ -116,7 +153,8 @@ end
 local function unique(list)
   local seen, result = {}, {}
   for _, fact in ipairs(list) do
-    local id = ("%s %s %s %s"):format(fact.site, fact.heads, fact.kv_heads, fact.hidden)
+    local id = ("%s %s %s %s"):format(fact.site, fact.heads, fact.kv_heads, fact.hidden
+      or fact.experts)
     if not seen[id] then
       seen[id] = true
       result[#result + 1] = fact
@@ -126,9 +164,9 @@ local function unique(list)
 end
 
 --- Makes all layers of the decoder `module`. Returns the model of the spec (options, site,
---- layer_modules) and the facts { layers, vocab, positions, attentions, hiddens }.
+--- layer_modules) and the facts { layers, vocab, positions, attentions, hiddens, moes }.
 function walk.model(module, context, report, site)
-  local facts = { attentions = {}, hiddens = {} }
+  local facts = { attentions = {}, hiddens = {}, moes = {} }
   if type(module) ~= "table" or module.kind ~= "decoder" then
     if module then report("model", "expected nn.decoder { .. }, got %s", types.show(module)) end
     return nil, facts
@@ -147,6 +185,7 @@ function walk.model(module, context, report, site)
     end
   end
   facts.attentions, facts.hiddens = unique(facts.attentions), unique(facts.hiddens)
+  facts.moes = unique(facts.moes)
   return model, facts
 end
 

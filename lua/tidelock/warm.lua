@@ -1,5 +1,6 @@
 --- warm.lua - weights that do not start from random numbers: functions of the index, earlier runs.
 local core = require "tidelock.core"
+local experts = require "tidelock.experts"
 local suggest = require "tidelock.suggest"
 local weights = require "tidelock.weights"
 
@@ -33,7 +34,7 @@ function warm.set(run, param, whole)
   local emit = require "tidelock.stages.emit"
   for index, entry in ipairs(run.table) do
     local at = entry.coordinates
-    local persistent = run.plan.ranks[at.pp + 1].persistent
+    local persistent = run.plan.ranks[experts.plan_index(run.spec.layout, at)].persistent
     local weight, master = persistent["weight " .. param.name], persistent["master " .. param.name]
     if weight and weight.tensor then
       local part = shard(param, whole, emit.resolve(param.row_first, at.tp),

@@ -24,6 +24,7 @@ weights.fields = fields
 
 local default_init = {
   matrix = { kind = "normal", first = 0, second = 0.02 },
+  expert = { kind = "normal", first = 0, second = 0.02 },
   gain = { kind = "constant", first = 1, second = 0 },
   bias = { kind = "constant", first = 0, second = 0 },
   vector = { kind = "constant", first = 0, second = 0 },
@@ -87,7 +88,8 @@ local function set(resolved, field, value, site, path, from, problems)
 end
 
 local function defaults(weight, spec)
-  local decays, state = weight.kind == "matrix", weight.kind == "state"
+  local state = weight.kind == "state"
+  local decays = weight.kind == "matrix" or weight.kind == "expert"
   return {
     init = default_init[weight.kind], decay = decays and spec.train.optimizer.decay or 0,
     lr_scale = 1, frozen = state, dtype = state and "f32" or spec.dtype,

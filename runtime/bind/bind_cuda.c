@@ -2,8 +2,11 @@
 **
 **   core.cuda_count() -> GPUs that can be used, and why there are none
 **   core.cuda_device(0) -> { name, pci, major, minor, multiprocessors, shared_max, memory }
+**   core.nccl_version() -> "2.28.3"; raises where there is no NCCL
 */
 #include "bind_cuda.h"
+
+#include "../nccl.h"
 
 static const char *const class_name = "tidelock.Cuda";
 
@@ -64,11 +67,20 @@ static int cuda_device(lua_State *L) {
   return 1;
 }
 
+/* "2.28.3" */
+static int nccl_version(lua_State *L) {
+  int32_t version = 0;
+  bind_check(L, tl_nccl_version(&version));
+  lua_pushfstring(L, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+  return 1;
+}
+
 void bind_cuda_open(lua_State *L) {
   static const luaL_Reg functions[] = {
-      {"cuda_count",  cuda_count },
-      {"cuda_device", cuda_device},
-      {NULL,          NULL       },
+      {"cuda_count",   cuda_count  },
+      {"cuda_device",  cuda_device },
+      {"nccl_version", nccl_version},
+      {NULL,           NULL        },
   };
   luaL_setfuncs(L, functions, 0);
 }

@@ -6,9 +6,9 @@
 #include "bind.h"
 
 static void push_traits(lua_State *L, int32_t traits) {
-  static const char *const names[] = {"rowwise", "tree", "whole", "comm", "data"};
+  static const char *const names[] = {"rowwise", "tree", "whole", "comm", "data", "routed"};
   lua_newtable(L);
-  for (int i = 0; i < 5; i++)
+  for (int i = 0; i < 6; i++)
     if (traits >> i & 1) {
       lua_pushboolean(L, 1);
       lua_setfield(L, -2, names[i]);

@@ -5,6 +5,7 @@
 **   ranks:read(rank, tensor) -> tensor        ranks:write(rank, tensor, from)
 **   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols }) -> integer
 **   ranks:trace(on)    ranks:times(rank) -> { ns, .. }    ranks:spans(rank) -> { { from, to }, .. }
+**   ranks:serve()   of a process whose rank is not 0 (job.h): until rank 0 closes its ranks
 **   ranks:memory() -> { arena =, .., peak = { arena =, .. } }    ranks:count()    ranks:close()
 **
 ** Ranks count from 0, tensors and instructions from 1. Fields of a result that the section does not
@@ -197,18 +198,19 @@ static int ranks_hash(lua_State *L) {
   return 1;
 }
 
-static void push_bytes(lua_State *L, int64_t (*bytes)(tl_memory kind)) {
+static void push_bytes(lua_State *L, const int64_t *bytes) {
   lua_createtable(L, 0, TL_MEMORY_COUNT + 1);
   for (int kind = 0; kind < TL_MEMORY_COUNT; kind++) {
-    lua_pushinteger(L, bytes((tl_memory)kind));
+    lua_pushinteger(L, bytes[kind]);
     lua_setfield(L, -2, tl_memory_name((tl_memory)kind));
   }
 }
 
 static int ranks_memory(lua_State *L) {
-  check_ranks(L);
-  push_bytes(L, tl_memory_current);
-  push_bytes(L, tl_memory_peak);
+  int64_t current[TL_MEMORY_COUNT], peak[TL_MEMORY_COUNT];
+  tl_ranks_memory(check_ranks(L), current, peak);
+  push_bytes(L, current);
+  push_bytes(L, peak);
   lua_setfield(L, -2, "peak");
   return 1;
 }
@@ -216,6 +218,11 @@ static int ranks_memory(lua_State *L) {
 static int ranks_count(lua_State *L) {
   lua_pushinteger(L, tl_ranks_count(check_ranks(L)));
   return 1;
+}
+
+static int ranks_serve(lua_State *L) {
+  bind_check(L, tl_ranks_serve(check_ranks(L)));
+  return 0;
 }
 
 static int ranks_trace(lua_State *L) {
@@ -228,7 +235,11 @@ static const tl_trace_record *check_records(lua_State *L, int32_t *count) {
   const lua_Integer rank = luaL_checkinteger(L, 2);
   luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), 2, "no such rank");
   const tl_trace_record *records = tl_ranks_records(ranks, (int32_t)rank);
-  if (records == NULL) luaL_error(L, "tracing is off: call ranks:trace(true) before a run");
+  if (records == NULL)
+    luaL_error(L,
+               "no times of rank %I: tracing is off (call ranks:trace(true) before a run), or the "
+               "rank is another process, whose times are its own",
+               rank);
   *count = tl_ranks_program(ranks, (int32_t)rank)->instruction_count;
   return records;
 }
@@ -267,6 +278,7 @@ void bind_ranks_open(lua_State *L) {
       {"hash",   ranks_hash  },
       {"memory", ranks_memory},
       {"count",  ranks_count },
+      {"serve",  ranks_serve },
       {"trace",  ranks_trace },
       {"times",  ranks_times },
       {"spans",  ranks_spans },

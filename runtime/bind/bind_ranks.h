@@ -5,6 +5,7 @@
 **     ranks = { { program = 1, groups = { tp = { 0, 1 } }, sample_base = 0 }, .. }, -- 0 first
 **     seed = 0, threads = cores,
 **     data = { source or false, .. }, samples = 16, eval_samples = { 8, .. },
+**     job = core.job { .. },                    -- ranks are processes; absent: threads
 **     timeout_s = 10, start_s = 300, poison = 255, delay_us = 0,
 **     faults = { { rank = 1, instruction = 4, kind = "fail" }, .. },
 **   }

@@ -4,6 +4,7 @@
 
 #include "../cores.h"
 #include "bind_data.h"
+#include "bind_job.h"
 #include "bind_ranks.h"
 
 void bind_copy_list(lua_State *L) {
@@ -168,10 +169,10 @@ static void read_plans(lua_State *L, int programs, int ranks, tl_ranks_options *
 }
 
 static void refuse_unknown(lua_State *L, int arg) {
-  static const char *const names[] = {"programs",  "ranks",        "seed",         "threads",
-                                      "data",      "samples",      "timeout_s",    "start_s",
-                                      "poison",    "eval_samples", "delay_us",     "faults",
-                                      "gpu_first", "gemm_rows",    "gemm_columns", NULL};
+  static const char *const names[] = {
+      "programs",  "ranks",     "seed",         "threads",        "data",     "samples",
+      "timeout_s", "start_s",   "poison",       "eval_samples",   "delay_us", "faults",
+      "gpu_first", "gemm_rows", "gemm_columns", "attention_rows", "job",      NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -203,7 +204,12 @@ void bind_read_ranks_options(lua_State *L, int arg, tl_ranks_options *out) {
   if (out->poison < -1 || out->poison > 255)
     luaL_error(L, "ranks: poison is %d, must be a byte", out->poison);
   out->delay_us = (int32_t)bind_integer(L, arg, "ranks", "delay_us", 0);
+  if (lua_getfield(L, arg, "job") != LUA_TNIL) out->job = bind_check_job(L, lua_gettop(L));
+  lua_pop(L, 1);
+  if (out->job != NULL && tl_job_world(out->job) != out->count)
+    luaL_error(L, "ranks: %d ranks, and the job has %d", out->count, tl_job_world(out->job));
   out->gpu_first = (int32_t)bind_integer(L, arg, "ranks", "gpu_first", -1);
   out->gemm_tile[0] = (int32_t)bind_integer(L, arg, "ranks", "gemm_rows", 0);
   out->gemm_tile[1] = (int32_t)bind_integer(L, arg, "ranks", "gemm_columns", 0);
+  out->attention_rows = (int32_t)bind_integer(L, arg, "ranks", "attention_rows", 0);
 }

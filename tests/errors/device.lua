@@ -1,4 +1,4 @@
--- Nothing falls back silently.
+-- A device that does not exist: nothing falls back silently.
 local tl = require "tidelock"
 local nn = tl.nn
 
@@ -14,7 +14,5 @@ return tl.recipe {
   data  = tl.data.text { "README.md" },
   batch = { samples = 8, micro = 2, length = 32 },
   train = { steps = 10, lr = 1e-3 },
-  layout = { dp = 2 },
-  device = "cuda", -- error: device: "cuda" runs one rank in this version, and the layout has 2; use
-                   --   device = "host", or one rank
+  device = "gpu", -- error: device: "gpu" is not known; allowed: "host", "cuda"
 }

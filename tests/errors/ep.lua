@@ -1,4 +1,4 @@
--- R2: expert parallelism comes with mixtures of experts.
+-- ep needs experts.
 local tl = require "tidelock"
 local nn = tl.nn
 
@@ -14,6 +14,6 @@ return tl.recipe {
   data  = tl.data.text { "README.md" },
   batch = { samples = 8, micro = 2, length = 32 },
   train = { steps = 10, lr = 1e-3 },
-  layout = { ep = 2 }, -- error: layout.ep: ep 2 is not available in this version; use dp, tp or
-                       --   pp
+  layout = { ep = 2 },
+  -- error: layout.ep: ep 2, but the model has no experts; leave it out, or use nn.moe
 }

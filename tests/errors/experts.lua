@@ -1,4 +1,4 @@
--- R3, R20: mixtures of experts come later; their fields are checked.
+-- R20: no more experts are chosen than there are.
 local tl = require "tidelock"
 local nn = tl.nn
 
@@ -6,8 +6,6 @@ local function layer()
   return {
     nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
     nn.residual { nn.rms_norm {}, nn.moe { experts = 8, top_k = 9, hidden = 64 } },
-    -- error: nn.moe: mixtures of experts are not available in this version; nn.swiglu { hidden =
-    --   .. } is the dense form
     -- error: nn.moe.top_k: top_k 9 is above experts 8; try top_k = 8
   }
 end

@@ -15,6 +15,5 @@ return tl.recipe {
   batch = { samples = 8, micro = 2, length = 32 },
   train = { steps = 10, lr = 1e-3 },
   layout = { cp_map = "zigzag", all_to_all = "ring" },
-  -- error: layout.all_to_all: it needs ep above 1, which is not available in this version
   -- error: layout.cp_map: it needs cp above 1, which is not available in this version
 }

@@ -15,9 +15,10 @@ return tl.recipe {
   batch = { samples = 8, micro = 2, length = 32 },
   train = { steps = 10, lr = 1e-3 },
   layout = { pt = 2 }, -- error: layout.pt: no such key; did you mean tp? layout has all_to_all,
-                       --   all_to_all_threshold, cp, cp_balance, cp_map, dp, ep, order, pp,
-                       --   schedule, sequence_parallel, stages, tp, virtual_stages, zero
+                       --   all_to_all_threshold, cp, cp_balance, cp_map, dp, ep, experts, island,
+                       --   order, pp, schedule, sequence_parallel, stages, tp, virtual_stages, zero
   policy = { "layout", leaves = { ttp = 4 } },
   -- error: policy.leaves.ttp: no such key; did you mean tp? policy.leaves has cp, dp, tp
-  log = { evry = 5 }, -- error: log.evry: no such key; did you mean every? log has every, watch
+  log = { evry = 5 },
+  -- error: log.evry: no such key; did you mean every? log has every, replicas, watch
 }

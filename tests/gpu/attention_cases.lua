@@ -1,6 +1,8 @@
 --- Attention on a GPU: head widths, segments around tile, chunk and block borders, windows, parts,
 --- leaves. Each case stands for f32 and bf16, forward and backward; the backward pass reads what
---- the host's forward pass wrote.
+--- the host's forward pass wrote. Cases with q = 128 are for Hopper's kernels and fail where those
+--- do not take them; each has a twin with q = 64, for the plain ones, and one that lets the
+--- launcher choose.
 local core = require "tidelock.core"
 
 local state = 1
@@ -35,6 +37,7 @@ end
 local defaults = {
   heads = 4, kv_heads = 2, width = 32, value_width = false, window = 0, kv_block = 64,
   split = 8192, leaves = 1, unused = 0, exponent = 0, out = false, stored = false,
+  rows_of_tile = false,
 }
 
 local function complete(fields, dtype, seed)
@@ -51,7 +54,7 @@ local function complete(fields, dtype, seed)
   c.value_width = c.value_width or c.width
   c.scale = core.f32((fields.scale or 1.0) * c.width ^ -0.5)
   c.dk_scale = fields.dk_scale or c.scale
-  c.out = c.out and "f32" or dtype
+  c.out = (c.out or fields.grads) and "f32" or dtype
   c.stored = c.stored or dtype -- what o is stored as
   if dtype == "bf16" and c.kv_block % 16 ~= 0 then return nil end
   return c
@@ -67,11 +70,12 @@ local function make_forward(c)
     poison(c.stored, { c.rows, c.heads, c.value_width }), poison("f32", { c.rows, c.heads }),
   }
   return { q, k, v, cu }, outputs,
-    { window = c.window, kv_block = c.kv_block, split = c.split, scale = c.scale }
+    { window = c.window, kv_block = c.kv_block, split = c.split, scale = c.scale },
+    { attention_rows = c.rows_of_tile or 0 }
 end
 
 local function make_backward(c)
-  local inputs, outputs, attrs = make_forward(c)
+  local inputs, outputs, attrs, options = make_forward(c)
   core.call("attention", inputs, outputs, attrs)
   local q, k, v, cu = table.unpack(inputs)
   local grad = tensor(c.dtype, { c.rows, c.heads, c.value_width }, 0, c.used)
@@ -80,7 +84,7 @@ local function make_backward(c)
     poison(c.out, { c.rows, c.kv_heads, c.value_width }),
   }
   attrs.head_leaves, attrs.dk_scale = c.leaves, c.dk_scale
-  return { q, k, v, outputs[1], outputs[2], grad, cu }, gradients, attrs
+  return { q, k, v, outputs[1], outputs[2], grad, cu }, gradients, attrs, options
 end
 
 local ragged = { 1, 0, 2, 17, 63, 64, 65, 0, 0, 127, 128, 129, 130, 300 }
@@ -151,9 +155,55 @@ local cases = {
   { "width 256", lengths = { 140 }, width = 256, heads = 2, kv_heads = 1, leaves = 2 },
 }
 
+--- What Hopper's kernels take, around their borders: tiles of 128 rows, steps of 64 and blocks of
+--- 64 or 128 keys, ends of segments inside each, NaN behind them, parts, windows, groups, leaves.
+local tiles = { 1, 0, 2, 63, 64, 65, 0, 127, 128, 129, 191, 192, 193, 257, 300 }
+local hopper = {
+  { "tiles, width 128", lengths = tiles, width = 128, kv_block = 128, unused = 70 },
+  { "tiles, width 128, blocks of 64", lengths = tiles, width = 128, heads = 2 },
+  { "tiles, width 64", lengths = tiles, width = 64, kv_block = 128, unused = 1 },
+  { "tiles, width 64, blocks of 64", lengths = tiles, width = 64, heads = 2 },
+  { "tiles and a window of 70", lengths = tiles, width = 64, window = 70, kv_block = 128 },
+  { "tiles and a window of one", lengths = tiles, width = 128, heads = 2, window = 1 },
+  { "tiles and a window of 128", lengths = tiles, width = 128, heads = 2, window = 128,
+    kv_block = 128 },
+  { "tiles and a window of 129", lengths = { 400 }, width = 128, heads = 2, window = 129,
+    kv_block = 128 },
+  { "parts of 128", lengths = { 500, 129 }, width = 128, heads = 2, kv_block = 128, split = 128 },
+  { "parts of 128, a window of 150", lengths = { 500, 129 }, width = 64, kv_block = 64,
+    split = 128, window = 150 },
+  { "parts of 64, a window of 20", lengths = { 300 }, width = 128, heads = 2, split = 64,
+    window = 20 },
+  { "no segments, Hopper", lengths = {}, unused = 130, width = 64 },
+  { "8 heads on 1, Hopper", lengths = { 200, 30 }, heads = 8, kv_heads = 1, width = 128,
+    kv_block = 128 },
+  { "24 heads on 8", lengths = { 130 }, heads = 24, kv_heads = 8, width = 64, kv_block = 128 },
+  { "two leaves, Hopper", lengths = { 150, 20 }, heads = 8, kv_heads = 2, leaves = 2,
+    width = 128, dk_scale = 1.0, grads = true },
+  { "eight leaves, Hopper", lengths = { 140 }, heads = 8, kv_heads = 1, leaves = 8, width = 64 },
+  { "widths 8 and 16, Hopper", lengths = tiles, width = 8, value_width = 16 },
+  { "widths 64 and 128", lengths = { 5, 140 }, width = 64, value_width = 128, kv_block = 128 },
+  { "widths 96 and 40", lengths = { 5, 140 }, width = 96, value_width = 40, kv_block = 128 },
+  { "width 80", lengths = { 130, 77 }, width = 80, kv_block = 128 },
+  { "large scores, Hopper", lengths = { 200 }, width = 64, exponent = 5 },
+  { "small scores, Hopper", lengths = { 200 }, width = 128, exponent = -20, heads = 2 },
+  { "many segments", lengths = {}, width = 64, heads = 2, kv_heads = 1 },
+}
+for i = 1, 150 do hopper[#hopper].lengths[i] = i % 7 end
+local bf16_only = {}
+for _, fields in ipairs(hopper) do
+  for _, q in ipairs { 128, 64, 0 } do
+    local one = {}
+    for name, value in pairs(fields) do one[name] = value end
+    one[1], one.rows_of_tile = ("%s, q %d"):format(fields[1], q), q
+    bf16_only[one] = true
+    cases[#cases + 1] = one
+  end
+end
+
 local list = {}
 for _, fields in ipairs(cases) do
-  for _, dtype in ipairs { "f32", "bf16" } do
+  for _, dtype in ipairs(bf16_only[fields] and { "bf16" } or { "f32", "bf16" }) do
     local c = complete(fields, dtype, #list + 1)
     if c then
       local name = ("%s, %s"):format(fields[1], dtype)

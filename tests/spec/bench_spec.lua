@@ -67,6 +67,12 @@ describe("bench", function()
     assert.equal("Lua", last[1])
   end)
 
+  it("says why attention on a GPU is not measured", function()
+    local gpus, why = core.cuda_count()
+    if gpus > 0 then return pending "there is a GPU" end
+    assert.is_true(run("attention"):find("not measured: " .. why, 1, true) ~= nil)
+  end)
+
   it("measures a captured step beside an eager one, or says why it cannot", function()
     local text = run("capture " .. tiny)
     if core.cuda_count() > 0 and #core.manifest.images() > 0 then

@@ -321,8 +321,6 @@ end)
 
 describe("recipes/", function()
   local refused = {
-    ["recipes/moe_1b.lua"] = { "nn.moe: mixtures of experts are not available in this version",
-      "layout.ep: ep 8 is not available in this version" },
     ["recipes/sweeps/layouts.lua dp 2 cp 4"] = {
       "layout.cp: cp 4 is not available in this version" },
   }
@@ -382,8 +380,8 @@ end)
 
 describe("lua/tidelock/meta.lua", function()
   local text = read "lua/tidelock/meta.lua" .. read "lua/tidelock/meta_machine.lua"
-  local classes = { "Tensor", "Program", "Ranks", "Lane", "Group", "Data", "Weights", "Saver",
-    "Tokenizer" }
+  local classes = { "Tensor", "Program", "Ranks", "Lane", "Group", "Job", "Data", "Weights",
+    "Saver", "Tokenizer" }
 
   it("has every function and method of the C half, and no other", function()
     local known = {}

@@ -64,6 +64,24 @@ describe("the quickstart gives the bits that are written down:", function()
   check("bf16, tp 2, pp 2, dp 2", "bf16", some(2, 1), ranks)
 end)
 
+describe("a model with experts gives, on every machine,", function()
+  local layouts = { ["one rank"] = {}, ["tp 2, dp 2, ep 4, in a ring"] = {
+    layout = { tp = 2, dp = 2, ep = 4, all_to_all = "ring" },
+  } }
+  for _, dtype in ipairs { "f32", "bf16" } do
+    local written = expected[golden.experts.name .. dtype]
+    for name, fields in pairs(layouts) do
+      it("the bits that are written down: " .. dtype .. ", " .. name, function()
+        local steps = some(golden.experts.steps, 1)
+        local got = golden.record(dtype, steps, golden.with_own_text { layout = fields.layout },
+          golden.experts.recipe)
+        assert.same({ written.key, first(written, steps) }, { got.key, got.steps })
+        if steps == golden.experts.steps then assert.equal(written.weights, got.weights) end
+      end)
+    end
+  end
+end)
+
 describe("the same model on the text of tests/golden gives, on every machine,", function()
   for _, dtype in ipairs { "f32", "bf16" } do
     local written = expected[golden.own.name .. dtype]

@@ -10,7 +10,8 @@ local recipes = require "tidelock.recipe"
 local values = {
   ["rope = { dim"] = "4",
   beta1 = "0.9", beta2 = "0.95", base = "10000", bias = "true", clip = "1.0", decay = "2",
-  dim = "64", dp = "2", dropout = "0.1", eos = "0", eps = "1e-6", every = "2", experts = "4",
+  dim = "64", dp = "2", ep = "1", dropout = "0.1", eos = "0", eps = "1e-6",
+  every = "2", experts = "4",
   factor = "8", floor = "1e-5", head_dim = "8", heads = "8", hidden = "96", init = "0.01",
   keep = "3", kv = "64", kv_heads = "4", layers = "4", length = "32", lr = "1e-3", micro = "2",
   original = "4096", peak = "1e-3", positions = "64", pp = "2", q = "64", samples = "8",

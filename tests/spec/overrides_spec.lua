@@ -70,7 +70,8 @@ describe("an override", function()
 command line: batch.micro: micro 12 does not divide 8, the samples of a rank (F.lua:13); ]] ..
       [[try micro = 8
 command line: layout.pt: no such key; did you mean tp? layout has all_to_all, ]] ..
-      [[all_to_all_threshold, cp, cp_balance, cp_map, dp, ep, order, pp, schedule, ]] ..
+      [[all_to_all_threshold, cp, cp_balance, cp_map, dp, ep, experts, island, order, pp, ]] ..
+      [[schedule, ]] ..
       [[sequence_parallel, stages, tp, virtual_stages, zero
 command line: layout.tp: tp 16 does not divide heads 8 (F.lua:6); allowed: 1, 2, 4, 8; try tp = 4
 command line: layout.tp: tp 16 does not divide leaves.tp 4 (F.lua:15); allowed: 1, 2, 4; try tp = 4

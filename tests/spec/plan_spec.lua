@@ -79,7 +79,7 @@ describe("the key", function()
     for _, options in ipairs {
       { ["layout.tp"] = 2 }, { ["layout.dp"] = 2, micro = 1 }, { ["layout.pp"] = 2 },
       { ["layout.tp"] = 4, ["layout.sequence_parallel"] = false }, { micro = 8 },
-      { ["blocks.attention"] = { q = 16 } }, { log = { every = 3 } }, { ["train.steps"] = 4 },
+      { ["blocks.attention"] = { q = 128 } }, { log = { every = 3 } }, { ["train.steps"] = 4 },
     } do
       assert.equal(base, key(options))
     end

@@ -22,7 +22,7 @@ describe("a recipe", function()
     assert.same({ name = "cross_entropy", smoothing = 0, z = 0 }, spec.loss)
     assert.same({ tp = 4, dp = 8, cp = 1 }, spec.policy.leaves)
     assert.equal("fma", spec.policy.arithmetic)
-    assert.same({ q = 64, split = 8192 }, spec.blocks.attention)
+    assert.same({ split = 8192 }, spec.blocks.attention)
     assert.same({ name = "adamw", beta1 = 0.9, beta2 = 0.95, eps = 1e-8, decay = 0.1 },
       spec.train.optimizer)
     assert.equal("tp-cp-dp-pp", spec.layout.order)

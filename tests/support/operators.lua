@@ -68,7 +68,8 @@ local any_size = {
   fill = "y", init = "y", rope_table = "table", embedding = "table", embedding_grad = "dtable",
   rope = "table cu", position_ids = "cu", attention = "cu", attention_grad = "cu", fold = "x",
   grad_norm = "slots", square_sum = "g slots", sum_tokens = "dy x rstd mean",
-  linear_grad_weight = "x dy",
+  linear_grad_weight = "x dy", expert_load = "counts", take_rows = "starts rows",
+  expert_swiglu = "offsets", expert_swiglu_grad = "offsets", expert_scale_grad = "offsets",
 }
 
 local function words(text)
@@ -187,11 +188,13 @@ local function check_alone(row, case, dtype)
     if part.cu then narrow[part.cu] = core.tensor("i32", { 2 }, { 0, part.count }) end
     local got = run(case, dtype, { inputs = narrow, rows = part.count, attrs = part.attrs })
     same_rows(whole, got, part.first, part.count)
+    if case.finite then goto continue end -- NaN is refused
     local beside = run(case, dtype, { inputs = lonely(case, inputs, part.first, part.count) })
     for i, output in ipairs(whole) do
       assert.bits(output:narrow(1, part.first, part.count),
         beside[i]:narrow(1, part.first, part.count))
     end
+    ::continue::
   end
 end
 
@@ -213,7 +216,7 @@ end
 --- Half of the samples from the start, the rest resumed (mode 1), against all at once (mode 0).
 local function check_resume(case, dtype)
   local a = case.attrs
-  local stride = a.stride or a.length
+  local stride = a.stride or a.length or 1
   local function call(outputs, inputs, more)
     core.call(case.op, inputs, outputs, with(a, more), { threads = 1 })
   end
@@ -409,7 +412,7 @@ local function describe_case(it, row, case, dtype)
   if has(row.ints, "columns") then
     it(lead .. "reads no padding", function() check_padding(case, dtype) end)
   end
-  if has(row.ints, "mode") and case.attrs.samples > 1 then
+  if has(row.ints, "mode") and (case.attrs.samples or 1) > 1 then
     it(lead .. "resumes to the bits of one call", function() check_resume(case, dtype) end)
   end
 end

@@ -13,6 +13,7 @@
 --     train     { steps, lr, clip, optimizer, save }; rates.at(train.lr, step) is the rate of a
 --     step
 --     log       { every, watch };  notes: sentences about choices that were made
+--     experts   a list of { experts, top_k, site }: the mixtures of the model
 --     site      function(path) -> "file:line" or "command line"
 -- }
 local blocks = require "tidelock.blocks"
@@ -73,14 +74,6 @@ local function check_weights(spec, raw, report)
   end
 end
 
-local function check_device(spec, report)
-  local layout = spec.layout
-  local ranks = layout.tp * layout.pp * layout.dp
-  if spec.device ~= "cuda" or ranks == 1 then return end
-  report("device", ("\"cuda\" runs one rank in this version, and the layout has %d; "
-    .. "use device = \"host\", or one rank"):format(ranks))
-end
-
 --- Everything but the model: sections, forms, policy. Returns the spec.
 local function sections(recipe, context, report)
   local spec = schema.section("recipe", recipe.values, "", report)
@@ -88,7 +81,6 @@ local function sections(recipe, context, report)
   if spec.loss.name == "function" then spec.loss = spec.loss.call end
   check_weights(spec, recipe.values.weights or {}, report)
   check_train(spec, context, report)
-  check_device(spec, report)
   spec.policy = policy.resolve(spec.policy, spec.layout, spec.dtype, report)
   blocks.check(spec.blocks, report)
   return spec
@@ -119,8 +111,11 @@ function check.run(plan)
 
   local spec = sections(recipe, context, report)
   local model, facts = walk.model(spec.model, context, report, site)
+  -- with experts ep folds over tp at least, so that an owner sees whole samples
+  spec.layout.ep = spec.layout.ep or #facts.moes > 0 and spec.layout.tp or 1
   rules.check({
-    layout = spec.layout, batch = spec.batch, policy = spec.policy, eval = spec.eval, model = facts,
+    blocks = spec.blocks, layout = spec.layout, batch = spec.batch, policy = spec.policy,
+    eval = spec.eval, model = facts,
     world = plan.world, site = site,
   }, report, note)
   for _, source in ipairs { spec.data, spec.eval and spec.eval.data } do
@@ -129,7 +124,7 @@ function check.run(plan)
   collected:raise()
 
   spec.name, spec.file, spec.site = recipe.name, recipe.file, site
-  spec.model, spec.notes = model, notes
+  spec.model, spec.notes, spec.experts = model, notes, facts.moes
   spec.batch.micro = spec.batch.micro or spec.batch.samples // spec.layout.dp
   if spec.policy.name == "fast" then
     note "policy fast promises no bits; the host runs the same kernels as for batch"

@@ -98,7 +98,7 @@ function Diff:vector(x, kind, inputs, input)
   })
 end
 
-local rule = {}
+local rule = { combine = require "tidelock.experts_grad" }
 
 function rule.linear(d, node, dys)
   local attrs, extra = node.attrs, node

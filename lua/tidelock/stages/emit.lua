@@ -2,7 +2,9 @@
 ---
 --- Ranks with the same pipeline and tensor-parallel coordinates run the same program; programs of
 --- one pipeline rank differ only in the numbers that `by_tp` lists hold.
+local experts = require "tidelock.experts"
 local ByTp = require("tidelock.stages.shard").ByTp
+local lanes = require "tidelock.lanes"
 
 local emit = {}
 
@@ -124,12 +126,20 @@ local function program_of(base, varying, tp)
 end
 
 function emit.run(plan)
-  local programs, tp_size = {}, plan.spec.layout.tp
+  local programs, layout = {}, plan.spec.layout
   local names, index = groups_of(plan.ranks)
-  for pp, rank in ipairs(plan.ranks) do
-    local base, varying = base_program(rank, plan.places[pp].bytes, names, index)
-    for tp = 0, tp_size - 1 do programs[(pp - 1) * tp_size + tp + 1] = program_of(base, varying,
-      tp) end
+  for i, rank in ipairs(plan.ranks) do
+    local base, varying = base_program(rank, plan.places[i].bytes, names, index)
+    if plan.spec.device == "cuda" then
+      local position = lanes.assign(base)
+      for k, old in ipairs(varying) do varying[k] = position[old] end
+    end
+    for tp = 0, layout.tp - 1 do -- the place in the expert grid fixes that in the tensor's
+      if layout.ep == 1 or rank.ep % layout.tp == tp then
+        local at = { pp = rank.rank, tp = tp, dp = rank.ep // layout.tp }
+        programs[experts.program_index(layout, at)] = program_of(base, varying, tp)
+      end
+    end
   end
   return { programs = programs }
 end

@@ -6,6 +6,7 @@
 --- The schedule decides the order of (phase, micro-batch, chunk); this stage expands each into its
 --- nodes, with sends and receives at its edges, and ends the step with the sums, norm and update.
 local after = require "tidelock.after"
+local experts = require "tidelock.experts"
 local finish = require "tidelock.finish"
 local lower = require "tidelock.lower"
 local names = require "tidelock.names"
@@ -151,6 +152,15 @@ local function forward(self, shared, env, chunk, source, loss_use)
   end
 end
 
+--- Nothing learns from the gradient of this value.
+local function frozen(value)
+  if value.param then return value.param.fields.frozen end
+  for _, param in ipairs(value.stack and value.stack.params or {}) do
+    if not param.fields.frozen then return false end
+  end
+  return value.stack ~= nil
+end
+
 local function backward(self, shared, env, chunk, want)
   local receive, send = cross(self, shared.backward_borders, chunk, env, true)
   if want ~= "weight" then receive() end
@@ -159,7 +169,7 @@ local function backward(self, shared, env, chunk, want)
       or node.phase == want) then
       if not node.use then
         self:node(node, env, "backward")
-      elseif not node.use.value.param or not node.use.value.param.fields.frozen then
+      elseif not frozen(node.use.value) then
         self:accumulate(node.use, env, "backward")
       end
     end
@@ -210,8 +220,8 @@ local function evaluate(self, shared)
   self.evaluating = false
 end
 
-local function run_rank(plan, shared, rank)
-  local self = lower.new(plan, rank, shared)
+local function run_rank(plan, shared, rank, ep)
+  local self = lower.new(plan, rank, ep, shared)
   local body = function() train(self, shared) end
   finish.weights(self, shared) -- gives weights the first places of the arena
   lower.section(self, "step", body)
@@ -234,7 +244,8 @@ end
 local function holders(plan, chunk_of, pp)
   local held, found, readers = {}, problems.new(), after.readers(plan, chunk_of, pp)
   for _, param in ipairs(plan["local"].params) do
-    local uses, ranks, seen = plan.backward.uses[param.value.id] or {}, {}, {}
+    local value = param.expert and param.expert.stack.value or param.value
+    local uses, ranks, seen = plan.backward.uses[value.id] or {}, {}, {}
     for _, use in ipairs(uses) do
       local rank = chunk_of[use.layer] % pp
       if not seen[rank] then
@@ -303,7 +314,11 @@ function pipeline.run(plan)
   }
   step_borders(plan, chunk_of)
   local ranks = {}
-  for rank = 0, layout.pp - 1 do ranks[rank + 1] = run_rank(plan, shared, rank) end
+  for rank = 0, layout.pp - 1 do
+    for ep = 0, experts.grid(layout).ep - 1 do
+      ranks[#ranks + 1] = run_rank(plan, shared, rank, ep)
+    end
+  end
   return { ranks = ranks, stages = counts, micros = micros, orders = shared.orders }
 end
 

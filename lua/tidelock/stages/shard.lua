@@ -14,6 +14,7 @@
 --- trunk, through the tree) are inserted; each is the gradient of the other. Numbers that differ
 --- between tp ranks are `by_tp` lists, so that one result serves all ranks.
 local fit = require "tidelock.fit"
+local moe = require "tidelock.experts_shard"
 
 local shard = {}
 
@@ -39,7 +40,8 @@ local function new(plan)
   local layout, policy, batch = spec.layout, spec.policy, spec.batch
   local t = layout.tp
   return setmetatable({
-    plan = plan, spec = spec, t = t, n = policy.leaves.tp, sp = layout.sequence_parallel and t > 1,
+    by_tp = by_tp, plan = plan, spec = spec, t = t, n = policy.leaves.tp,
+    sp = layout.sequence_parallel and t > 1,
     samples = batch.micro, length = batch.length, tokens = batch.micro * batch.length,
     nodes = {}, values = {}, params = {}, order = {}, map = {}, dtype = spec.dtype,
   }, Shard)
@@ -146,7 +148,10 @@ end
 function Shard:get(global)
   local known = self.map[global.id]
   if known then return known end
-  if global.weight then return self:param(global.weight).value end
+  if global.weight then
+    if global.weight.kind == "expert" then return global end -- experts_shard.lua stacks them
+    return self:param(global.weight).value
+  end
   assert(global.input, "a value without a node")
   local value = self:value("loss", self.tokens, 1, "i32", { input = global.input, layer = nil })
   self.map[global.id] = value
@@ -176,7 +181,7 @@ end
 
 -- operators ----------------------------------------------------------------------------------
 
-local rule = {}
+local rule = { moe = moe.shard, load_sign = moe.load_sign }
 
 local function mapped(dims)
   for _, dim in ipairs(dims) do if dim.axis == "tp" then return true end end

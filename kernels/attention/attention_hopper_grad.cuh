@@ -1,0 +1,143 @@
+/* attention_hopper_grad.cuh - what both backward kernels of Hopper share: own rows of two matrices,
+** and a ring of slots for `step` rows of two others.
+**
+**   query    own q, do; stream k, v      s = q k, g = do v    dq += ds k
+**   key      own k, v; stream q, do      s = k q, g = v do    dv += p do, dk += ds q
+**
+** p and ds are rounded in registers, where they are the fragments of the next product.
+*/
+#ifndef TL_ATTENTION_HOPPER_GRAD_CUH
+#define TL_ATTENTION_HOPPER_GRAD_CUH
+
+#include "attention_hopper.cuh"
+
+// Places in shared memory. `sums_bytes` stand beside each slot.
+template <int width, int step, int slots, int sums_bytes>
+struct Places {
+  enum {
+    OWN = 2 * OWN_ROWS * width,  // bytes of one matrix; two follow each other
+    PART = 2 * step * width,     // of a slot: two follow each other
+    STREAM = 2 * OWN,
+    SUMS = STREAM + 2 * slots * PART,
+    BARRIERS = SUMS + slots * sums_bytes,
+    OWN_FULL = BARRIERS,
+    OWN_EMPTY = OWN_FULL + 8,
+    BORDER = OWN_EMPTY + 8,  // the end of a segment has arrived
+    FULL = BORDER + 8,
+    EMPTY = FULL + 8 * slots,
+    ITEM = BARRIERS + 256
+  };
+
+  static __device__ __forceinline__ void make_barriers(uint32_t base) {
+    if (threadIdx.x == 0) {
+      barrier_make(base + OWN_FULL, 1);
+      barrier_make(base + OWN_EMPTY, READERS);
+      barrier_make(base + BORDER, 1);
+      for (int i = 0; i < slots; i++) {
+        barrier_make(base + FULL + 8 * i, 1);
+        barrier_make(base + EMPTY + 8 * i, READERS);
+      }
+      barriers_made();
+      fence_async();
+    }
+    __syncthreads();
+  }
+
+  // The load warp.
+  struct Loader {
+    uint32_t base;
+    Ring<1> own, border;
+    Ring<slots> ring;
+
+    __device__ __forceinline__ void item(const Item &item, const tl_tensor_map &first,
+                                         const tl_tensor_map &second) {
+      barrier_wait(base + OWN_EMPTY, own.parity ^ 1);
+      own.next();
+      if (threadIdx.x != 0) return;
+      store_item(base + ITEM, item);
+      if (item.head < 0) {
+        barrier_arrive(base + OWN_FULL);
+        return;
+      }
+      const int row = item.start + item.offset;
+      barrier_expect(base + OWN_FULL, 2 * OWN);
+      load_rows<width, OWN_ROWS, step>(base, first, base + OWN_FULL, row, item.head);
+      load_rows<width, OWN_ROWS, step>(base + OWN, second, base + OWN_FULL, row, item.head);
+    }
+    __device__ __forceinline__ uint32_t slot() const {
+      return base + STREAM + ring.slot * 2 * PART;
+    }
+
+    // Rows from `at` of the segment on. Those past its end become zeros, in the second matrix only
+    // where `both` is set: what stands there may not be a number. `beside` adds to the slot.
+    template <class Beside>
+    __device__ __forceinline__ void stream(const Item &item, int at, int head, bool both,
+                                           const tl_tensor_map &first, const tl_tensor_map &second,
+                                           Beside beside) {
+      const uint32_t full = base + FULL + 8 * ring.slot;
+      const int left = item.length - at;
+      const uint32_t bar = base + BORDER;
+      barrier_wait(base + EMPTY + 8 * ring.slot, ring.parity ^ 1);
+      beside();
+      __syncwarp();
+      if (threadIdx.x == 0) {
+        const uint32_t told = left < step ? bar : full;
+        barrier_expect(told, 2 * PART);
+        load_rows<width, step, step>(slot(), first, told, item.start + at, head);
+        load_rows<width, step, step>(slot() + PART, second, told, item.start + at, head);
+      }
+      if (left < step) {
+        barrier_wait(bar, border.parity);
+        border.next();
+        clear_rows<width, step>(slot(), left);
+        if (both) clear_rows<width, step>(slot() + PART, left);
+        fence_async();
+        __syncwarp();
+        if (threadIdx.x == 0) barrier_arrive(full);
+      }
+      ring.next();
+    }
+  };
+
+  // A warp of the two warpgroups.
+  struct Reader {
+    uint32_t base;
+    int warpgroup, row;  // 0 or 1; the warp's first own row
+    Ring<1> own;
+    Ring<slots> ring;
+    int before;  // the slot before
+
+    __device__ __forceinline__ void read(uint32_t empty) const {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) barrier_arrive(base + empty);
+    }
+    __device__ __forceinline__ Item item() {
+      barrier_wait(base + OWN_FULL, own.parity);
+      own.next();
+      before = -1;
+      return load_item(base + ITEM);
+    }
+    __device__ __forceinline__ uint32_t slot() const {
+      return base + STREAM + ring.slot * 2 * PART;
+    }
+    __device__ __forceinline__ void wait() const {
+      barrier_wait(base + FULL + 8 * ring.slot, ring.parity);
+    }
+    // The products with the slot before have ended.
+    __device__ __forceinline__ void slot_read() {
+      if (before >= 0) read(EMPTY + 8 * before);
+    }
+    __device__ __forceinline__ void next() {
+      before = ring.slot;
+      ring.next();
+    }
+  };
+};
+
+template <int count>
+GPU void clear(float (&x)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; i++) x[i] = 0.0f;
+}
+
+#endif

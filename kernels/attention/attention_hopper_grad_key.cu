@@ -1,0 +1,198 @@
+// attention_hopper_grad_key.cu - dk and dv of bf16 heads by Hopper's copy engine and warpgroups.
+//
+// Own rows are keys, so that s and g stand as (keys, queries), and p and ds are fragments of the
+// products with do and q. The sums of a step run while the next step's scores wait behind them:
+//
+//   products   s 1      g 1            dv 1  dk 1  s 2      g 2            dv 2 ..
+//   others               p 1     ds 1                        p 2     ds 2
+//
+// With g given out only now, fragments of the step before need no registers beside it.
+//
+// The heads of a KV head follow each other; a leaf's sums are complete after its last head.
+#include "attention_hopper_grad.cuh"
+
+template <int width, int step, int slots>
+struct GradKey {
+  typedef Places<width, step, slots, 8 * step> P;
+  typedef float Scores[step / 2];
+  typedef float Sum[width / 2];
+
+  // The queries that see one of the keys end here; the first stands at the tile's offset.
+  static __device__ __forceinline__ int queries_end(const tl_attention_args &g, const Item &item) {
+    const int last = item.end() - 1;
+    return item.length - last < g.window ? item.length : last + g.window;
+  }
+
+  // ---- the load warp ----
+
+  static_assert(step == 64, "a lane of the load warp has two queries");
+
+  // lse and delta of two queries for each lane; +0 past the segment's end.
+  static __device__ __forceinline__ void load_sums(const tl_attention_args &g, const Item &item,
+                                                   int at, int head, uint32_t to) {
+    const int row = at + 2 * int(threadIdx.x);
+    const float2 *from =
+        (const float2 *)g.sums + int64_t(head - g.first_head) * g.rows + item.start + row;
+    float4 two = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (row < item.length) two.x = from[0].x, two.y = from[0].y;
+    if (row + 1 < item.length) two.z = from[1].x, two.w = from[1].y;
+    store_shared_f32(to + 16 * threadIdx.x, two);
+  }
+
+  static __device__ __forceinline__ void load(const tl_attention_hopper_args &a, uint32_t base) {
+    const tl_attention_args &g = a.g;
+    typename P::Loader to = {base};
+    Feed feed = Feed::begin(a, g.first_head / g.group, g.head_count / g.group, 1);
+    while (true) {
+      const Item item = feed.take(a);
+      to.item(item, a.k, a.v);
+      if (item.head < 0) return;
+      const int end = queries_end(g, item);
+      for (int head = item.head * g.group; head < (item.head + 1) * g.group; head++)
+        for (int at = item.offset; at < end; at += step)
+          to.stream(item, at, head, true, a.q, a.grad, [&] {
+            load_sums(g, item, at, head, base + P::SUMS + to.ring.slot * 8 * step);
+          });
+    }
+  }
+
+  // ---- the two warpgroups ----
+
+  // s becomes p; the sums of queries 8 i + 2 t and the next are (lse, delta, lse, delta).
+  static __device__ __forceinline__ void weigh(const tl_attention_args &g, uint32_t sums,
+                                               Scores &s) {
+#pragma unroll
+    for (int i = 0; i < step / 8; i++) {
+      const float4 two = load_shared_f32x4(sums + 64 * i + threadIdx.x % 4 * 16);
+#pragma unroll
+      for (int e = 0; e < 4; e++) s[4 * i + e] = weight(g, s[4 * i + e], e % 2 ? two.z : two.x);
+    }
+  }
+
+  // p becomes ds.
+  static __device__ __forceinline__ void grade(uint32_t sums, const Scores &grad, Scores &s) {
+#pragma unroll
+    for (int i = 0; i < step / 8; i++) {
+      const float4 two = load_shared_f32x4(sums + 64 * i + threadIdx.x % 4 * 16);
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        s[4 * i + e] = s[4 * i + e] * (grad[4 * i + e] - (e % 2 ? two.w : two.y));
+    }
+  }
+
+  // Queries from `at` on that do not see the thread's first key `own`, or the one 8 further: +0.
+  static __device__ __forceinline__ void hide(const tl_attention_args &g, const Item &item, int own,
+                                              int at, Scores &s) {
+    const int t = threadIdx.x % 4, left = item.length - at;
+#pragma unroll
+    for (int i = 0; i < step / 2; i++) {
+      const int column = i / 4 * 8 + 2 * t + i % 2, first = own - at + (i & 2 ? 8 : 0);
+      if (column < first || column - first >= g.window || column >= left) s[i] = 0.0f;
+    }
+  }
+
+  // Queries from `at` on of one head. The warpgroup's 64 keys begin at `key`.
+  static __device__ __forceinline__ void work(const tl_attention_args &g, typename P::Reader &to,
+                                              const Item &item, int at, uint32_t (&p)[step / 4],
+                                              uint32_t (&ds)[step / 4], Sum &dk, Sum &dv) {
+    const int key = item.offset + 64 * to.warpgroup, row = 64 * HALF_ROW * to.warpgroup;
+    const int own = item.offset + to.row + threadIdx.x % 32 / 4;
+    const bool border = at < key + 63 || at + step > item.length || at + 63 - key >= g.window;
+    const uint32_t sums = to.base + P::SUMS + to.ring.slot * 8 * step;
+    Scores s, x;
+    to.wait();
+    products_begin();
+    multiply_along<width, OWN_ROWS, step>(s, to.base + row, to.slot());
+    products_commit();
+    products_wait<0>();
+    hold<step / 2>(s);
+    outlive(p);
+    outlive(ds);
+    to.slot_read();
+    products_begin();
+    multiply_along<width, OWN_ROWS, step>(x, to.base + P::OWN + row, to.slot() + P::PART);
+    products_commit();
+    weigh(g, sums, s);
+    if (border) hide(g, item, own, at, s);
+    products_wait<0>();  // fragments may not be written while products run
+    hold<step / 2>(x);
+    round_sums<step>(s, p);
+    grade(sums, x, s);
+    if (border) hide(g, item, own, at, s);
+    round_sums<step>(s, ds);
+    products_begin();
+    multiply_across<width, step>(dv, p, to.slot() + P::PART);
+    multiply_across<width, step>(dk, ds, to.slot());
+    products_commit();
+    to.next();
+  }
+
+  // All products have ended, and the slot of the last ones has been read.
+  static __device__ __forceinline__ void settle(typename P::Reader &to,
+                                                const uint32_t (&ds)[step / 4], Sum &dk, Sum &dv) {
+    products_wait<0>();
+    hold<width / 2>(dk);
+    hold<width / 2>(dv);
+    outlive(ds);
+    to.slot_read();
+    to.before = -1;
+  }
+
+  static __device__ __forceinline__ void end_leaf(const tl_attention_hopper_args &a, int leaf,
+                                                  bool is_last, Sum &dk, Sum &dv) {
+    const int thread = threadIdx.x % READER_THREADS, level = width / 2 * READER_THREADS;
+    float *stack = a.g.stack + int64_t(blockIdx.x) * a.g.leaves_log * 2 * level;
+    fold<width / 2, READER_THREADS>(stack, thread, a.g.leaves_log, leaf, dk);
+    fold<width / 2, READER_THREADS>(stack + a.g.leaves_log * level, thread, a.g.leaves_log, leaf,
+                                    dv);
+    if (is_last) return;
+    clear(dk);
+    clear(dv);
+  }
+
+  static __device__ __forceinline__ void tile(const tl_attention_hopper_args &a,
+                                              typename P::Reader &to, const Item &item) {
+    const tl_attention_args &g = a.g;
+    const int end = queries_end(g, item);
+    uint32_t p[step / 4] = {}, ds[step / 4] = {};
+    Sum dk, dv;
+    clear(dk);
+    clear(dv);
+    for (int head = 1; head <= g.group; head++) {
+      for (int at = item.offset; at < end; at += step) work(g, to, item, at, p, ds, dk, dv);
+      if (g.leaves_log == 0 || head % g.leaf_heads != 0) continue;
+      settle(to, ds, dk, dv);
+      end_leaf(a, head / g.leaf_heads - 1, head == g.group, dk, dv);
+    }
+    settle(to, ds, dk, dv);
+    to.read(P::OWN_EMPTY);
+    store_sums<width>(g.dk, item, item.offset + to.row, g.dk_scale, dk);
+    store_sums<width>(g.dv, item, item.offset + to.row, 1.0f, dv);
+  }
+
+  static __device__ __forceinline__ void run(const tl_attention_hopper_args &a) {
+    extern __shared__ unsigned char shared[];
+    const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    P::make_barriers(base);
+    if (warp < 4) {
+      registers_fewer<40>();
+      if (warp == 0) load(a, base);
+    } else {
+      registers_more<232>();
+      typename P::Reader to = {base, warp / 4 - 1, 16 * (warp - 4)};
+      while (true) {
+        const Item item = to.item();
+        if (item.head < 0) break;
+        tile(a, to, item);
+      }
+    }
+  }
+};
+
+#define KERNEL(width, step, slots)                                                           \
+  extern "C" __global__ void __launch_bounds__(TL_ATTENTION_WGMMA_THREADS, 1)                \
+      attention_grad_key_wgmma_##width(const __grid_constant__ tl_attention_hopper_args a) { \
+    GradKey<width, step, slots>::run(a);                                                     \
+  }
+TL_ATTENTION_GRAD_KEY_WGMMA(KERNEL)

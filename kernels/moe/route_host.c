@@ -1,0 +1,157 @@
+/* route_host.c - the router on the host: scores, groups, the best experts of a row. */
+#include "../math.h"
+#include "score.h"
+
+typedef struct route {
+  const tl_view *z;
+  const float *bias; /* or NULL */
+  float *weight;
+  int32_t *expert;
+  int64_t experts, slots, groups, top_groups, normalize;
+  tl_router kind;
+  float scale;
+} route;
+
+static void softmax(const float *z, int64_t n, float *score) {
+  tl_partials p;
+  float m = z[0];
+  for (int64_t j = 1; j < n; j++) m = z[j] > m ? z[j] : m;
+  const float t = m * TL_LOG2E;
+  for (int64_t j = 0; j < n; j++) score[j] = fmaf(z[j], TL_LOG2E, -t);
+  tl_exp2_many(score, score, n);
+  tl_partials_clear(&p);
+  tl_partials_add(&p, score, n);
+  const float s = tl_partials_total(&p);
+  for (int64_t j = 0; j < n; j++) score[j] = score[j] / s;
+}
+
+static float sqrt_softplus(float z) {
+  if (z > 20.0f) return sqrtf(z);
+  const float u = tl_exp(z), w = 1.0f + u;
+  return sqrtf(w == 1.0f ? u : tl_log(w) * (u / (w - 1.0f)));
+}
+
+void tl_moe_scores(tl_router kind, const float *z, int64_t n, float *score) {
+  if (kind == TL_ROUTER_SOFTMAX) {
+    softmax(z, n, score);
+  } else if (kind == TL_ROUTER_SIGMOID) {
+    tl_sigmoid_many(z, score, n);
+  } else {
+    for (int64_t j = 0; j < n; j++) score[j] = sqrt_softplus(z[j]);
+  }
+}
+
+float tl_moe_dot(const float *a, const float *b, int64_t n) {
+  tl_partials p;
+  tl_partials_clear(&p);
+  for (int64_t at = 0; at < n; at += TL_SPAN)
+    tl_partials_dot(&p, a + at, b + at, n - at < TL_SPAN ? n - at : TL_SPAN);
+  return tl_partials_total(&p);
+}
+
+float tl_moe_total(tl_router kind, const float *score, const int32_t *expert, int64_t slots) {
+  float total = 0.0f;
+  for (int64_t i = 0; i < slots; i++) total = total + score[expert[i]];
+  return kind == TL_ROUTER_SOFTMAX ? total : total + 1e-20f;
+}
+
+/* The best of the candidates that are not taken yet, of which there is one; the lowest index of
+** equal ones. NaN never wins: rows with NaN are refused before. */
+static int64_t best(const float *value, const uint8_t *taken, int64_t n) {
+  int64_t found = 0;
+  while (found < n - 1 && taken[found]) found++;
+  for (int64_t j = found + 1; j < n; j++)
+    if (!taken[j] && value[j] > value[found]) found = j;
+  return found;
+}
+
+/* A group counts its largest choice, or the sum of its two largest. */
+static float group_score(const route *r, const float *choice, int64_t each) {
+  float first = choice[0], second = -INFINITY;
+  for (int64_t j = 1; j < each; j++) {
+    if (choice[j] > first) {
+      second = first, first = choice[j];
+    } else if (choice[j] > second) {
+      second = choice[j];
+    }
+  }
+  return r->kind == TL_ROUTER_SOFTMAX || each == 1 ? first : first + second;
+}
+
+/* Marks the experts of groups that do not stay as taken. */
+static void drop_groups(const route *r, const float *choice, uint8_t *taken) {
+  const int64_t each = r->experts / r->groups;
+  float score[TL_MOE_EXPERTS_MAX];
+  uint8_t stays[TL_MOE_EXPERTS_MAX] = {0};
+  for (int64_t g = 0; g < r->groups; g++) score[g] = group_score(r, choice + g * each, each);
+  for (int64_t i = 0; i < r->top_groups; i++) stays[best(score, stays, r->groups)] = 1;
+  for (int64_t j = 0; j < r->experts; j++) taken[j] = !stays[j / each];
+}
+
+static void route_row(const void *context, int64_t row) {
+  const route *r = context;
+  const int64_t n = r->experts;
+  const float *z = (const float *)r->z->data + row * n;
+  float score[TL_MOE_EXPERTS_MAX], choice[TL_MOE_EXPERTS_MAX];
+  uint8_t taken[TL_MOE_EXPERTS_MAX] = {0};
+  float *weight = r->weight + row * r->slots;
+  int32_t *expert = r->expert + row * r->slots;
+  tl_moe_scores(r->kind, z, n, score);
+  for (int64_t j = 0; j < n; j++) choice[j] = r->bias == NULL ? score[j] : score[j] + r->bias[j];
+  if (r->groups > 1) drop_groups(r, choice, taken);
+  for (int64_t i = 0; i < r->slots; i++) {
+    expert[i] = (int32_t)best(choice, taken, n);
+    taken[expert[i]] = 1;
+  }
+  const float total = tl_moe_total(r->kind, score, expert, r->slots);
+  for (int64_t i = 0; i < r->slots; i++) {
+    const float s = score[expert[i]];
+    weight[i] = (r->normalize ? s / total : s) * r->scale;
+  }
+}
+
+/* The first row that cannot be routed, before any expert is chosen. */
+static tl_status check_rows(const route *r, int64_t rows, int64_t layer) {
+  const uint32_t *bits = r->z->data;
+  for (int64_t row = 0; row < rows; row++) {
+    int64_t usable = 0;
+    const char *what = NULL;
+    for (int64_t j = 0; j < r->experts; j++) {
+      const uint32_t b = bits[row * r->experts + j];
+      if ((b & 0x7fffffffu) > 0x7f800000u) what = "NaN";
+      if (b == 0x7f800000u && what == NULL) what = "infinite";
+      usable += b != 0xff800000u;
+    }
+    if (what == NULL && usable < r->slots) what = "-infinity for too many experts";
+    if (what != NULL)
+      return tl_fail(TL_NUMERIC, "non-finite router logits: layer %lld, token %lld is %s",
+                     (long long)layer, (long long)row, what);
+  }
+  return TL_OK;
+}
+
+tl_status tl_host_route(const tl_call *call) {
+  const int64_t *ints = call->ints;
+  const tl_view *z = &call->in[0], *bias = &call->in[1], *weight = &call->out[0];
+  const int64_t rows = z->shape[0], experts = tl_view_row(z), slots = tl_view_row(weight);
+  route r = {.z = z, .weight = weight->data, .expert = call->out[1].data, .experts = experts};
+  r.bias = bias->data, r.slots = slots, r.groups = ints[2], r.top_groups = ints[3];
+  r.normalize = ints[4], r.kind = (tl_router)ints[1], r.scale = call->floats[0];
+  TL_TRY(tl_expect_range("route", "experts", experts, 1, TL_MOE_EXPERTS_MAX));
+  TL_TRY(tl_expect_range("route", "slots", slots, 1,
+                         experts < TL_MOE_SLOTS_MAX ? experts : TL_MOE_SLOTS_MAX));
+  TL_TRY(tl_expect_range("route", "kind", ints[1], 0, 2));
+  TL_TRY(tl_expect_range("route", "groups", r.groups, 1, experts));
+  TL_TRY(tl_expect_range("route", "top_groups", r.top_groups, 1, r.groups));
+  if (experts % r.groups != 0 || r.top_groups * (experts / r.groups) < slots)
+    return tl_fail(TL_ARGUMENT, "route: %lld of %lld groups of %lld experts for %lld slots",
+                   (long long)r.top_groups, (long long)r.groups, (long long)experts,
+                   (long long)slots);
+  TL_TRY(tl_expect("route", "z", z, TL_KIND_F32, rows * experts));
+  TL_TRY(tl_expect("route", "weight", weight, TL_KIND_F32, rows * slots));
+  TL_TRY(tl_expect("route", "expert", &call->out[1], TL_KIND_I32, rows * slots));
+  if (bias->data != NULL) TL_TRY(tl_expect("route", "bias", bias, TL_KIND_F32, experts));
+  TL_TRY(check_rows(&r, rows, ints[0]));
+  tl_each_row(call->team, rows, experts * slots, route_row, &r);
+  return TL_OK;
+}

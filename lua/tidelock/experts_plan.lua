@@ -1,0 +1,93 @@
+--- experts_plan.lua - what `./tl plan` says of mixtures of experts: the buffers' formula, term by
+--- term.
+---
+---     T tokens of a micro-batch on a rank    k top_k    e ranks of ep    s experts of a rank in a
+---     wave
+---
+---     a wave sends T min(k, e s) rows and receives e T min(k, s), whatever the routing: with W
+---     waves
+---     min(k, E / (e W)) e T, so that no routing can run out of memory
+local screen = require "tidelock.screen"
+local sim = require "tidelock.experts_sim"
+
+local plan = {}
+
+--- Facts of each mixture that differs from the others: { count, layers, f }.
+local function mixtures(plan_)
+  local list, known = {}, {}
+  for _, node in ipairs(plan_["local"].nodes) do
+    local f = node.moe
+    if f then
+      local id = ("%d %d %d"):format(f.experts, f.top_k, f.hidden)
+      if not known[id] then
+        known[id] = { layers = 0, f = f }
+        list[#list + 1] = known[id]
+      end
+      known[id].layers = known[id].layers + 1
+    end
+  end
+  return list
+end
+
+local ways = { [0] = "flat", "hierarchical", "ring" }
+
+local function lines_of(one, dtype)
+  local f, n = one.f, screen.grouped
+  local size = dtype == "f32" and 4 or 2
+  local owner = f.rows.owner * size
+  local wave = owner * (2 * f.dim + 3 * f.hidden)
+  return {
+    ("  experts    %d in each of %s, top %d; ep %d, %s of %d on a rank"):format(f.experts,
+      screen.plural(one.layers, "layer"), f.top_k, f.ep, screen.plural(f.waves, "wave"), f.slots),
+    ("    sent       T min(k, e s) = %s min(%d, %d * %d) = %s rows a wave"):format(n(f.tokens),
+      f.top_k, f.ep, f.slots, n(f.rows.home)),
+    ("    received   e T min(k, s) = %d * %s min(%d, %d) = %s rows a wave, at worst"):format(f.ep,
+      n(f.tokens), f.top_k, f.slots, n(f.rows.owner)),
+    ("    buffers    rows (2 h + 3 f) %d = %s (2 * %d + 3 * %d) %d bytes: %s MiB a wave, at most "
+      .. "%d at once"):format(size, n(f.rows.owner), f.dim, f.hidden, size, screen.mib(wave),
+      math.min(f.buffers, f.waves)),
+    ("    at home    T k = %s rows of %d: %s MiB"):format(n(f.rows.all), f.dim,
+      screen.mib(f.rows.all * f.dim * size)),
+    "    backward   " .. (f.keeps and "rows of the forward pass are kept"
+      or "x and the routing are kept; rows are sent and computed again, wave by wave"),
+    ("    way        %s%s"):format(ways[f.ep > 1 and f.hops or 0],
+      f.hops == 1 and f.ep > 1 and (", islands of %d"):format(f.island) or ""),
+  }
+end
+
+--- Rows that an owner gets if every expert has as many, as a share of the worst case; 1 without
+--- experts.
+function plan.share(planned)
+  local one = mixtures(planned)[1]
+  return one and one.f.tokens * one.f.top_k / (one.f.waves * one.f.rows.owner) or 1
+end
+
+--- What the ways would take on a cluster, by the simulator: a line, or nothing.
+function plan.add_ways(planned, facts, lines)
+  local one = mixtures(planned)[1]
+  if not one or not facts.island or one.f.ep <= facts.island then return end
+  local f, words, best = one.f, {}, nil
+  for _, way in ipairs { "flat", "hierarchical" } do
+    local layer = sim.layer({ ranks = f.ep, island = facts.island, matrix = facts.matrix.bf16,
+      link = facts.link, network = facts.network, latency = facts.latency }, {
+      rows = sim.rows(f.ep, f.tokens, f.top_k, "uniform"), dim = f.dim, hidden = f.hidden,
+      waves = f.waves, way = way,
+    })
+    words[#words + 1] = ("%s %.2f ms"):format(way, layer.seconds * 1000)
+    if not best or layer.seconds < best.seconds then
+      best = { way = way, seconds = layer.seconds }
+    end
+  end
+  lines[#lines + 1] = ("    experts         a layer's rows and products: %s; %s"):format(
+    table.concat(words, ", "), best.way == "flat" and "layout.all_to_all=flat"
+      or "layout.island=" .. facts.island .. " takes the shorter")
+end
+
+--- Adds the lines; none for a model without experts.
+function plan.add(planned, lines)
+  for _, one in ipairs(mixtures(planned)) do
+    for _, line in ipairs(lines_of(one, planned.spec.dtype)) do lines[#lines + 1] = line end
+  end
+end
+
+return plan

@@ -1,0 +1,495 @@
+/* comm_nccl.c - collectives as sends and receives in groups, in chunks of fixed staging. */
+#include "comm_nccl.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../kernels/comm/comm_args.h"
+#include "mailbox.h"
+#include "memory.h"
+#include "nccl.h"
+
+enum {
+  BYTES_TYPE = 0,           /* ncclInt8 */
+  STAGING_BYTES = 64 << 20, /* of what goes out, and of what comes in */
+  BLOCKS_MAX = 1056,
+  SLICE_ELEMENTS = 16
+};
+
+typedef struct group {
+  int32_t n, position, ranks[TL_PEERS_MAX];
+} group;
+
+typedef struct channel {
+  int32_t source, target, number, mine; /* mine: this rank is on one side */
+  void *comm, *stream, *ready;          /* an event of the caller's stream */
+  void *done[TL_SLOTS];                 /* events of the channel's stream */
+  char *slots;                          /* (TL_SLOTS, slot_bytes), of the source */
+  int64_t slot_bytes;
+  int32_t next, used; /* slot; sends queued in this section */
+} channel;
+
+struct tl_nccl {
+  tl_gpu_comm base;
+  const tl_nccl_api *api;
+  tl_cuda *cuda;
+  void *comm; /* of all ranks */
+  int32_t rank, ranks, stopped;
+  char *out, *in; /* device memory, STAGING_BYTES each */
+  tl_peer_row *rows;
+  tl_peer_progress *progress;
+  int64_t bytes; /* of device memory */
+  group groups[TL_GROUPS_MAX];
+  channel *channels;
+  int32_t channel_count;
+};
+
+#define TRY_CUDA(n, what, call) \
+  TL_TRY(tl_cuda_check(tl_cuda_calls((n)->cuda), tl_cuda_calls((n)->cuda)->call, what))
+#define TRY_NCCL(n, what, call) TL_TRY(tl_nccl_check((n)->api->call, what))
+
+/* --- Small steps ------------------------------------------------------------------------------ */
+
+static uint64_t address(const void *p) { return (uint64_t)(uintptr_t)p; }
+
+static tl_status launch(tl_nccl *n, void *stream, const char *kernel, int64_t items,
+                        const void *args) {
+  const int64_t blocks = (items + TL_DEVICE_THREADS - 1) / TL_DEVICE_THREADS;
+  const tl_cuda_grid grid = {
+      .blocks = {(uint32_t)(blocks < 1            ? 1
+                            : blocks < BLOCKS_MAX ? blocks
+                                                  : BLOCKS_MAX),
+                 1,                                                                  1},
+      .threads = {items == 1 ? 1 : TL_DEVICE_THREADS,                              1, 1}
+  };
+  return tl_cuda_launch_on(n->cuda, stream, kernel, &grid, args);
+}
+
+static tl_status mark(tl_nccl *n, const tl_gpu_message *m, int32_t waits_for) {
+  const tl_peer_mark_args k = {n->progress, m->instruction, waits_for};
+  return launch(n, m->stream, "peer_mark", 1, &k);
+}
+
+static tl_status put(tl_nccl *n, int32_t rank, const void *x, int64_t bytes, void *stream) {
+  if (bytes <= 0) return TL_OK;
+  TRY_NCCL(n, "send", send(x, (size_t)bytes, BYTES_TYPE, rank, n->comm, stream));
+  return TL_OK;
+}
+
+static tl_status take(tl_nccl *n, int32_t rank, void *x, int64_t bytes, void *stream) {
+  if (bytes <= 0) return TL_OK;
+  TRY_NCCL(n, "receive", recv(x, (size_t)bytes, BYTES_TYPE, rank, n->comm, stream));
+  return TL_OK;
+}
+
+static int64_t clamp(int64_t left, int64_t most) {
+  return left < 0 ? 0 : left < most ? left : most;
+}
+
+static int64_t chunk_of(const group *g) { return STAGING_BYTES / g->n / 64 * 64; }
+
+/* --- Sums ------------------------------------------------------------------------------------- */
+
+static int64_t slice_first(const group *g, int32_t slice, int64_t count) {
+  return slice == g->n ? count : slice * (count / SLICE_ELEMENTS) / g->n * SLICE_ELEMENTS;
+}
+
+/* Elements at .. at + count - 1 of member j's share of x; the share of a reduce_scatter is spread
+** over pieces and is packed. */
+typedef struct shares {
+  const char *x;
+  int64_t element, count, piece, outer; /* piece 0: slices of count elements */
+} shares;
+
+static int64_t share_of(const group *g, const shares *s, int32_t j) {
+  if (s->piece > 0) return s->outer * s->piece;
+  return slice_first(g, j + 1, s->count) - slice_first(g, j, s->count);
+}
+
+static tl_status find_share(tl_nccl *n, const group *g, const shares *s, int32_t j, int64_t at,
+                            int64_t count, void *stream, const char **out) {
+  if (s->piece == 0 || s->outer == 1) {
+    const int64_t first = s->piece == 0 ? slice_first(g, j, s->count) : j * s->piece;
+    *out = s->x + (first + at) * s->element;
+    return TL_OK;
+  }
+  char *packed = n->out + j * chunk_of(g);
+  const tl_peer_pack_args k = {.packed = packed,
+                               .spread = (char *)(uintptr_t)s->x,
+                               .at = at,
+                               .count = count,
+                               .run = s->piece,
+                               .stride = g->n * s->piece,
+                               .first = j * s->piece,
+                               .word = 4};
+  *out = packed;
+  return count == 0 ? TL_OK : launch(n, stream, "peer_pack", count, &k);
+}
+
+static tl_status exchange_chunk(tl_nccl *n, const group *g, const shares *s, int64_t at,
+                                void *stream, tl_peer_rows_args *rows) {
+  const int64_t chunk = chunk_of(g) / s->element;
+  const char *from[TL_PEERS_MAX];
+  const int64_t mine = clamp(share_of(g, s, g->position) - at, chunk);
+  for (int32_t j = 0; j < g->n; j++)
+    TL_TRY(find_share(n, g, s, j, at, clamp(share_of(g, s, j) - at, chunk), stream, &from[j]));
+  TRY_NCCL(n, "group", begin());
+  tl_status status = TL_OK;
+  for (int32_t j = 0; j < g->n && status == TL_OK; j++) {
+    char *in = n->in + j * chunk_of(g);
+    const int64_t theirs = clamp(share_of(g, s, j) - at, chunk);
+    rows->x[j] = j == g->position ? from[j] : in;
+    if (j == g->position) continue;
+    status = put(n, g->ranks[j], from[j], theirs * s->element, stream);
+    if (status == TL_OK) status = take(n, g->ranks[j], in, mine * s->element, stream);
+  }
+  TRY_NCCL(n, "group", end());
+  return status;
+}
+
+static tl_status fold_shares(tl_nccl *n, const group *g, const shares *s, int32_t kind, char *y,
+                             void *stream) {
+  const int64_t chunk = chunk_of(g) / s->element;
+  int64_t longest = 0;
+  for (int32_t j = 0; j < g->n; j++)
+    longest = share_of(g, s, j) > longest ? share_of(g, s, j) : longest;
+  for (int64_t at = 0; at < longest; at += chunk) {
+    const int64_t mine = clamp(share_of(g, s, g->position) - at, chunk);
+    tl_peer_rows_args rows = {.rows = n->rows, .n = g->n};
+    TL_TRY(exchange_chunk(n, g, s, at, stream, &rows));
+    if (mine == 0) continue;
+    const tl_peer_fold_args k = {.parts = n->rows,
+                                 .out = y + at * s->element,
+                                 .outer = 1,
+                                 .piece = mine,
+                                 .n = g->n,
+                                 .kind = kind};
+    const char *kernel = kind != TL_PEER_TREE ? "peer_fold"
+                         : g->n == 2          ? "peer_fold_2"
+                         : g->n == 4          ? "peer_fold_4"
+                         : g->n == 8          ? "peer_fold_8"
+                                              : "peer_fold";
+    TL_TRY(launch(n, stream, "peer_rows", g->n, &rows));
+    TL_TRY(launch(n, stream, kernel, mine / 4 + 2, &k));
+  }
+  return TL_OK;
+}
+
+static tl_status reduce_scatter(tl_nccl *n, const group *g, const tl_gpu_message *m) {
+  const int64_t outer = m->ints[1], piece = tl_view_count(m->y) / outer;
+  const shares s = {m->x->data, sizeof(float), 0, piece, outer};
+  return piece == 0 ? TL_OK : fold_shares(n, g, &s, TL_PEER_TREE, m->y->data, m->stream);
+}
+
+static tl_status all_reduce(tl_nccl *n, const group *g, const tl_gpu_message *m, int32_t kind) {
+  const int64_t count = tl_view_count(m->x), element = tl_dtype_bytes(m->x->dtype);
+  const shares s = {m->x->data, element, count, 0, 1};
+  char *y = m->y->data, *mine = y + slice_first(g, g->position, count) * element;
+  TL_TRY(fold_shares(n, g, &s, kind, mine, m->stream));
+  TRY_NCCL(n, "group", begin());
+  tl_status status = TL_OK;
+  for (int32_t j = 0; j < g->n && status == TL_OK; j++) {
+    if (j == g->position) continue;
+    status = put(n, g->ranks[j], mine, share_of(g, &s, g->position) * element, m->stream);
+    if (status == TL_OK)
+      status = take(n, g->ranks[j], y + slice_first(g, j, count) * element,
+                    share_of(g, &s, j) * element, m->stream);
+  }
+  TRY_NCCL(n, "group", end());
+  return status;
+}
+
+/* --- Movement --------------------------------------------------------------------------------- */
+
+/* Bytes at .. at + count - 1 of member j's x, which came to `from`, to their places in y. */
+static tl_status place_piece(tl_nccl *n, const group *g, const tl_gpu_message *m, int32_t j,
+                             int64_t at, int64_t count, const char *from) {
+  const int64_t bytes = tl_view_bytes(m->x) / m->ints[1];
+  const int64_t word = (bytes | at | count) % 4 == 0 ? 4 : 1;
+  const tl_peer_pack_args k = {.packed = (char *)(uintptr_t)from,
+                               .spread = m->y->data,
+                               .at = at / word,
+                               .count = count / word,
+                               .run = bytes / word,
+                               .stride = g->n * bytes / word,
+                               .first = j * bytes / word,
+                               .word = (int32_t)word,
+                               .unpack = 1};
+  return launch(n, m->stream, "peer_pack", k.count + 1, &k);
+}
+
+static tl_status gather_chunk(tl_nccl *n, const group *g, const tl_gpu_message *m, int64_t at,
+                              int64_t count) {
+  const char *x = (const char *)m->x->data + at;
+  tl_status status = TL_OK;
+  TRY_NCCL(n, "group", begin());
+  for (int32_t j = 0; j < g->n && status == TL_OK; j++) {
+    if (j == g->position) continue;
+    status = put(n, g->ranks[j], x, count, m->stream);
+    if (status == TL_OK) status = take(n, g->ranks[j], n->in + j * chunk_of(g), count, m->stream);
+  }
+  TRY_NCCL(n, "group", end());
+  for (int32_t j = 0; j < g->n && status == TL_OK; j++)
+    status = place_piece(n, g, m, j, at, count, j == g->position ? x : n->in + j * chunk_of(g));
+  return status;
+}
+
+static tl_status all_gather(tl_nccl *n, const group *g, const tl_gpu_message *m) {
+  const int64_t whole = tl_view_bytes(m->x), chunk = chunk_of(g);
+  for (int64_t at = 0; at < whole; at += chunk)
+    TL_TRY(gather_chunk(n, g, m, at, clamp(whole - at, chunk)));
+  return TL_OK;
+}
+
+static tl_status collective(tl_nccl *n, const tl_gpu_message *m) {
+  const group *g = &n->groups[m->ints[0]];
+  const int tree = m->op == TL_OP_reduce_scatter || m->op == TL_OP_all_reduce;
+  if (tree && (g->n & (g->n - 1)) != 0)
+    return tl_fail(TL_ARGUMENT, "a tree over %d ranks: the number of ranks must be a power of two",
+                   g->n);
+  if (g->n == 1) {
+    if (m->x->data != m->y->data)
+      TRY_CUDA(n, "copy",
+               copy_within(address(m->y->data), address(m->x->data), (size_t)tl_view_bytes(m->x),
+                           m->stream));
+    return TL_OK;
+  }
+  TL_TRY(mark(n, m, g->ranks[g->position == 0 ? 1 : 0]));
+  switch (m->op) {
+    case TL_OP_all_gather: TL_TRY(all_gather(n, g, m)); break;
+    case TL_OP_reduce_scatter: TL_TRY(reduce_scatter(n, g, m)); break;
+    case TL_OP_all_reduce: TL_TRY(all_reduce(n, g, m, TL_PEER_TREE)); break;
+    case TL_OP_all_reduce_max: TL_TRY(all_reduce(n, g, m, TL_PEER_MAX)); break;
+    case TL_OP_all_reduce_count: TL_TRY(all_reduce(n, g, m, TL_PEER_COUNT)); break;
+    default: return tl_fail(TL_PROGRAM, "no way to communicate by %s", tl_ops[m->op].name);
+  }
+  return mark(n, m, -1);
+}
+
+/* --- Messages --------------------------------------------------------------------------------- */
+
+static tl_status find_channel(tl_nccl *n, int32_t source, int32_t target, int64_t number,
+                              channel **out) {
+  for (int32_t i = 0; i < n->channel_count; i++) {
+    channel *c = &n->channels[i];
+    if (c->source != source || c->target != target || c->number != number) continue;
+    *out = c;
+    return TL_OK;
+  }
+  return tl_fail(TL_COMM, "there is no channel %lld from rank %d to rank %d", (long long)number,
+                 source, target);
+}
+
+/* The slot is free when its last message has gone. */
+static tl_status send_message(tl_nccl *n, const tl_gpu_message *m, channel *c) {
+  const int32_t slot = c->next;
+  char *at = c->slots + slot * c->slot_bytes;
+  const size_t bytes = (size_t)tl_view_bytes(m->x);
+  c->next = (slot + 1) % TL_SLOTS;
+  if (c->used >= TL_SLOTS) TRY_CUDA(n, "wait", stream_after(m->stream, c->done[slot], 0));
+  TRY_CUDA(n, "copy of a message", copy_within(address(at), address(m->x->data), bytes, m->stream));
+  TRY_CUDA(n, "event", event_record(c->ready, m->stream));
+  TRY_CUDA(n, "wait", stream_after(c->stream, c->ready, 0));
+  TRY_NCCL(n, "send", send(at, bytes, BYTES_TYPE, 1, c->comm, c->stream));
+  TRY_CUDA(n, "event", event_record(c->done[slot], c->stream));
+  c->used++;
+  return TL_OK;
+}
+
+static tl_status receive_message(tl_nccl *n, const tl_gpu_message *m, channel *c) {
+  const size_t bytes = (size_t)tl_view_bytes(m->y);
+  TL_TRY(mark(n, m, c->source));
+  TRY_CUDA(n, "event", event_record(c->ready, m->stream));
+  TRY_CUDA(n, "wait", stream_after(c->stream, c->ready, 0));
+  TRY_NCCL(n, "receive", recv(m->y->data, bytes, BYTES_TYPE, 0, c->comm, c->stream));
+  TRY_CUDA(n, "event", event_record(c->done[0], c->stream));
+  TRY_CUDA(n, "wait", stream_after(m->stream, c->done[0], 0));
+  return mark(n, m, -1);
+}
+
+static tl_status queue(tl_gpu_comm *comm, const tl_gpu_message *m) {
+  tl_nccl *n = (tl_nccl *)comm;
+  const group *g = &n->groups[m->ints[0]];
+  channel *c = NULL;
+  if (m->op == TL_OP_send) {
+    TL_TRY(find_channel(n, n->rank, g->ranks[m->ints[1]], m->ints[2], &c));
+    return send_message(n, m, c);
+  }
+  if (m->op == TL_OP_recv) {
+    TL_TRY(find_channel(n, g->ranks[m->ints[1]], n->rank, m->ints[2], &c));
+    return receive_message(n, m, c);
+  }
+  return collective(n, m);
+}
+
+static tl_status finish(tl_gpu_comm *comm, void *stream) {
+  tl_nccl *n = (tl_nccl *)comm;
+  for (int32_t i = 0; i < n->channel_count; i++) {
+    channel *c = &n->channels[i];
+    for (int32_t k = 0; k < TL_SLOTS && k < c->used; k++)
+      TRY_CUDA(n, "wait", stream_after(stream, c->done[k], 0));
+    c->used = c->next = 0; /* a section is queued as if it were the first: it may be replayed */
+  }
+  return TL_OK;
+}
+
+static int32_t waits_for(tl_gpu_comm *comm, int32_t *instruction) {
+  const volatile tl_peer_progress *p = ((tl_nccl *)comm)->progress;
+  *instruction = p->instruction;
+  return p->waits_for;
+}
+
+static void *abort_one(void *comm) {
+  const tl_nccl_api *api;
+  if (tl_nccl_find(&api) == TL_OK) api->abort(comm);
+  return NULL;
+}
+
+/* An abort ends the kernels at once, but returns only when no graph knows the communicator, or not
+** at all when a peer is stopped: it has a thread of its own, which nobody waits for. */
+static void abort_apart(void *comm) {
+  pthread_t thread;
+  if (comm != NULL && pthread_create(&thread, NULL, abort_one, comm) == 0) pthread_detach(thread);
+}
+
+static void stop(tl_gpu_comm *comm) {
+  tl_nccl *n = (tl_nccl *)comm;
+  if (n->stopped) return;
+  n->stopped = 1;
+  abort_apart(n->comm);
+  for (int32_t i = 0; i < n->channel_count; i++) abort_apart(n->channels[i].comm);
+}
+
+static const tl_gpu_comm_kind nccl_kind = {queue, finish, waits_for, stop};
+
+/* --- Opening ---------------------------------------------------------------------------------- */
+
+static tl_status alloc(tl_nccl *n, int64_t bytes, void *out) {
+  void *memory;
+  TL_TRY(tl_cuda_alloc(n->cuda, bytes, &memory));
+  n->bytes += bytes;
+  tl_memory_note(TL_MEMORY_COMM, bytes);
+  memcpy(out, &memory, sizeof memory);
+  return TL_OK;
+}
+
+/* Ids of the world's communicator and of every channel's: made by rank 0, known by all. */
+static tl_status share_ids(tl_nccl *n, tl_job *job, tl_nccl_id *ids, int32_t count) {
+  const size_t length = (size_t)count * sizeof *ids;
+  char *text = calloc(1, 2 * length + 1), **texts = NULL;
+  if (text == NULL) return tl_fail(TL_MEMORY, "no room for ids");
+  tl_status status = TL_OK;
+  for (int32_t i = 0; n->rank == 0 && i < count && status == TL_OK; i++)
+    status = tl_nccl_check(n->api->make_id(&ids[i]), "id");
+  for (size_t i = 0; n->rank == 0 && i < length; i++)
+    snprintf(text + 2 * i, 3, "%02x", ((unsigned char *)ids)[i]);
+  if (status == TL_OK) status = tl_job_gather(job, text, &texts);
+  if (status == TL_OK && strlen(texts[0]) != 2 * length)
+    status = tl_fail(TL_COMM, "rank 0 knows another number of channels");
+  for (size_t i = 0; status == TL_OK && i < length; i++) {
+    unsigned value = 0;
+    sscanf(texts[0] + 2 * i, "%2x", &value);
+    ((unsigned char *)ids)[i] = (unsigned char)value;
+  }
+  for (int32_t r = 0; texts != NULL && r < n->ranks; r++) free(texts[r]);
+  free(texts);
+  free(text);
+  return status;
+}
+
+static tl_status open_channel(tl_nccl *n, channel *c, int64_t bytes, tl_nccl_id id) {
+  c->mine = n->rank == c->source || n->rank == c->target;
+  if (!c->mine) return TL_OK;
+  c->slot_bytes = (bytes + 63) / 64 * 64;
+  if (n->rank == c->source) TL_TRY(alloc(n, TL_SLOTS * c->slot_bytes, &c->slots));
+  TRY_CUDA(n, "stream", stream_create(&c->stream, TL_CUDA_STREAM_NON_BLOCKING));
+  TRY_CUDA(n, "event", event_create(&c->ready, TL_CUDA_EVENT_PLAIN));
+  for (int32_t k = 0; k < TL_SLOTS; k++)
+    TRY_CUDA(n, "event", event_create(&c->done[k], TL_CUDA_EVENT_PLAIN));
+  TRY_NCCL(n, "communicator of a channel", open(&c->comm, 2, id, n->rank == c->target));
+  return TL_OK;
+}
+
+static tl_status open_all(tl_nccl *n, tl_job *job, const tl_channel *channels, int32_t count) {
+  void *pinned;
+  TL_TRY(tl_cuda_enter(n->cuda));
+  TL_TRY(alloc(n, STAGING_BYTES, &n->out));
+  TL_TRY(alloc(n, STAGING_BYTES, &n->in));
+  TL_TRY(alloc(n, TL_PEERS_MAX * (int64_t)sizeof *n->rows, &n->rows));
+  TRY_CUDA(n, "pinned memory", host_alloc(&pinned, sizeof *n->progress, TL_CUDA_HOST_PORTABLE));
+  n->progress = pinned;
+  *n->progress = (tl_peer_progress){.instruction = -1, .waits_for = -1};
+  n->channels = calloc((size_t)count + 1, sizeof *n->channels);
+  tl_nccl_id *ids = calloc((size_t)count + 1, sizeof *ids);
+  if (n->channels == NULL || ids == NULL) {
+    free(ids);
+    return tl_fail(TL_MEMORY, "no room for channels");
+  }
+  n->channel_count = count;
+  tl_status status = share_ids(n, job, ids, count + 1);
+  if (status == TL_OK)
+    status = tl_nccl_check(n->api->open(&n->comm, n->ranks, ids[0], n->rank),
+                           "communicator of all ranks");
+  for (int32_t i = 0; i < count && status == TL_OK; i++) {
+    channel *c = &n->channels[i];
+    c->source = channels[i].source, c->target = channels[i].target;
+    c->number = channels[i].number;
+    status = open_channel(n, c, channels[i].bytes_max, ids[i + 1]);
+  }
+  free(ids);
+  return status;
+}
+
+tl_status tl_nccl_open(tl_job *job, tl_cuda *cuda, const tl_channel *channels,
+                       int32_t channel_count, tl_nccl **out) {
+  tl_nccl *n = calloc(1, sizeof *n);
+  if (n == NULL) return tl_fail(TL_MEMORY, "no room for NCCL");
+  n->base.kind = &nccl_kind, n->cuda = cuda;
+  n->rank = tl_job_rank(job), n->ranks = tl_job_world(job);
+  tl_status status = tl_nccl_find(&n->api);
+  if (status == TL_OK) status = open_all(n, job, channels, channel_count);
+  if (status == TL_OK) {
+    *out = n;
+    return TL_OK;
+  }
+  tl_nccl_close(n);
+  return status;
+}
+
+static void close_channel(tl_nccl *n, channel *c) {
+  const tl_cuda_api *api = tl_cuda_calls(n->cuda);
+  if (c->comm != NULL && !n->stopped) n->api->close(c->comm);
+  if (c->ready != NULL) api->event_destroy(c->ready);
+  for (int32_t k = 0; k < TL_SLOTS; k++)
+    if (c->done[k] != NULL) api->event_destroy(c->done[k]);
+  if (c->stream != NULL) api->stream_destroy(c->stream);
+  tl_cuda_free(n->cuda, c->slots);
+}
+
+void tl_nccl_close(tl_nccl *n) {
+  if (n == NULL) return;
+  if (tl_cuda_enter(n->cuda) == TL_OK) {
+    for (int32_t i = 0; i < n->channel_count; i++) close_channel(n, &n->channels[i]);
+    if (n->comm != NULL && !n->stopped) n->api->close(n->comm);
+    if (n->progress != NULL) tl_cuda_calls(n->cuda)->host_free(n->progress);
+    tl_cuda_free(n->cuda, n->rows);
+    tl_cuda_free(n->cuda, n->in);
+    tl_cuda_free(n->cuda, n->out);
+  }
+  tl_memory_note(TL_MEMORY_COMM, -n->bytes);
+  free(n->channels);
+  free(n);
+}
+
+tl_status tl_nccl_group(tl_nccl *n, int32_t index, const tl_rank_group *from) {
+  group *g = &n->groups[index];
+  if (from->size > TL_PEERS_MAX)
+    return tl_fail(TL_ARGUMENT, "a group has %d ranks; GPUs: at most %d", from->size, TL_PEERS_MAX);
+  g->n = from->size, g->position = from->position;
+  memcpy(g->ranks, from->ranks, (size_t)g->n * sizeof *g->ranks);
+  return TL_OK;
+}
+
+tl_gpu_comm *tl_nccl_end(tl_nccl *n) { return &n->base; }

@@ -1,0 +1,77 @@
+/* ranks_inner.h - what the files of ranks share: ranks.c runs, ranks_open.c opens and closes,
+** ranks_remote.c speaks with ranks in other processes.
+*/
+#ifndef TL_RANKS_INNER_H
+#define TL_RANKS_INNER_H
+
+#include <pthread.h>
+
+#include "comm_processes.h"
+#include "comm_nccl.h"
+#include "comm_threads.h"
+#include "cores.h"
+#include "execute_cuda.h"
+#include "limit.h"
+#include "memory.h"
+#include "peers_cuda.h"
+#include "ranks.h"
+
+/* What a rank in another process says after a run. */
+typedef struct tl_told {
+  uint64_t results[TL_RESULTS][2]; /* no result is larger */
+  int64_t current[TL_MEMORY_COUNT], peak[TL_MEMORY_COUNT];
+} tl_told;
+
+typedef struct tl_rank {
+  tl_ranks *ranks;
+  tl_executor executor;
+  tl_comm *comms[TL_GROUPS_MAX];
+  tl_feed *feeds;
+  pthread_t thread;
+  int32_t started;
+  tl_status status; /* of the last run */
+  char error[TL_ERROR_BYTES];
+  tl_told told; /* of a rank elsewhere, after a run */
+} tl_rank;
+
+struct tl_ranks {
+  tl_world *world;
+  tl_threads *transport;
+  tl_processes *processes; /* ranks are processes: instead of `transport` */
+  tl_peers *peers;         /* GPUs of this process: instead of both */
+  tl_nccl *nccl;           /* a process for each GPU */
+  tl_pool *pool;
+  tl_fault *faults;
+  tl_limit limit;
+  tl_job *job; /* ranks are processes, and one of them is here; NULL: all are */
+  int32_t count, poison;
+  tl_placement placement;
+  int32_t first, local;  /* ranks first .. first + local - 1 are here; the others have a program */
+  pthread_mutex_t mutex; /* guards what follows */
+  pthread_cond_t begin, end;
+  int64_t turn;    /* runs begun */
+  int32_t running; /* ranks that have not ended the run */
+  int32_t closing, lost;
+  tl_run run;
+  float scalars[TL_SCALARS_MAX];
+  tl_rank list[];
+};
+
+int32_t tl_ranks_here(const tl_ranks *ranks, int32_t rank);
+
+/* One rank's thread: sleeps, runs, sleeps. The argument is its tl_rank. */
+void *tl_rank_main(void *rank);
+/* Runs a section on the ranks that are here, and waits for them. Fails as one of them has. */
+tl_status tl_ranks_run_here(tl_ranks *ranks, const tl_run *run, double limit_s);
+
+/* For ranks elsewhere: what rank 0 asks of them. */
+tl_status tl_remote_run(tl_ranks *ranks, const tl_run *run, double limit_s);
+tl_status tl_remote_finish(tl_ranks *ranks);
+tl_status tl_remote_read(tl_ranks *ranks, int32_t rank, int32_t tensor, void *to, int64_t bytes);
+tl_status tl_remote_write(tl_ranks *ranks, int32_t rank, int32_t tensor, const void *from,
+                          int64_t bytes);
+tl_status tl_remote_trace(tl_ranks *ranks, int32_t on);
+/* Ends their tl_ranks_serve; on another rank than 0 it does nothing. */
+void tl_remote_close(tl_ranks *ranks);
+
+#endif

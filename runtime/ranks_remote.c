@@ -1,0 +1,165 @@
+/* ranks_remote.c - orders of rank 0 to ranks in other processes, and what those answer.
+**
+**   rank 0                     another
+**   RUN section, numbers   ->  runs it
+**                          <-  DONE: results, memory
+**   READ tensor            ->
+**                          <-  ANSWER: its bytes
+**   WRITE tensor, bytes    ->
+**                          <-  ANSWER
+**
+** All processes have the same programs, so a tensor's number means the same everywhere.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "ranks_inner.h"
+
+enum { ORDER_RUN = 1, ORDER_READ, ORDER_WRITE, ORDER_TRACE, ORDER_CLOSE, ANSWER, DONE };
+
+typedef struct order {
+  double limit_s;
+  int64_t step;
+  int32_t section, check, eager, scalar_count, tensor, on;
+  float scalars[TL_SCALARS_MAX];
+} order;
+
+/* The next message of `rank`, which has to be of this kind and, when bytes >= 0, of this size. */
+static tl_status expect(tl_ranks *ranks, int32_t rank, int32_t kind, int64_t bytes, tl_frame *out) {
+  TL_TRY(tl_job_receive(ranks->job, rank, out));
+  if (out->kind == kind && (bytes < 0 || out->bytes == bytes)) return TL_OK;
+  const tl_status status =
+      tl_fail(TL_COMM, "rank %d answers with a message of kind %d and %lld bytes, not %d and %lld",
+              rank, out->kind, (long long)out->bytes, kind, (long long)bytes);
+  free(out->data);
+  return status;
+}
+
+static tl_status tell_others(tl_ranks *ranks, int32_t kind, const order *o) {
+  for (int32_t i = 0; i < ranks->count; i++)
+    if (!tl_ranks_here(ranks, i)) TL_TRY(tl_job_send(ranks->job, i, kind, o, sizeof *o));
+  return TL_OK;
+}
+
+tl_status tl_remote_run(tl_ranks *ranks, const tl_run *run, double limit_s) {
+  order o = {.limit_s = limit_s,
+             .step = run->step.step,
+             .section = run->section,
+             .check = run->check,
+             .eager = run->eager,
+             .scalar_count = run->step.scalar_count};
+  if (o.scalar_count > 0)
+    memcpy(o.scalars, run->step.scalars, (size_t)o.scalar_count * sizeof *o.scalars);
+  return tell_others(ranks, ORDER_RUN, &o);
+}
+
+tl_status tl_remote_finish(tl_ranks *ranks) {
+  for (int32_t i = 0; i < ranks->count; i++) {
+    tl_frame frame;
+    if (tl_ranks_here(ranks, i)) continue;
+    TL_TRY(expect(ranks, i, DONE, sizeof(tl_told), &frame));
+    memcpy(&ranks->list[i].told, frame.data, sizeof(tl_told));
+    free(frame.data);
+  }
+  return TL_OK;
+}
+
+tl_status tl_remote_read(tl_ranks *ranks, int32_t rank, int32_t tensor, void *to, int64_t bytes) {
+  const order o = {.tensor = tensor};
+  tl_frame frame;
+  TL_TRY(tl_job_send(ranks->job, rank, ORDER_READ, &o, sizeof o));
+  TL_TRY(expect(ranks, rank, ANSWER, bytes, &frame));
+  memcpy(to, frame.data, (size_t)bytes);
+  free(frame.data);
+  return TL_OK;
+}
+
+tl_status tl_remote_write(tl_ranks *ranks, int32_t rank, int32_t tensor, const void *from,
+                          int64_t bytes) {
+  const order o = {.tensor = tensor};
+  tl_frame frame;
+  TL_TRY(tl_job_send(ranks->job, rank, ORDER_WRITE, &o, sizeof o));
+  TL_TRY(tl_job_send(ranks->job, rank, ORDER_WRITE, from, bytes));
+  TL_TRY(expect(ranks, rank, ANSWER, 0, &frame));
+  free(frame.data);
+  return TL_OK;
+}
+
+tl_status tl_remote_trace(tl_ranks *ranks, int32_t on) {
+  const order o = {.on = on};
+  return tell_others(ranks, ORDER_TRACE, &o);
+}
+
+/* --- The other side --------------------------------------------------------------------------- */
+
+static tl_status serve_run(tl_ranks *ranks, const order *o) {
+  const int32_t me = ranks->first;
+  const tl_program *p = ranks->list[me].executor.program;
+  tl_told told = {0};
+  const tl_run run = {
+      .section = (tl_section)o->section,
+      .check = o->check,
+      .eager = o->eager,
+      .step = {.step = o->step, .scalars = o->scalars, .scalar_count = o->scalar_count}
+  };
+  TL_TRY(tl_ranks_run_here(ranks, &run, o->limit_s));
+  for (int r = 0; r < TL_RESULTS; r++)
+    if (p->result_written[run.section][r])
+      TL_TRY(tl_ranks_result(ranks, me, (tl_result)r, told.results[r]));
+  for (int kind = 0; kind < TL_MEMORY_COUNT; kind++) {
+    told.current[kind] = tl_memory_current((tl_memory)kind);
+    told.peak[kind] = tl_memory_peak((tl_memory)kind);
+  }
+  return tl_job_send(ranks->job, 0, DONE, &told, sizeof told);
+}
+
+static tl_status serve_read(tl_ranks *ranks, const order *o) {
+  tl_view view;
+  TL_TRY(tl_ranks_view(ranks, ranks->first, o->tensor, &view));
+  char *copy = malloc((size_t)tl_view_bytes(&view) + 1);
+  if (copy == NULL) return tl_fail(TL_MEMORY, "no room for a tensor that rank 0 asks for");
+  tl_status status = tl_ranks_read(ranks, ranks->first, o->tensor, copy);
+  if (status == TL_OK) status = tl_job_send(ranks->job, 0, ANSWER, copy, tl_view_bytes(&view));
+  free(copy);
+  return status;
+}
+
+static tl_status serve_write(tl_ranks *ranks, const order *o) {
+  tl_frame frame;
+  tl_view view;
+  TL_TRY(tl_ranks_view(ranks, ranks->first, o->tensor, &view));
+  TL_TRY(expect(ranks, 0, ORDER_WRITE, tl_view_bytes(&view), &frame));
+  tl_status status = tl_ranks_write(ranks, ranks->first, o->tensor, frame.data);
+  free(frame.data);
+  return status == TL_OK ? tl_job_send(ranks->job, 0, ANSWER, "", 0) : status;
+}
+
+static tl_status serve_one(tl_ranks *ranks, int32_t kind, const order *o) {
+  switch (kind) {
+    case ORDER_RUN: return serve_run(ranks, o);
+    case ORDER_READ: return serve_read(ranks, o);
+    case ORDER_WRITE: return serve_write(ranks, o);
+    case ORDER_TRACE: return tl_ranks_trace(ranks, o->on);
+    default: return tl_fail(TL_COMM, "rank 0 sends an order of kind %d", kind);
+  }
+}
+
+tl_status tl_ranks_serve(tl_ranks *ranks) {
+  for (;;) {
+    tl_frame frame;
+    order o;
+    TL_TRY(tl_job_receive(ranks->job, 0, &frame));
+    const int32_t kind = frame.kind;
+    const int good = frame.bytes == sizeof o;
+    if (good) memcpy(&o, frame.data, sizeof o);
+    free(frame.data);
+    if (!good) return tl_fail(TL_COMM, "rank 0 sends an order that is cut");
+    if (kind == ORDER_CLOSE) return TL_OK;
+    TL_TRY(serve_one(ranks, kind, &o));
+  }
+}
+
+void tl_remote_close(tl_ranks *ranks) {
+  const order o = {.on = 0};
+  if (tl_job_rank(ranks->job) == 0) tell_others(ranks, ORDER_CLOSE, &o);
+}

@@ -1,0 +1,20 @@
+-- The balance loss needs shares.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.moe { experts = 8, top_k = 2, hidden = 64, router = "sigmoid",
+      balance = { "loss", weight = 0.01 } } },
+      -- error: nn.moe.balance: the loss needs scores that are shares, as those of the router
+      --   "softmax"; with "sigmoid" write balance = { "bias", speed = 1e-3 }
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+}

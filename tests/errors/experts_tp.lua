@@ -1,0 +1,20 @@
+-- R27: an owner sees whole samples.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.moe { experts = 8, top_k = 2, hidden = 64 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+  layout = { tp = 2, dp = 2, ep = 1 },
+  -- error: layout.ep: ep 1 is not a multiple of tp 2, whose ranks hold runs of one sample;
+  --   allowed: 2, 4
+}

@@ -1,0 +1,148 @@
+--- ranks.lua - ranks on several GPUs against ranks on the host, bit for bit.
+---
+---     build/tidelock lua tests/gpu/ranks.lua           cases
+---     build/tidelock lua tests/gpu/ranks.lua delays    500 steps with delays of 0 to 2 ms
+---     build/tidelock lua tests/gpu/ranks.lua speed     times of all_reduce, in a captured section
+---
+--- As many ranks as GPUs, rounded down to a power of two. Every case runs four times: one by one,
+--- while it is captured, and twice as a graph. Needs no Lua packages.
+local core = require "tidelock.core"
+
+local folder = arg[0]:match "^(.*)/[^/]*$" or "."
+package.path = folder .. "/../?.lua;" .. package.path
+local programs = require "support.programs"
+
+local gpus, why = core.cuda_count()
+local n = 1
+while 2 * n <= math.min(gpus, 8) do n = 2 * n end
+if n == 1 then
+  print("skipped: " .. (why or "it needs two GPUs; this machine has " .. gpus))
+  print "0 passed, 0 failed"
+  os.exit(0)
+end
+
+local cases, filled = require "support.comm_programs" (n)
+
+local function run(case, gpu_first, options)
+  local b = programs.new { "all" }
+  local x, y = case.make(b, case.size, case.dtype)
+  local program <close> = b:program()
+  local settings, steps = { gpu_first = gpu_first }, 4
+  for key, value in pairs(options or {}) do
+    if key == "steps" then steps = value else settings[key] = value end
+  end
+  local ranks <close> = programs.ranks(program, n, settings)
+  local found = {}
+  for rank = 0, n - 1 do ranks:write(rank, x, filled(case.dtype, case.size, rank + 1)) end
+  for step = 0, steps - 1 do
+    ranks:run("step", { step = step })
+    for rank = 0, n - 1 do found[#found + 1] = ranks:read(rank, y) end
+  end
+  return found
+end
+
+--- Messages of a ring, more than there are slots, in both directions.
+local function ring(gpu_first)
+  local b = programs.new { "all" }
+  local given, taken = {}, {}
+  for i = 1, 7 do
+    given[i] = b:tensor("bf16", { i * 1001 }, { persistent = true })
+    taken[i] = b:tensor("bf16", { i * 1001 })
+  end
+  local list, made = {}, {}
+  for rank = 0, n - 1 do
+    local own = programs.new { "all" }
+    own.tables.tensors, own.tables.arena_bytes = b.tables.tensors, b.tables.arena_bytes
+    own.tables.persistent = b.tables.persistent
+    for i = 1, 7 do
+      own:add("step", "send", { given[i] }, {}, { group = 0, peer = (rank + 1) % n, channel = 0 })
+      own:add("step", "recv", {}, { taken[i] }, { group = 0, peer = (rank - 1) % n, channel = 0 })
+    end
+    made[rank + 1] = own:program()
+    list[rank + 1] = { program = rank + 1, groups = { all = {} } }
+  end
+  for rank = 1, n do for k = 0, n - 1 do list[rank].groups.all[k + 1] = k end end
+  local ranks <close> = core.ranks { programs = made, ranks = list, gpu_first = gpu_first }
+  for rank = 0, n - 1 do
+    for i = 1, 7 do ranks:write(rank, given[i], filled("bf16", i * 1001, rank * 10 + i)) end
+  end
+  local found = {}
+  for step = 0, 3 do
+    ranks:run("step", { step = step })
+    for rank = 0, n - 1 do for i = 1, 7 do found[#found + 1] = ranks:read(rank, taken[i]) end end
+  end
+  return found
+end
+
+local passed, failed = 0, 0
+local function judge(name, good, problem)
+  if good then passed = passed + 1 else failed = failed + 1 end
+  if not good then print(("%s: %s"):format(name, problem)) end
+end
+
+local function compare(name, host, gpu)
+  for i = 1, #host do
+    if not core.equal(host[i], gpu[i]) then
+      return judge(name, false, ("tensor %d of %d differs"):format(i, #host))
+    end
+  end
+  judge(name, true)
+end
+
+--- A rank that fails or says nothing ends the run on all, named.
+local function check_fault(kind, pattern)
+  local faults = { { rank = 1, instruction = 2, kind = kind } }
+  local case_of = { size = 5000, dtype = "f32", make = cases[#cases].make }
+  local start = core.files.seconds()
+  local good, message = pcall(run, case_of, 0, { faults = faults, timeout_s = 1 })
+  local seconds = core.files.seconds() - start
+  judge("fault " .. kind, not good and message:find(pattern) and seconds < 10,
+    ("%s after %.1f s"):format(tostring(message), seconds))
+end
+
+local function speed()
+  for _, bytes in ipairs { 4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20 } do
+    local b, count = programs.new { "all" }, bytes < 1 << 20 and 200 or 20
+    local x = b:tensor("f32", { bytes // 4 }, { persistent = true })
+    local y = b:tensor("f32", { bytes // 4 })
+    for _ = 1, count do b:add("step", "all_reduce", { x }, { y }, { group = 0 }) end
+    local program <close> = b:program()
+    local ranks <close> = programs.ranks(program, n, { gpu_first = 0 })
+    for rank = 0, n - 1 do ranks:write(rank, x, core.tensor("f32", { bytes // 4 })) end
+    local best = math.huge
+    for step = 0, 6 do
+      local ms = ranks:run("step", { step = step }).ms
+      if step > 2 then best = math.min(best, ms) end
+    end
+    local us = best * 1000 / count
+    print(("all_reduce of %d KiB on %d GPUs: %.1f us, %.1f GB/s (busbw)"):format(bytes >> 10, n, us,
+      2 * (n - 1) / n * bytes / us / 1000))
+  end
+end
+
+--- Any order of the lanes that the program allows gives the same bits.
+local function check_delays(steps, delay_us)
+  local lane = cases[#cases - 1]
+  compare(("%d steps with delays of up to %d us"):format(steps, delay_us),
+    run(lane, -1, { steps = steps }), run(lane, 0, { steps = steps, delay_us = delay_us }))
+end
+
+if arg[1] == "delays" then
+  check_delays(500, 2000)
+  print(("%d passed, %d failed"):format(passed, failed))
+  os.exit(failed == 0 and 0 or 1)
+end
+if arg[1] == "speed" then
+  speed()
+  os.exit(0)
+end
+for _, c in ipairs(cases) do
+  local good, host, gpu = pcall(function() return run(c, -1), run(c, 0) end)
+  if good then compare(c.name, host, gpu) else judge(c.name, false, host) end
+end
+compare("messages in a ring", ring(-1), ring(0))
+check_delays(20, 500)
+check_fault("fail", "rank 1 of " .. n .. ".*a test made it fail")
+check_fault("stall", "rank %d+ waits for rank 1: silent for .* s in instruction %d+ all_reduce")
+print(("%d passed, %d failed"):format(passed, failed))
+os.exit(failed == 0 and 0 or 1)

@@ -1,0 +1,35 @@
+--- mixtures.lua - small models with experts, for the specs of planner and driver.
+local nn = require("tidelock").nn
+
+local mixtures = {}
+
+--- Options of models.recipe for a model whose layers have these experts.
+function mixtures.with(moe, more)
+  local all = {
+    layers = 2, samples = 8, length = 16, micro = 2,
+    layer = function(i)
+      local dense = i == 2 and more and more.second_dense
+      return {
+        nn.residual { nn.rms_norm {}, nn.attention { heads = 4, kv_heads = 2 } },
+        nn.residual { nn.rms_norm {}, dense and nn.swiglu { hidden = 48 } or nn.moe(moe) },
+      }
+    end,
+  }
+  for key, value in pairs(more or {}) do all[key] = value end
+  return all
+end
+
+--- The models that tests go through: { name, options }.
+mixtures.zoo = {
+  { "softmax, top 2 of 8", mixtures.with { experts = 8, top_k = 2, hidden = 24 } },
+  { "with a shared expert and a balance loss", mixtures.with { experts = 8, top_k = 3, hidden = 16,
+    shared = 2, balance = { "loss", weight = 0.05 } } },
+  { "sigmoid in groups", mixtures.with { experts = 8, top_k = 2, hidden = 16,
+    router = { "sigmoid", groups = 4, top_groups = 2, scale = 2.5 } } },
+  { "sqrt softplus, all experts", mixtures.with { experts = 4, top_k = 4, hidden = 16,
+    router = { "sqrt_softplus", scale = 1.5 } } },
+  { "softmax, not normalized, top 1", mixtures.with { experts = 4, top_k = 1, hidden = 20,
+    router = { "softmax", normalize = false } } },
+}
+
+return mixtures
