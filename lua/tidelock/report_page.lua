@@ -245,13 +245,9 @@ local function expert_section(points)
       local text = layer.name .. " " .. table.concat(layer.load, " ")
       if not seen[text] and #parts < experts_most then
         seen[text] = true
-        local rows = {}
-        for i, count in ipairs(layer.load) do
-          rows[i] = { label = "expert " .. i - 1, parts = { count }, text = tostring(count) }
-        end
         local name = ("%s: %s"):format(point.label, layer.name)
         parts[#parts + 1] = ("<h3>%s</h3>\n%s"):format(escape(name),
-          wrapped(name, svg.bars("Rows of each expert, " .. name, rows)))
+          wrapped(name, svg.columns("Rows of each expert, " .. name, layer.load, "expert")))
       end
     end
   end

@@ -119,19 +119,16 @@ function report_read.open(path)
   fail(path, "neither rows of a sweep, nor steps of a run, nor tables of bench")
 end
 
---- All files as one: points are numbered anew; those of several sweeps get the sweep's name in
---- front, and equal labels a number behind.
+--- All files as one: points are numbered anew; of equal labels the later ones get their sweep's
+--- name in front, or a number behind.
 ---@param paths string[]
 function report_read.all(paths)
-  local inputs, points, tables, sweeps, used = {}, {}, {}, 0, {}
-  for i, path in ipairs(paths) do
-    inputs[i] = report_read.open(path)
-    if inputs[i].kind == "sweep" then sweeps = sweeps + 1 end
-  end
+  local inputs, points, tables, used = {}, {}, {}, {}
+  for i, path in ipairs(paths) do inputs[i] = report_read.open(path) end
   for _, input in ipairs(inputs) do
     for _, point in ipairs(input.points) do
       local label = tostring(point.label)
-      if sweeps > 1 and input.kind == "sweep" then label = ("%s: %s"):format(point.sweep, label) end
+      if used[label] and point.sweep then label = ("%s: %s"):format(point.sweep, label) end
       used[label] = (used[label] or 0) + 1
       if used[label] > 1 then label = ("%s (%d)"):format(label, used[label]) end
       points[#points + 1] = point

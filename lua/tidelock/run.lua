@@ -228,10 +228,12 @@ local function drive(session, request)
   show:print ""
   local summary = summary_of(session, request, last)
   print_summary(session, first, last, seconds, summary)
+  local status = conclude(session, summary, request)
   if session.metrics then
-    session.metrics:finish(session.stopped and "stopped" or "finished", summary.weights_hash)
+    local state = status == 1 and "failed" or session.stopped and "stopped" or "finished"
+    session.metrics:finish(state, summary.weights_hash)
   end
-  return conclude(session, summary, request)
+  return status
 end
 
 --- The steps that the run of a checkpoint had logged before it; none after a fork, whose steps are

@@ -1,8 +1,9 @@
---- svg.lua - charts as SVG text: bars, lines, a schedule. Numbers in, markup out.
+--- svg.lua - charts as SVG text: bars, lines, columns, a schedule. Numbers in, markup out.
 --
 --   svg.bars     dp 8          |##################  494.1k        a row a bar, parts side by side
 --                dp 2 tp 4     |##############  395.1k
 --   svg.lines    a line a series over shared axes
+--   svg.columns  upright bars and their mean, for the load of many experts
 --   svg.spans    rank 0  [F0][F1][B0][F2]                         a row a rank, a box an operation
 --
 -- Colours are the page's: var(--s1) to var(--s8), so light and dark need one picture. Each chart is
@@ -150,7 +151,10 @@ end
 function svg.lines(name, series, labels)
   local box = { left = 60, right = 704, top = 24, bottom = 280 }
   local low, high = bounds(series)
-  local ticks = high[1] - low[1] >= 1 and svg.ticks(low[1], high[1]) or { low[1] }
+  local ticks = {} -- steps are whole
+  for _, tick in ipairs(svg.ticks(low[1], high[1])) do
+    if tick <= high[1] and tick == math.floor(tick) then ticks[#ticks + 1] = tick end
+  end
   local xs = scale_of(low[1], high[1], box.left, box.right, ticks)
   local ys = scale_of(low[2], high[2], box.bottom, box.top)
   local parts = frame(box, xs, ys, labels)
@@ -169,6 +173,32 @@ function svg.lines(name, series, labels)
     end
   end
   return picture(720, 320, name, parts)
+end
+
+--- Upright bars, for many values of one kind, and their mean as a line.
+---@param name string
+---@param values number[]
+---@param word string # what one of them is: "expert"; they count from 0
+function svg.columns(name, values, word)
+  local box = { left = 60, right = 704, top = 12, bottom = 170 }
+  local most, sum = 0, 0
+  for _, value in ipairs(values) do most, sum = math.max(most, value), sum + value end
+  local ys = scale_of(0, most, box.bottom, box.top)
+  local pitch = (box.right - box.left) / #values
+  local every, xs = math.ceil(#values / 16), { ticks = {} }
+  for i = 0, #values - 1, every do xs.ticks[#xs.ticks + 1] = i end
+  function xs.at(i) return box.left + (i + 0.5) * pitch end
+  local parts = frame(box, xs, ys, { word, "" })
+  for i, value in ipairs(values) do
+    local y = ys.at(value)
+    parts[#parts + 1] = titled("rect", { "x", box.left + (i - 0.9) * pitch, "y", y * 1.0, "width",
+      0.8 * pitch, "height", (box.bottom - y) * 1.0, "fill", svg.color(1) },
+      ("%s %d: %s"):format(word, i - 1, value))
+  end
+  local mean = ys.at(sum / #values)
+  parts[#parts + 1] = titled("line", { "x1", box.left, "x2", box.right, "y1", mean, "y2", mean,
+    "class", "line", "stroke", svg.color(2) }, ("mean %.1f"):format(sum / #values))
+  return picture(720, 210, name, parts)
 end
 
 --- Boxes in time, a row a rank.
