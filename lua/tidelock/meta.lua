@@ -409,7 +409,7 @@ function Saver:close() end
 ---@return tidelock.Saver
 function core.saver(folder, files, texts) end
 
--- JSON, YAML, files, the machine ------------------------------------------------------------------
+-- JSON, files, the machine ------------------------------------------------------------------------
 core.json = {}
 core.json.null = nil ---@type userdata
 ---@return string # keys in bytewise order
@@ -431,11 +431,6 @@ function core.cuda_count() end
 ---@return { name: string, pci: string, major: integer, minor: integer, multiprocessors: integer,
 ---  shared_max: integer, memory: integer }
 function core.cuda_device(ordinal) end
-
-core.yaml = {}
---- Maps and lists as tables; raises with the line.
----@param text string
-function core.yaml.decode(text) end
 
 core.files = {}
 ---@return boolean
