@@ -8,7 +8,8 @@
 ** last instruction that read it since. For each instruction a vector clock: per lane, the last
 ** instruction that has certainly ended before it starts.
 **
-** Sections are walked in orders that can really happen: after init, step or eval first, then again.
+** Sections are walked in orders that can really happen: after init, step or eval first, then again;
+** each section of a serving program stands alone after init, and repeats.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -216,8 +217,12 @@ static tl_status note_scratch(walk *w) {
 
 static tl_status walk_all(walk *w) {
   static const tl_section orders[][4] = {
-      {TL_SECTION_STEP, TL_SECTION_STEP, TL_SECTION_EVAL, TL_SECTION_EVAL},
-      {TL_SECTION_EVAL, TL_SECTION_STEP, TL_SECTION_EVAL, TL_SECTION_STEP},
+      {TL_SECTION_STEP,    TL_SECTION_STEP,    TL_SECTION_EVAL,    TL_SECTION_EVAL   },
+      {TL_SECTION_EVAL,    TL_SECTION_STEP,    TL_SECTION_EVAL,    TL_SECTION_STEP   },
+      {TL_SECTION_SERVE_0, TL_SECTION_SERVE_0, TL_SECTION_SERVE_1, TL_SECTION_SERVE_1},
+      {TL_SECTION_SERVE_2, TL_SECTION_SERVE_2, TL_SECTION_SERVE_3, TL_SECTION_SERVE_3},
+      {TL_SECTION_SERVE_4, TL_SECTION_SERVE_4, TL_SECTION_SERVE_5, TL_SECTION_SERVE_5},
+      {TL_SECTION_SERVE_6, TL_SECTION_SERVE_6, TL_SECTION_SERVE_7, TL_SECTION_SERVE_7},
   };
   const size_t bytes = (size_t)w->piece_count * sizeof *w->pieces;
   start_pieces(w);
@@ -225,7 +230,7 @@ static tl_status walk_all(walk *w) {
   note_results(w, TL_SECTION_INIT);
   memcpy(w->kept, w->pieces, bytes);
   TL_TRY(note_scratch(w));
-  for (int32_t order = 0; order < 2; order++) {
+  for (size_t order = 0; order < sizeof orders / sizeof orders[0]; order++) {
     memcpy(w->pieces, w->kept, bytes);
     for (int32_t k = 0; k < 4; k++) {
       TL_TRY(walk_section(w, orders[order][k]));

@@ -42,6 +42,9 @@
 **   ya = round(fmaf(a, cos, -(b * sin)))      yb = round(fmaf(b, cos, a * sin))
 **   inverse turns back: sin is replaced by -sin (the gradient). Channels from D on are copied.
 **
+** rope_rows (ints inverse, interleaved)
+**   rope, with p = positions[row] instead of cu (positions (T) i32): for rows of many requests.
+**
 ** rope_table (ints kind, original; floats base, factor, low, high)
 **   table (P, n, 2), D = 2n.  f_i = E(-((2i) / D) * L(base)) in f64, one operation for
 **   each sign, then rounded to f32. With x = 2^e m, m in [1, 2), and z = (m - 1) / (m + 1):
@@ -54,7 +57,8 @@
 **   angle = f32(p) * f_i in f32;  cos = tl_cos(angle), sin = tl_sin(angle).  P <= 2^21.
 **
 ** The output may be the memory of an input of the same dtype: swiglu y of gate or up, dgate of dy
-** or gate, dup of dy or up, unary, scale, dropout, rope y of x, binary y of a, unary_grad dx of dy.
+** or gate, dup of dy or up, unary, scale, dropout, rope and rope_rows y of x,
+** binary y of a, unary_grad dx of dy.
 */
 #ifndef TL_ELEMENTWISE_H
 #define TL_ELEMENTWISE_H
@@ -72,6 +76,7 @@ tl_status tl_host_dropout(const tl_call *call);
 tl_status tl_host_cast(const tl_call *call);
 tl_status tl_host_fill(const tl_call *call);
 tl_status tl_host_rope(const tl_call *call);
+tl_status tl_host_rope_rows(const tl_call *call);
 tl_status tl_host_rope_table(const tl_call *call);
 
 /* What host twin and launcher refuse (elementwise_check.c). Segments are numbers in memory, which
@@ -88,6 +93,7 @@ tl_status tl_dropout_check(const tl_call *call);
 tl_status tl_cast_check(const tl_call *call);
 tl_status tl_fill_check(const tl_call *call);
 tl_status tl_rope_check(const tl_call *call);
+tl_status tl_rope_rows_check(const tl_call *call);
 tl_status tl_rope_table_check(const tl_call *call);
 
 #endif

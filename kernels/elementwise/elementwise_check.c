@@ -105,6 +105,21 @@ tl_status tl_rope_check(const tl_call *call) {
   return tl_expect_range("rope", "rotated channels", 2 * table->shape[1], 0, channels);
 }
 
+tl_status tl_rope_rows_check(const tl_call *call) {
+  const char *op = "rope_rows";
+  const tl_view *x = &call->in[0], *positions = &call->in[1], *table = &call->in[2];
+  const int64_t count = tl_view_count(x), channels = x->shape[x->dims - 1];
+  TL_TRY(tl_expect(op, "x", x, TL_KIND_FLOAT, count));
+  TL_TRY(tl_expect(op, "y", &call->out[0], TL_KIND_FLOAT, count));
+  TL_TRY(tl_expect(op, "positions", positions, TL_KIND_I32, x->shape[0]));
+  if (table->dims != 3 || table->shape[2] != 2) {
+    return tl_fail(TL_SHAPE, "%s: table must have the shape (positions, pairs, 2)", op);
+  }
+  TL_TRY(tl_expect(op, "table", table, TL_KIND_F32, tl_view_count(table)));
+  TL_TRY(tl_expect_range(op, "channels", channels, 1, TL_SPAN));
+  return tl_expect_range(op, "rotated channels", 2 * table->shape[1], 0, channels);
+}
+
 tl_status tl_rope_table_check(const tl_call *call) {
   const tl_view *out = &call->out[0];
   const float base = call->floats[0];

@@ -8,6 +8,7 @@
 
 typedef struct rope {
   const tl_view *x, *y, *cu;
+  const int32_t *positions;             /* of the rows; NULL: from cu */
   const float *table;                   /* (positions, pairs, 2) */
   int64_t rows, pairs, heads, channels; /* x (rows, heads, channels) */
   int64_t rows_per_task;
@@ -58,11 +59,11 @@ TL_INLINE void turn_head(const rope *r, const angles *at, const float *x, float 
 TL_INLINE void turn_rows(const rope *r, int64_t first, int64_t end, const int f32) {
   float in[TL_SPAN], out[TL_SPAN];
   angles at;
-  const int32_t *start = r->cu->data;
-  int64_t segment = tl_segment_of(r->cu, first);
+  const int32_t *start = r->positions == NULL ? r->cu->data : NULL;
+  int64_t segment = start == NULL ? 0 : tl_segment_of(r->cu, first);
   for (int64_t row = first; row < end; row++) {
-    while (row >= start[segment + 1]) segment++;
-    find_angles(r, row - start[segment], &at);
+    while (start != NULL && row >= start[segment + 1]) segment++;
+    find_angles(r, start == NULL ? r->positions[row] : row - start[segment], &at);
     for (int64_t head = 0; head < r->heads; head++) {
       const int64_t place = (row * r->heads + head) * r->channels;
       if (f32) {
@@ -92,22 +93,14 @@ static void rope_task(void *context, int64_t index, int32_t worker) {
   rope_rows(r, first, first + (left < r->rows_per_task ? left : r->rows_per_task));
 }
 
-tl_status tl_host_rope(const tl_call *call) {
-  const tl_view *x = &call->in[0], *cu = &call->in[1], *table = &call->in[2];
-  const int64_t rows = x->shape[0];
-  const int64_t channels = x->shape[x->dims - 1], positions = table->shape[0];
-  TL_TRY(tl_rope_check(call));
-  TL_TRY(tl_expect_segments("rope", cu, rows));
-  const int32_t *start = cu->data;
-  for (int64_t i = 1; i < tl_view_count(cu); i++) {
-    if (start[i] - start[i - 1] > positions) {
-      return tl_fail(TL_ARGUMENT, "rope: position %d of segment %lld is past the table's %lld",
-                     start[i] - start[i - 1] - 1, (long long)(i - 1), (long long)positions);
-    }
-  }
+/* x, y and table are checked; ints: inverse, interleaved. */
+static void turn(const tl_call *call, const tl_view *cu, const int32_t *positions) {
+  const tl_view *x = &call->in[0], *table = &call->in[2];
+  const int64_t rows = x->shape[0], channels = x->shape[x->dims - 1];
   const rope r = {.x = x,
                   .y = &call->out[0],
                   .cu = cu,
+                  .positions = positions,
                   .table = table->data,
                   .rows = rows,
                   .rows_per_task = TASK_ELEMENTS / (tl_view_row(x) + 1) + 1,
@@ -118,6 +111,35 @@ tl_status tl_host_rope(const tl_call *call) {
                   .sign = call->ints[0] != 0 ? -1.0f : 1.0f};
   const int64_t tasks = (rows + r.rows_per_task - 1) / r.rows_per_task;
   tl_team_for(call->team, tasks, rope_task, (void *)&r);
+}
+
+tl_status tl_host_rope(const tl_call *call) {
+  const tl_view *cu = &call->in[1];
+  const int64_t positions = call->in[2].shape[0];
+  TL_TRY(tl_rope_check(call));
+  TL_TRY(tl_expect_segments("rope", cu, call->in[0].shape[0]));
+  const int32_t *start = cu->data;
+  for (int64_t i = 1; i < tl_view_count(cu); i++) {
+    if (start[i] - start[i - 1] > positions) {
+      return tl_fail(TL_ARGUMENT, "rope: position %d of segment %lld is past the table's %lld",
+                     start[i] - start[i - 1] - 1, (long long)(i - 1), (long long)positions);
+    }
+  }
+  turn(call, cu, NULL);
+  return TL_OK;
+}
+
+tl_status tl_host_rope_rows(const tl_call *call) {
+  const int64_t positions = call->in[2].shape[0];
+  TL_TRY(tl_rope_rows_check(call));
+  const int32_t *position = call->in[1].data;
+  for (int64_t row = 0; row < call->in[0].shape[0]; row++) {
+    if (position[row] < 0 || position[row] >= positions) {
+      return tl_fail(TL_ARGUMENT, "rope_rows: position %d of row %lld; the table has %lld",
+                     position[row], (long long)row, (long long)positions);
+    }
+  }
+  turn(call, NULL, position);
   return TL_OK;
 }
 

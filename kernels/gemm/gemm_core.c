@@ -255,6 +255,7 @@ static void run_task(void *context, int64_t index, int32_t worker) {
 
 void tl_gemm_compute(const tl_gemm *gemm, tl_team *team) {
   tl_gemm_plan p;
+  if (tl_gemm_few_rows(gemm, team)) return;
   tl_gemm_make_plan(gemm, team, &p);
   tl_team_for(team, p.tasks, run_task, &p);
 }

@@ -74,6 +74,9 @@ tl_status tl_gemm_of_linear_grad_input(const tl_call *call, tl_gemm *gemm);
 tl_status tl_gemm_of_linear_grad_weight(const tl_call *call, tl_gemm *gemm);
 
 void tl_gemm_compute(const tl_gemm *gemm, tl_team *team);
+/* The same where rows are few and factors f32 along k (gemm_few.c); 0: it is not for this case, and
+** nothing was done. */
+int32_t tl_gemm_few_rows(const tl_gemm *gemm, tl_team *team);
 
 /* The engine for factors of this dtype on this processor (kernels/simd.h). */
 const tl_gemm_engine *tl_gemm_engine_for(tl_dtype dtype);

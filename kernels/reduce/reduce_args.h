@@ -23,6 +23,12 @@ typedef struct tl_sum_tokens_args {
   int32_t kind, mode;
 } tl_sum_tokens_args;
 
+/* Rows of `parts` times `width` columns, each part with its own rstd and mean. */
+typedef struct tl_sum_parts_args {
+  tl_sum_tokens_args sums;
+  int64_t parts, width;
+} tl_sum_parts_args;
+
 typedef struct tl_fold_args {
   tl_array x, y;
   int64_t n, dim;

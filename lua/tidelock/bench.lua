@@ -7,6 +7,8 @@
 --   ./tl bench step            the quickstart's training step beside PyTorch; time by operator
 --   ./tl bench plan            planning 1,024 ranks
 --   ./tl bench ranks           eight thread ranks against one
+--   ./tl bench serve           generation: speed, and steadiness under load
+--   ./tl bench trace           a traced step against one that is not
 --   ./tl bench capture         on a GPU: a step replayed as a graph against one queued eagerly
 --
 -- Peers (tests/peers/*.py) take turns with Tidelock, round by round; where numpy or PyTorch is not
@@ -26,6 +28,8 @@ local kinds = {
   { "attention", require "tidelock.bench_attention" },
   { "step", require "tidelock.bench_step" },
   { "ranks", require "tidelock.bench_ranks" },
+  { "serve", require "tidelock.bench_serve" },
+  { "trace", require "tidelock.bench_trace" },
   { "capture", require "tidelock.bench_capture" },
 }
 
@@ -73,6 +77,7 @@ local function options_of(request)
     recipe = request.recipe or "recipes/quickstart.lua", overrides = request.overrides,
     rounds = given.rounds or 7, steps = given.steps or 2, size = given.size,
     threads = given.threads or core.files.cpu_count(), alone = given.alone,
+    count = given.count, rate = given.rate, requests = given.requests,
   }
 end
 

@@ -16,6 +16,7 @@
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
 local experts = require "tidelock.experts"
+local hf_export = require "tidelock.hf_export"
 local key = require "tidelock.key"
 
 local checkpoint = {}
@@ -51,6 +52,7 @@ local function usage(format, ...) error({ status = 2, message = format:format(..
 ---@field parts table<string, string> # what the key covers, hashed part by part
 ---@field tensors { file: string, name: string, hash: string }[]
 ---@field parent? { key: string, step: integer }
+---@field hf? table # the model as transformers would have it, or the reason why not
 
 local function whole_state(state)
   return type(state) == "table" and math.type(state.step) == "integer" and state.step >= 0
@@ -136,6 +138,7 @@ end
 local free = {
   "layout", "device", "log", "notes", "name", "file", "batch.micro", "blocks.gemm", "blocks.moe",
   "blocks.attention.q", "train.save", "eval", "policy.name", "format",
+  "serve",
 }
 
 local function is_free(path)
@@ -158,7 +161,7 @@ local function fields_of(text)
 end
 
 --- { path, old, new } of every field that differs; old or new is "unset" where one side has none.
-local function differing(old_text, new_text)
+function checkpoint.differing(old_text, new_text)
   local old, old_order = fields_of(old_text)
   local new, new_order = fields_of(new_text)
   local list = {}
@@ -184,7 +187,7 @@ end
 --- "  train.steps (command line): 200 -> 300", and what the key covers but no field says.
 local function refusal(state, plan, parts, forks)
   local lines, paths = {}, {}
-  for _, d in ipairs(differing(state.fields, plan.fields_text)) do
+  for _, d in ipairs(checkpoint.differing(state.fields, plan.fields_text)) do
     if not allowed(d.path, forks) then
       local site = plan.spec.site(d.path)
       lines[#lines + 1] = ("  %s%s: %s -> %s"):format(d.path, site and " (" .. site .. ")" or "",
@@ -390,6 +393,7 @@ function checkpoint.start(run, dir, options)
     recipe_hash = plan.recipe_hash, contracts = key.contracts, fields = plan.fields_text,
     parts = plan.key_parts, weights_hash = run:weights_hash(),
     optimizer_hash = run:optimizer_hash(), tensors = tensors, parent = options.parent,
+    hf = hf_export.note(plan),
   }
   local folder = dir .. "/" .. step_name(step)
   local saver = core.saver(folder, files, {

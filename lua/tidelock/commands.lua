@@ -39,6 +39,13 @@ local kinds = {
       return n and n > 0 and n < math.huge and n or nil
     end,
   },
+  number = {
+    word = "X", expected = "a number from 0",
+    read = function(word)
+      local x = tonumber(word)
+      return x and x >= 0 and x < math.huge and x or nil
+    end,
+  },
   form = {
     word = "md|json", expected = "md or json",
     read = function(word) return (word == "md" or word == "json") and word or nil end,
@@ -57,6 +64,7 @@ local threads = {
 ---@field words string[]? # what its words are, where it takes no recipe: { "CHECKPOINT", "OUT" }
 ---@field words_needed integer? # how many of them, when not all
 ---@field words_more boolean? # the last of them may stand again and again
+---@field overrides boolean? # key=value may stand behind its words
 ---@field takes string? # what stands behind its name in help, when it is no recipe
 ---@field about string
 ---@field example string
@@ -79,6 +87,10 @@ commands.list = {
       { name = "check", about = "look for NaN and Inf after every instruction" },
       { name = "eager", about = "GPU: queue instructions one by one, no graph; same bits" },
       { name = "poison", about = "fill memory with NaN before its first use" },
+      { name = "trace", kind = "folder", about = "record hashes, times and messages into DIR" },
+      { name = "trace-steps", kind = "text", about = "these steps only: 3:5; 0 is the start" },
+      { name = "full", about = "hash every element; else one run of 64 in 4,096" },
+      { name = "values", about = "keep the tensors, too" },
       { name = "timeout", kind = "count", about = "seconds that a silent rank is waited for; 10" },
       threads, point,
     },
@@ -89,6 +101,8 @@ commands.list = {
     example = "plan recipes/quickstart.lua layout.dp=128 policy.leaves.dp=128 batch.samples=1024",
     options = {
       { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
+      { name = "memory", kind = "file", about = "the arena: FILE.svg or FILE.pickle" },
+      { name = "rank", kind = "index", about = "whose arena, from 0; a rank of the fullest stage" },
       point,
     },
   },
@@ -145,11 +159,42 @@ commands.list = {
     },
   },
   {
+    name = "trace", recipe = false, words = { "DIR" }, module = "tidelock.trace",
+    about = "where the time of a traced run went", example = "trace runs/trace --chrome steps.json",
+    options = {
+      { name = "chrome", kind = "file", about = "its timeline, for ui.perfetto.dev" },
+      { name = "memory", kind = "file", about = "its arena: FILE.svg or FILE.pickle" },
+      { name = "rank", kind = "index", about = "whose arena, from 0" },
+    },
+  },
+  {
+    name = "diff", recipe = false, words = { "A", "B" }, module = "tidelock.diff",
+    about = "the first bit that two traces or runs do not share, and why",
+    example = "diff runs/a runs/b", options = {},
+  },
+  {
     name = "export", recipe = false, words = { "CHECKPOINT", "OUT" }, module = "tidelock.export",
     about = "the weights of a checkpoint, for inference elsewhere",
     example = "export runs/quickstart-5e1c quickstart-bf16 --dtype bf16",
     options = {
       { name = "dtype", kind = "text", about = "f32, bf16 or f16; as trained if left out" },
+      { name = "format", kind = "text", about = "hf: a folder that transformers loads" },
+    },
+  },
+  {
+    name = "generate", recipe = false, words = { "MODEL", "PROMPT" }, overrides = true,
+    module = "tidelock.generate", about = "text after a prompt, by the model of a run",
+    example = "generate runs/quickstart-5e1c \"You may copy\" --tokens 200 --temperature 0.8",
+    options = {
+      { name = "tokens", kind = "count", about = "most tokens to make; 100" },
+      { name = "temperature", kind = "number", about = "0, the likeliest token, unless given" },
+      { name = "top-p", kind = "number", about = "only the likeliest tokens of this share" },
+      { name = "top-k", kind = "index", about = "only so many of the likeliest tokens" },
+      { name = "seed", kind = "index", about = "another one gives another text; 0" },
+      { name = "ids", about = "the prompt is ids, as 1,15043, and so is what is printed" },
+      { name = "tokenizer", kind = "file", about = "a tokenizer.json or its folder; bytes" },
+      { name = "quiet", about = "neither the prompt nor the speed" },
+      threads,
     },
   },
   {
@@ -164,8 +209,10 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "gemm", "attention", "step", "ranks", "capture" },
-    about = "speed of products, a step, planning, ranks",
+    topics = {
+      "plan", "matmul", "gemm", "attention", "step", "ranks", "serve", "trace", "capture",
+    },
+    about = "speed of products, a step, planning, ranks, generation",
     example = "bench step --rounds 5",
     options = {
       { name = "output", short = "o", kind = "form", about = "Markdown (the default) or JSON" },
@@ -173,6 +220,9 @@ commands.list = {
       { name = "steps", kind = "count", about = "training steps of a turn; 2" },
       { name = "size", kind = "count", about = "matmul: this size only" },
       { name = "alone", about = "without peers" },
+      { name = "count", kind = "count", about = "serve: requests of the load; 64" },
+      { name = "rate", kind = "number", about = "serve: requests a second; 0.7 of what it can do" },
+      { name = "requests", kind = "file", about = "serve: a load of its own, a JSON line each" },
       threads,
     },
   },
@@ -325,7 +375,7 @@ local function read_word(command, word, request)
     request.topic = word
   elseif command.words and (command.words_more or #request.words < #command.words) then
     table.insert(request.words, word)
-  elseif not command.recipe then
+  elseif not command.recipe and not (command.overrides and word:find "^[^=/]+=") then
     fail("%s: %s is one word too many", command.name, word)
   elseif word:find "^[^=/]+=" then
     if command.recipe == true and not request.recipe then
@@ -389,8 +439,9 @@ end
 local function takes_of(command)
   if command.takes then return " " .. command.takes end
   if command.words then
+    local overrides = command.overrides and " [key=value ..]" or ""
     return " " .. table.concat(command.words, " ") .. (command.words_more and " .." or "")
-      .. " [options]"
+      .. overrides .. " [options]"
   end
   local topics = command.topics and " [" .. table.concat(command.topics, "|") .. "]" or ""
   if not command.recipe then return topics end

@@ -75,6 +75,7 @@ section("recipe", "What tl.recipe takes.", {
   field("train", "section", "steps, learning rate, optimizer", required { of = "train" }),
   field("device", "choice", "where it runs", { values = { "host", "cuda" }, default = "host" }),
   field("log", "section", "what is printed and recorded", { of = "log" }),
+  field("serve", "section", "room for requests, when the model generates text", { of = "serve" }),
 })
 
 section("batch", "The batch of one step.", {
@@ -277,6 +278,24 @@ section("log", "What is printed and recorded.", {
   field("watch", "list", "values to record, as \"PATTERN:mean\" or rms, max, norm, hash", {
     of = "watch",
     default = {},
+  }),
+})
+
+section("serve", "Generation; no field changes a bit of a request.", {
+  field("context", "count", "tokens of a request, prompt included; unset: batch.length", {
+    unit = "tokens",
+  }),
+  field("page", "count", "positions of a page of keys and values", {
+    default = 64, unit = "positions",
+  }),
+  field("pages", "count", "pages of the pool; unset: a whole context for every request", {
+    unit = "pages",
+  }),
+  field("rows", "count", "most rows of a step: tokens of prompts and tokens that are made", {
+    default = 256, unit = "rows",
+  }),
+  field("requests", "count", "most requests at a time; others wait", {
+    default = 16, unit = "requests",
   }),
 })
 

@@ -9,15 +9,19 @@
 --     peak       instruction 412 linear (recipes/quickstart.lua:7); the largest tensors there: ..
 --     messages   all_reduce over tp: 12 a step, 3.1 MiB in their operands
 --     work       1.2 TFLOP a step, 1.2 GFLOP a rank
+--     serving    16 requests of 256 tokens: 64 pages of 64 positions; where the recipe has serve
 --
 -- Ranks that are alike are planned once: one for each pipeline and tensor-parallel coordinate.
 
 local cluster = require "tidelock.cluster"
 local core = require "tidelock.core"
 local experts_plan = require "tidelock.experts_plan"
+local experts = require "tidelock.experts"
 local flops = require "tidelock.flops"
+local grid = require "tidelock.layout"
 local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
+local serving = require "tidelock.serving"
 local summaries = require "tidelock.summary"
 
 local forecast = {}
@@ -171,15 +175,57 @@ function forecast.cluster_text(plan, facts)
   return table.concat(lines, "\n")
 end
 
+--- What generation needs on a rank, as lines below the plan.
+---@param plan tidelock.ServingPlan
+function forecast.serving_text(plan)
+  local sizes, place = plan.sizes, plan.places[1]
+  local lines = {
+    ("  serving    %s of %s: %s of %d positions; steps of at most %s"):format(
+      screen.plural(sizes.requests, "request"), screen.plural(sizes.context, "token"),
+      screen.plural(sizes.pages, "page"), sizes.page, screen.plural(sizes.rows, "row")),
+  }
+  for _, kind in ipairs(forecast.kinds(place.kinds)) do
+    local each = kind[1] == "cache" and ("   %s bytes a token"):format(
+      screen.grouped(kind[2] // (sizes.pages * sizes.page))) or ""
+    lines[#lines + 1] = ("    %-12s %10s%s"):format(kind[1], screen.mib(kind[2]), each)
+  end
+  lines[#lines + 1] = ("    %-12s %10s   of a rank, tp %d"):format("arena",
+    screen.mib(place.bytes), plan.spec.layout.tp)
+  return table.concat(lines, "\n")
+end
+
+--- `--memory FILE`: the arena of a rank of the fullest pipeline stage, or of `--rank N`.
+local function write_memory(plan, request)
+  local memory_file = require "tidelock.memory_file" -- it needs this module
+  local options, layout = request.options, plan.spec.layout
+  local index, world = fullest(plan.places), grid.world(layout)
+  if options.rank then
+    if options.rank >= world then
+      local text = "tidelock: plan: --rank %d: the layout has ranks 0 to %d"
+      error({ status = 2, message = text:format(options.rank, world - 1) }, 0)
+    end
+    index = experts.plan_index(layout, grid.coordinates(layout, options.rank))
+  end
+  local title = ("%s, %s"):format(request.recipe:match "[^/]+$", options.rank
+    and "rank " .. options.rank or "a rank of the fullest stage")
+  memory_file.write(options.memory, memory_file.view_of_plan(plan, index, title))
+end
+
 --- The command.
 ---@param request tidelock.Request
 ---@return integer # exit status
 function forecast.command(request)
   local begin = core.files.seconds()
   local facts = request.options.cluster and cluster.read(request.options.cluster)
-  local plan = requests.plan(requests.of(request))
+  local recipe = requests.of(request)
+  local plan = requests.plan(recipe)
   io.stdout:write(forecast.text(plan, request.recipe, core.files.seconds() - begin), "\n")
+  if plan.spec.serve then
+    local served = requests.guarded(serving.plan, recipe)
+    io.stdout:write(forecast.serving_text(served), "\n")
+  end
   if facts then io.stdout:write(forecast.cluster_text(plan, facts), "\n") end
+  if request.options.memory then write_memory(plan, request) end
   return 0
 end
 

@@ -242,56 +242,6 @@ function Program:close() end
 ---@return tidelock.Program
 function core.program(description) end
 
----@class tidelock.Ranks # threads that execute programs
-local Ranks = {}
----@param section "init"|"step"|"eval"
----@param options? { step?: integer, scalars?: number[], check?: boolean }
----@return { loss?: number, loss_bits?: string, grad_norm?: number, grad_norm_bits?: string,
----  control?: number[], skipped?: string, count?: integer, ms: number }
-function Ranks:run(section, options) end
----@param rank integer # from 0
----@param tensor integer # from 1
----@return tidelock.Tensor
-function Ranks:read(rank, tensor) end
----@param rank integer
----@param tensor integer
----@param from tidelock.Tensor
-function Ranks:write(rank, tensor, from) end
----@param rank integer
----@param tensor integer
----@param name string
----@param place table # { row_first, col_first, cols_full, rows, cols }
----@return integer
-function Ranks:hash(rank, tensor, name, place) end
----@param on boolean
-function Ranks:trace(on) end
----@param rank integer
----@return integer[] ns # of each instruction of the last run
-function Ranks:times(rank) end
----@param rank integer
----@return integer[][] # { from, to } of each instruction
-function Ranks:spans(rank) end
----@return table # bytes by kind, and peak = { .. }
-function Ranks:memory() end
----@return integer
-function Ranks:count() end
-function Ranks:serve() end -- in a process whose rank is not 0: does what rank 0 says
-function Ranks:close() end
----@param options table # programs, ranks, seed, data, samples, threads, timeout_s, ..
----@return tidelock.Ranks
-function core.ranks(options) end
-
-local Job = {} ---@class tidelock.Job # the processes of a run: runtime/bind/bind_job.c
-function Job:rank() end
-function Job:world() end
-function Job:about() end
-function Job:gather(text) end
-function Job:fail(message) end
-function Job:headless() end
-function Job:close(good) end
-function Job:leave(status) end
-function core.job(options) end
-
 -- Data and weights ------------------------------------------------------------------------------
 ---@class tidelock.Data # an opened source of samples
 local Data = {}
@@ -353,6 +303,9 @@ function Weights:read(name, widen) end
 ---@param widen? "f32"
 ---@return tidelock.Tensor # (rows, cols)
 function Weights:slice(name, row, rows, col, cols, widen) end
+---@param name string
+---@return string # 16 hex digits of XXH64 of its bytes
+function Weights:hash(name) end
 ---@return table<string, string>
 function Weights:metadata() end
 function Weights:close() end

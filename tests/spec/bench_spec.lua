@@ -54,6 +54,18 @@ describe("bench", function()
     assert.equal("1024", well_formed(run "plan --rounds 1", 1)[1].rows[1][1])
   end)
 
+  it("measures generation", function()
+    local tables = well_formed(run("serve " .. tiny .. " --count 4 --rate 1000"), 2)
+    assert.equal("1", tables[1].rows[1][1])
+    assert.same({ "batched", "plain" }, { tables[2].rows[1][1], tables[2].rows[2][1] })
+    local path = os.tmpname()
+    local file = assert(io.open(path, "w"))
+    file:write '{"at": 0, "prompt": 3, "max_tokens": 2}\n{"at": 0.01, "prompt": 5, "max_tokens": 1}'
+    file:close()
+    assert.matches("both gave the same tokens", run("serve " .. tiny .. " --requests " .. path))
+    os.remove(path)
+  end)
+
   it("measures ranks", function()
     local rows = well_formed(run("ranks " .. tiny), 1)[1].rows
     assert.same({ "1 rank", "dp 8", "tp 2 pp 2 dp 2" }, { rows[1][1], rows[2][1], rows[3][1] })
@@ -65,6 +77,11 @@ describe("bench", function()
     assert.equal("Tidelock", all.tables[1].rows[1][1])
     local last = all.tables[2].rows[#all.tables[2].rows]
     assert.equal("Lua", last[1])
+  end)
+
+  it("measures what a trace costs, of a sample and of everything", function()
+    local rows = well_formed(run("trace " .. tiny), 1)[1].rows
+    assert.same({ "as it is", "traced", "traced, --full" }, { rows[1][1], rows[2][1], rows[3][1] })
   end)
 
   it("says why attention on a GPU is not measured", function()

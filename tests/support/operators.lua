@@ -66,7 +66,9 @@ end)
 --- the operator is.
 local any_size = {
   fill = "y", init = "y", rope_table = "table", embedding = "table", embedding_grad = "dtable",
-  rope = "table cu", position_ids = "cu", attention = "cu", attention_grad = "cu", fold = "x",
+  rope = "table cu", rope_rows = "table", cache_write = "table keys",
+  attention_cached = "table", position_ids = "cu",
+  attention = "cu", attention_grad = "cu", fold = "x",
   grad_norm = "slots", square_sum = "g slots", sum_tokens = "dy x rstd mean",
   linear_grad_weight = "x dy", expert_load = "counts", take_rows = "starts rows",
   expert_swiglu = "offsets", expert_swiglu_grad = "offsets", expert_scale_grad = "offsets",

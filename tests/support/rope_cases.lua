@@ -74,6 +74,28 @@ for _, shape in ipairs { { 3, 16, 16 }, { 2, 20, 12 }, { 1, 128, 128 } } do
   end
 end
 
+rope.cases[#rope.cases + 1] = {
+  op = "rope_rows", name = "rows of many requests", rows = 9,
+  attrs = { inverse = 0, interleaved = 0 }, by_row = { true, true, false },
+  inputs = function(dtype, rows)
+    local at = core.tensor("i32", { 9 }, { 4, 0, 44, 7, 7, 1, 30, 2, 12 })
+    local t = core.tensor("f32", { 45, 8, 2 }, rope.table(45, 8, 1e4))
+    return { promises.spread(dtype, { rows, 3, 20 }, 1), at, t }
+  end,
+  outputs = function(dtype, rows) return { { dtype, { rows, 3, 20 } } } end,
+  oracle = function(x, attrs, rows)
+    local y = {}
+    for row = 1, rows do -- a segment that ends with the row
+      local before, cu = {}, { 0, x[2][row] + 1 }
+      for i = 1, x[2][row] * 60 do before[i] = 0.0 end
+      table.move(x[1], (row - 1) * 60 + 1, row * 60, x[2][row] * 60 + 1, before)
+      local whole = rope.turn(before, cu, x[3], attrs, 20, 3, 16)
+      table.move(whole, x[2][row] * 60 + 1, (x[2][row] + 1) * 60, (row - 1) * 60 + 1, y)
+    end
+    return { y }
+  end,
+}
+
 for name, scaling in pairs { plain = false,
   llama3 = { original = 64, factor = 8, low = 1, high = 4 } } do
   local s = scaling or { original = 0, factor = 1, low = 1, high = 4 }

@@ -1,0 +1,380 @@
+--- engine.lua - many requests on one model: continuous batching over pages of keys and values.
+---
+---     local e <close> = engine.open(loader.open "runs/quickstart-5e1c")
+---     local id = e:submit { tokens = { 84, 105 }, max_tokens = 20, temperature = 0.8, seed = 1 }
+---     while not e:idle() do
+---       for _, event in ipairs(e:step()) do print(event.id, event.token, event.finish) end
+---     end
+---
+---     waiting  [ r7 r8 ]        in order of arrival, until a slot and all its pages are there
+---     running  [ r3 r5 r6 ]     a step takes a row of each that decodes, then parts of prompts in
+---                               order of arrival, while there are rows
+---     events   { id, token, logprob }     as they are made; the last of a request has finish
+---
+--- A request takes all pages it can need when it begins, so none is ever thrown out half way. What
+--- a request gives depends on its tokens, its controls, seed and number alone: neighbours, chunks,
+--- pages, prefixes and time change no bit (serving.lua, kernels/cache/cache.h).
+local core = require "tidelock.core"
+local emit = require "tidelock.stages.emit"
+local pages = require "tidelock.pages"
+local room = require "tidelock.room"
+local screen = require "tidelock.screen"
+local serving = require "tidelock.serving"
+local submission = require "tidelock.submission"
+
+local engine = {}
+
+---@class tidelock.Engine
+---@field plan tidelock.ServingPlan
+---@field vocab integer
+---@field context integer # tokens of a request at most
+---@field steps integer # that were run
+local Engine = {}
+Engine.__index = Engine
+
+---@class tidelock.Event
+---@field id integer # of the request, as submit gave it
+---@field token? integer # nil only where a request ends without one (cancel)
+---@field position? integer # of the token in its request, from 0
+---@field logprob? number # natural logarithm, of the model's own distribution
+---@field logprob_bits? integer
+---@field prompt? boolean # the token was given: with `echo`
+---@field top? { token: integer, logprob: number }[] # the likeliest tokens, with `top`
+---@field finish? "stop"|"length"|"cancelled" # the last event of its request
+
+--- The weights of the model go to every rank that holds a part of them.
+local function load_weights(self, read)
+  local persistent = self.plan.ranks[1].persistent
+  for rank = 0, self.ranks:count() - 1 do
+    for _, param in ipairs(self.plan.params) do
+      local part = read(param, emit.resolve(param.row_first, rank),
+        emit.resolve(param.col_first, rank))
+      if param.fields.dtype ~= part:dtype() then
+        local rounded = core.tensor(param.fields.dtype, part:shape())
+        core.call("cast", { part }, { rounded }, {})
+        part = rounded
+      end
+      self.ranks:write(rank, persistent["weight " .. param.name].tensor, part)
+    end
+  end
+end
+
+local function open_ranks(plan, options)
+  local size, table_, programs = plan.spec.layout.tp, {}, {}
+  local all = {}
+  for rank = 0, size - 1 do all[rank + 1] = rank end
+  for rank = 0, size - 1 do
+    table_[rank + 1] = { program = rank + 1, groups = { tp = all, dp = { rank }, pp = { rank } } }
+    programs[rank + 1] = core.program(plan.programs[rank + 1])
+  end
+  return core.ranks { programs = programs, ranks = table_, seed = plan.spec.policy.seed,
+    threads = options.threads, poison = options.poison }
+end
+
+local function check_room(plan)
+  local bytes, needed = room.bytes(), plan.places[1].bytes * plan.spec.layout.tp
+  if bytes and needed > bytes then
+    error({ status = 2, message = ("%s: %s MiB of weights and pages, this machine has %s; fewer "
+      .. "serve.pages need less"):format(plan.spec.site "serve" or "serve", screen.mib(needed),
+      screen.mib(bytes)) }, 0)
+  end
+end
+
+---@class tidelock.EngineOptions
+---@field threads? integer
+---@field chunk? integer # most tokens of one prompt in a step; unset: all rows
+---@field prefix? boolean # false: prefixes are not kept
+---@field batch? boolean # false: one request at a time
+---@field poison? integer
+
+--- A model ready for requests. `model` is what loader.open gives: { recipe, read }.
+---@param model tidelock.Model
+---@param options? tidelock.EngineOptions
+---@return tidelock.Engine
+function engine.open(model, options)
+  options = options or {}
+  local plan = serving.plan(model.recipe)
+  if plan.spec.device == "cuda" then
+    error({ status = 2, message = ("%s: device: generation runs on the host in this version; use "
+      .. "device=host"):format(plan.spec.site "device" or "device") }, 0)
+  end
+  check_room(plan)
+  local sizes = plan.sizes
+  local self = setmetatable({
+    plan = plan, sizes = sizes, context = sizes.context, vocab = plan.spec.model.vocab,
+    pages = pages.new(sizes.pages, sizes.page, options.prefix ~= false),
+    chunk = options.chunk or sizes.rows, waiting = {}, running = {}, by_id = {}, free_slots = {},
+    last_id = 0, steps = 0, rows_run = 0, ended = {}, tables = {},
+  }, Engine)
+  local most = options.batch == false and 1 or sizes.requests
+  for slot = most - 1, 0, -1 do self.free_slots[#self.free_slots + 1] = slot end
+  for i = 1, sizes.requests * sizes.pages_each do self.tables[i] = -1 end
+  self.ranks = open_ranks(plan, options)
+  self.ranks:run("init", { step = 0, scalars = {} })
+  load_weights(self, model.read)
+  return self
+end
+
+---@class tidelock.Submission
+---@field tokens integer[] # the prompt, at least one
+---@field max_tokens integer # tokens to make, at least 1
+---@field temperature? number # 0 unless set: the likeliest token
+---@field top_p? number # 1 unless set
+---@field top_k? integer # 0 unless set: all
+---@field seed? integer # 0 unless set
+---@field request? integer # a number that tells apart requests of one seed; 0 unless set
+---@field stop? integer[] # ids that end it
+---@field echo? boolean # events for the prompt's tokens from the second on, too
+---@field top? integer # with each token, so many of the likeliest ones; 0 unless set
+
+--- Queues a request. Returns its number, or nil and what is wrong with it.
+---@param given tidelock.Submission
+---@return integer? id
+---@return string? message
+function Engine:submit(given)
+  local request, message = submission.check(given, self)
+  if not request then return nil, message end
+  self.last_id = self.last_id + 1
+  request.id = self.last_id
+  self.waiting[#self.waiting + 1], self.by_id[request.id] = request, request
+  return request.id
+end
+
+local function remove(list, item)
+  for i, other in ipairs(list) do
+    if other == item then return table.remove(list, i) end
+  end
+end
+
+--- Gives back slot and pages. Later pages go first: they are the first to be forgotten.
+local function release(self, request)
+  if request.slot then
+    for i = #request.pages, 1, -1 do self.pages:release(request.pages[i]) end
+    self.free_slots[#self.free_slots + 1] = request.slot
+    remove(self.running, request)
+  else
+    remove(self.waiting, request)
+  end
+  self.by_id[request.id] = nil
+end
+
+--- Ends a request now; its last event comes with the next step. False: there is no such request.
+---@param id integer
+function Engine:cancel(id)
+  local request = self.by_id[id]
+  if not request then return false end
+  release(self, request)
+  self.ended[#self.ended + 1] = { id = id, finish = "cancelled" }
+  return true
+end
+
+--- Nothing waits or runs, and no event is left to tell.
+function Engine:idle()
+  return #self.waiting == 0 and #self.running == 0 and #self.ended == 0
+end
+
+--- { waiting, running, pages, free, kept, hits, steps, rows }, for logs and metrics.
+function Engine:stats()
+  return {
+    waiting = #self.waiting, running = #self.running, pages = self.sizes.pages,
+    free = #self.pages.free, kept = self.pages.kept_count, hits = self.pages.hits,
+    steps = self.steps, rows = self.rows_run,
+  }
+end
+
+-- admission --------------------------------------------------------------------------------------
+
+--- Slot and pages for the request; false when they are not there.
+local function admit(self, request)
+  if #self.free_slots == 0 then return false end
+  local size = self.sizes.page
+  local found = request.echo and {} or self.pages:find(request.tokens, #request.tokens - 1)
+  local all = (request.last + size - 1) // size
+  local kept = 0
+  for _, entry in ipairs(found) do
+    if self.pages.readers[entry.page] == 0 then kept = kept + 1 end
+  end
+  if self.pages:available() - kept < all - #found then return false end
+  request.slot, request.pages, request.serials = table.remove(self.free_slots), {}, {}
+  for i, entry in ipairs(found) do
+    self.pages:share(entry)
+    request.pages[i], request.serials[i] = entry.page, entry.serial
+  end
+  for i = #found + 1, all do request.pages[i] = self.pages:take() end
+  local first = request.slot * self.sizes.pages_each
+  for i = 1, self.sizes.pages_each do self.tables[first + i] = request.pages[i] or -1 end
+  request.done = #found * size -- positions whose keys and values are there
+  self.running[#self.running + 1] = request
+  return true
+end
+
+local function admit_waiting(self)
+  while self.waiting[1] and admit(self, self.waiting[1]) do table.remove(self.waiting, 1) end
+end
+
+-- one step ---------------------------------------------------------------------------------------
+
+--- Rows of this step: { request, position, next }. Requests that decode come first.
+local function choose_rows(self)
+  local rows, most = {}, self.sizes.rows
+  for _, request in ipairs(self.running) do
+    if #request.tokens - request.done == 1 and #rows < most then
+      rows[#rows + 1] = { request, request.done, -1 }
+    end
+  end
+  for _, request in ipairs(self.running) do
+    local left = #request.tokens - request.done
+    local count = left > 1 and math.min(left, self.chunk, most - #rows) or 0
+    for position = request.done, request.done + count - 1 do
+      local following = request.tokens[position + 2]
+      rows[#rows + 1] = { request, position, not following and -1 or request.echo and following
+        or -2 }
+    end
+  end
+  return rows
+end
+
+--- The feed of a section: lists of `count` rows, each filled up to 16 elements.
+local function feed_of(self, rows, count)
+  local stride = (count + 15) // 16 * 16
+  local feed, controls = {}, {}
+  local draws = 4 * stride
+  local draws_end = draws + (6 * count + 15) // 16 * 16
+  for i = 1, draws_end do feed[i] = 0 end
+  for i = 1, count do
+    local row = rows[i]
+    local request = row and row[1]
+    feed[i] = request and request.tokens[row[2] + 1] or -1
+    feed[stride + i] = request and row[2] or 0
+    feed[2 * stride + i] = request and request.slot or -1
+    feed[3 * stride + i] = request and row[3] or -2
+    controls[2 * i - 1] = request and request.temperature or 0
+    controls[2 * i] = request and request.top_p or 1
+    if request and row[3] == -1 then
+      table.move(request.draws, 1, 5, draws + 6 * (i - 1) + 1, feed)
+      feed[draws + 6 * i] = row[2] + 1
+    end
+  end
+  table.move(self.tables, 1, #self.tables, draws_end + 1, feed)
+  local used = #self.tables
+  for i = used + 1, (used + 15) // 16 * 16 do feed[draws_end + i] = -1 end
+  return core.tensor("i32", { #feed }, feed), core.tensor("f32", { count, 2 }, controls)
+end
+
+--- Runs the rows; returns the token and the negative log-probability of each, and its bits.
+local function run_rows(self, rows)
+  local class = 1
+  while self.plan.classes[class] < #rows do class = class + 1 end
+  local count, persistent = self.plan.classes[class], self.plan.ranks[1].persistent
+  local feed, controls = feed_of(self, rows, count)
+  for rank = 0, self.ranks:count() - 1 do
+    self.ranks:write(rank, persistent["feed " .. count].tensor, feed)
+    self.ranks:write(rank, persistent["controls " .. count].tensor, controls)
+  end
+  feed:close()
+  controls:close()
+  self.ranks:run("serve" .. class - 1, { step = self.steps, scalars = {} })
+  self.steps, self.rows_run, self.last_rows = self.steps + 1, self.rows_run + #rows, count
+  local ids = self.ranks:read(0, persistent["ids " .. count].tensor)
+  local nll = self.ranks:read(0, persistent["nll " .. count].tensor)
+  return ids:flat(), nll:flat(), nll:bits()
+end
+
+--- Pages that have become full of tokens may be found by others.
+local function name_pages(self, request)
+  for index = #request.serials + 1, request.done // self.sizes.page do
+    local parent = index == 1 and 0 or request.serials[index - 1]
+    local serial = self.pages:name(request.pages[index], parent, request.tokens, index)
+    if not serial then return end
+    request.serials[index] = serial
+  end
+end
+
+local function finish_of(request, token)
+  if request.stop[token] then return "stop" end
+  if #request.tokens >= request.last then return "length" end
+end
+
+--- The likeliest tokens of row `index` of the last step's logits, with their log-probabilities: by
+--- falling logit, equal ones by rising id.
+local function top_of(self, logits, index, count)
+  local z, n = logits:narrow(1, index, 1), self.plan["local"].n
+  local flat, list = z:flat(), {}
+  for id = 0, self.vocab - 1 do
+    local place = #list + 1
+    while place > 1 and flat[list[place - 1].token + 1] < flat[id + 1] do place = place - 1 end
+    if place <= count then
+      table.insert(list, place, { token = id })
+      list[count + 1] = nil
+    end
+  end
+  local function stat() return core.tensor("f32", { 1 }) end
+  local m, s, zt, zsum, nll = stat(), stat(), stat(), stat(), stat()
+  core.call("row_max", { z }, { m }, { columns = self.vocab })
+  for _, entry in ipairs(list) do
+    local target = core.tensor("i32", { 1 }, { entry.token })
+    core.call("row_sum_exp", { z, m, target }, { s, zt, zsum }, { columns = self.vocab, first = 0,
+      leaves = n })
+    core.call("cross_entropy", { m, s, zt, zsum, target }, { nll }, { vocab = self.vocab,
+      smoothing = 0, z = 0 })
+    entry.logprob = -nll:flat()[1]
+  end
+  return list
+end
+
+--- What a row has come to, as an event; nil for a part of a prompt without echo.
+local function settle(row, token, nll, bits)
+  local request, position, next_token = row[1], row[2], row[3]
+  request.done = position + 1
+  if next_token == -2 then return nil end
+  local event = { id = request.id, token = token, position = position + 1, logprob = -nll,
+    logprob_bits = bits ~ 0x80000000 }
+  if next_token >= 0 then
+    event.prompt = true
+    return event
+  end
+  request.tokens[#request.tokens + 1] = token
+  event.finish = finish_of(request, token)
+  if event.finish then request.finished = true end
+  return event
+end
+
+--- Computes the next rows. Events come in a fixed order: ended requests, then row by row.
+---@return tidelock.Event[]
+function Engine:step()
+  local events = self.ended
+  self.ended = {}
+  admit_waiting(self)
+  local rows = choose_rows(self)
+  if #rows == 0 then return events end
+  local ids, nll, bits = run_rows(self, rows)
+  local seen, order, logits = {}, {}, nil
+  for i, row in ipairs(rows) do
+    local event = settle(row, ids[i], nll[i], bits[i])
+    if event and row[1].top > 0 then
+      logits = logits or self:logits(self.last_rows)
+      event.top = top_of(self, logits, i, row[1].top)
+    end
+    events[#events + 1] = event
+    if not seen[row[1]] then seen[row[1]], order[#order + 1] = true, row[1] end
+  end
+  for _, request in ipairs(order) do
+    name_pages(self, request)
+    if request.finished then release(self, request) end
+  end
+  return events
+end
+
+--- The logits of the last step's rows on rank 0, (rows, padded vocabulary).
+---@param rows integer # of the section
+function Engine:logits(rows)
+  return self.ranks:read(0, self.plan.ranks[1].persistent["logits " .. rows].tensor)
+end
+
+function Engine:close()
+  if self.ranks then self.ranks:close() end
+  self.ranks = nil
+end
+Engine.__close, Engine.__gc = Engine.close, Engine.close
+
+return engine

@@ -1,0 +1,346 @@
+--- serving.lua - from a recipe to a program that computes rows of requests: check, expand and shard
+--- as in training, then a lowering of its own.
+---
+---     feed      ids, positions, requests, next, draws (a row each), table (requests, pages): i32
+---     controls  temperature and top_p of each row: f32
+---                  |
+---     serve0    1 row     embedding, .., cache_write, attention_cached, .., logits,
+---     serve1    4 rows    sample, row_max, row_sum_exp, cross_entropy
+---     ..        serve.rows
+---                  |
+---     ids       the token of each row      nll   its negative log-probability, a loss like others
+---
+--- A section has a fixed number of rows; rows that are none have request -1. All sections share the
+--- weights and the pages. No sum runs over rows, so a row's bits are those of the training forward
+--- pass at its position, whatever stands beside it.
+local arena = require "tidelock.stages.place"
+local emit = require "tidelock.stages.emit"
+local lower = require "tidelock.lower"
+local overrides = require "tidelock.overrides"
+local planner = require "tidelock.plan"
+local problems = require "tidelock.problems"
+local schema = require "tidelock.schema"
+local shard = require "tidelock.stages.shard"
+
+local serving = {}
+
+local row_classes = { 1, 4, 8, 16, 32, 64 }
+
+--- Numbers of rows that have a section, ascending; `rows` is the last.
+function serving.classes(rows)
+  local list = {}
+  for _, count in ipairs(row_classes) do
+    if count < rows then list[#list + 1] = count end
+  end
+  list[#list + 1] = rows
+  return list
+end
+
+--- Whether a module, or a list of them, has experts.
+local function has_experts(m)
+  if type(m) ~= "table" then return false end
+  if m.kind == "moe" then return true end
+  for _, child in ipairs(getmetatable(m) and m.children or m) do
+    if has_experts(child) then return true end
+  end
+  return false
+end
+
+--- Axes of the recipe's training layout are left out; those that are asked for now are refused.
+local function check_axes(spec)
+  local found = problems.new()
+  if spec.layout.tp > 1 and has_experts(spec.model.layer_modules) then
+    found:add(spec.site "layout.tp", "layout.tp", ("tp %d: a model with experts generates on one "
+      .. "rank in this version; try layout.tp=1"):format(spec.layout.tp))
+  end
+  for _, axis in ipairs { "pp", "dp", "cp", "ep" } do
+    local path = "layout." .. axis
+    if spec.layout[axis] > 1 and spec.site(path) == overrides.place then
+      found:add(overrides.place, path, ("%s %d: generation is cut over tp alone in this version")
+        :format(axis, spec.layout[axis]))
+    end
+  end
+  found:raise()
+end
+
+--- The recipe with one sample a step and no axis but tp. Its leaves stay what they are.
+local function alone(recipe)
+  local spec = planner(recipe, "check").spec
+  local policy = spec.policy
+  check_axes(spec)
+  return recipe:with {
+    layout = { tp = spec.layout.tp, sequence_parallel = false },
+    ["batch.samples"] = 1, ["batch.micro"] = 1,
+    policy = { policy.name, seed = policy.seed, arithmetic = policy.arithmetic, leaves = {
+      tp = policy.leaves.tp, dp = policy.leaves.dp, cp = policy.leaves.cp,
+    } },
+  }
+end
+
+--- serve.* with what was left out, checked against the model.
+local function sizes_of(spec)
+  local found = problems.new()
+  local s = spec.serve or schema.section("serve", {}, "serve", function() end)
+  local sizes = { page = s.page, rows = s.rows, requests = s.requests }
+  sizes.context = s.context or spec.batch.length
+  sizes.pages_each = (sizes.context + s.page - 1) // s.page
+  sizes.pages = s.pages or s.requests * sizes.pages_each
+  local function report(field, text, ...)
+    found:add(spec.site("serve." .. field), "serve." .. field, text:format(...))
+  end
+  local positions = spec.model.positions
+  if positions and sizes.context > positions then
+    report("context", "context %d, and the model has %d learned positions; try serve.context=%d",
+      sizes.context, positions, positions)
+  end
+  if sizes.context > 1 << 21 then
+    report("context", "context %d; rope is exact up to %d", sizes.context, 1 << 21)
+  end
+  if sizes.pages * s.page < sizes.context then
+    report("pages", "%d pages of %d positions are too few for one context of %d; try "
+      .. "serve.pages=%d", sizes.pages, s.page, sizes.context, sizes.pages_each)
+  end
+  found:raise()
+  return sizes
+end
+
+-- what has to be computed ------------------------------------------------------------------------
+
+--- The local value of the logits, and the nodes that lead to it.
+local function needed(plan, l)
+  local logits, wanted = nil, {}
+  for _, value in ipairs(l.values) do
+    if value.global == plan.logits then logits = value end
+  end
+  local function visit(value)
+    local node = value.node
+    if node and not wanted[node] then
+      wanted[node] = true
+      for _, input in ipairs(node.inputs) do visit(input) end
+      if node.bias then visit(node.bias) end
+    end
+    if value.alias then visit(value.alias) end
+  end
+  visit(logits)
+  return logits, wanted
+end
+
+-- lowering ---------------------------------------------------------------------------------------
+
+local function padded(count) return (count + 15) // 16 * 16 end
+
+--- Parts of the feed of `rows` rows: { name, first, shape }, in elements; and its size.
+local function feed_parts(rows, sizes)
+  local list, at = {}, 0
+  local function add(name, shape)
+    list[#list + 1] = { name = name, first = at, shape = shape }
+    at = at + padded(shape[1] * (shape[2] or 1))
+  end
+  for _, name in ipairs { "ids", "positions", "requests", "next" } do add(name, { rows }) end
+  add("draws", { rows, 6 })
+  add("table", { sizes.requests, sizes.pages_each })
+  return list, at
+end
+
+local Serve = {}
+
+--- Views of the feed for this section; they start where the buffer starts.
+function Serve:open_feed(rows)
+  local sizes, largest = self.sizes, self.sizes.rows
+  local _, most = feed_parts(largest, sizes)
+  local lists = self.lower:lasting("feed", "i32", { most }, "data", "feed")
+  local floats = self.lower:lasting("controls", "f32", { largest, 2 }, "data", "controls")
+  local parts, size = feed_parts(rows, sizes)
+  local persistent, buffer = self.lower.persistent, lists.buffer
+  persistent["feed " .. rows] = { buffer = buffer, dtype = "i32", shape = { size } }
+  persistent["controls " .. rows] = { buffer = floats.buffer, dtype = "f32", shape = { rows, 2 } }
+  local feed = { controls = persistent["controls " .. rows] }
+  for _, part in ipairs(parts) do
+    feed[part.name] = { buffer = buffer, dtype = "i32", shape = part.shape,
+      offset = part.first * 4 }
+  end
+  return feed
+end
+
+--- A view of the first `rows` rows of a tensor that all sections share, read by its name.
+function Serve:shared(name, dtype, rows, width)
+  local largest = self.sizes.rows
+  local whole = self.lower:lasting(name, dtype, { largest, width }, "state", name)
+  local view = { buffer = whole.buffer, dtype = dtype, shape = width and { rows, width }
+    or { rows } }
+  self.lower.persistent[name .. " " .. rows] = view
+  return view
+end
+
+local special = {}
+
+function special.position_ids(self, node, env)
+  env[node.outputs[1].id] = self.feed.positions
+end
+
+--- Nothing is dropped outside training.
+function special.dropout(self, node, env)
+  env[node.outputs[1].id] = self.lower:at(node.inputs[1], env)
+end
+
+--- The table of a whole context, not of the rows of a step.
+local function rope_table(self, node)
+  local low = self.lower
+  low.l = setmetatable({ length = self.sizes.context }, { __index = self.l })
+  local view = low:rope_table(node)
+  low.l = self.l
+  return view
+end
+
+function special.rope(self, node, env, o)
+  local low, x = self.lower, node.inputs[1]
+  local shape = { self.rows, x.cols // node.head_dim, node.head_dim }
+  low:emit("rope_rows", { lower.reshaped(low:at(x, env), shape), self.feed.positions,
+    rope_table(self, node) }, { lower.reshaped(low:at(node.outputs[1], env), shape) },
+    { inverse = 0, interleaved = node.attrs.interleaved and 1 or 0 }, o)
+end
+
+function special.attention(self, node, env, o)
+  local low, sizes, feed, a = self.lower, self.sizes, self.feed, node.attrs
+  local q, k, v = low:at(node.inputs[1], env), low:at(node.inputs[2], env),
+    low:at(node.inputs[3], env)
+  self.attentions = self.attentions + 1
+  local keys = low:lasting("keys " .. self.attentions, k.dtype,
+    { sizes.pages, node.kv_heads, node.width, sizes.page }, "cache", node.path .. ".keys")
+  local values = low:lasting("values " .. self.attentions, v.dtype,
+    { sizes.pages, sizes.page, node.kv_heads, node.v_width }, "cache", node.path .. ".values")
+  local where_to = { feed.requests, feed.positions, feed.table }
+  local function rows(view, heads, width)
+    return lower.reshaped(view, { self.rows, heads, width })
+  end
+  low:emit("cache_write", { rows(k, node.kv_heads, node.width), rows(v, node.kv_heads,
+    node.v_width), table.unpack(where_to) }, { keys, values }, {}, o)
+  low:emit("attention_cached", { rows(q, node.heads, node.width), keys, values,
+    table.unpack(where_to) }, { rows(low:at(node.outputs[1], env), node.heads, node.v_width) },
+    { window = a.window, kv_block = a.kv_block, split = a.split, scale = a.scale }, o)
+end
+
+--- Operators that look at segments or targets have no form for rows of requests.
+local function refuse_packed(l, node)
+  for _, input in ipairs(node.inputs) do
+    if input == l.cu or input == l.targets then
+      error(("%s: %s works on whole samples and has no form for single rows of requests: this "
+        .. "model can be trained, not served"):format(node.site, node.op), 0)
+    end
+  end
+end
+
+--- Tokens and their log-probabilities from the logits, whole rows on every rank.
+function Serve:choose(logits, env)
+  local low, l, rows, feed = self.lower, self.lower.l, self.rows, self.feed
+  local o = { site = logits.node.site, micro = 0, phase = "sample", path = "sample" }
+  local vocab = self.plan.spec.model.vocab
+  local width = logits.cols * l.t
+  local z = self:shared("logits", "f32", rows, width)
+  if l.t > 1 then
+    low:emit("all_gather", { low:at(logits, env) }, { z }, { group = "tp", outer = rows }, o)
+  else
+    low:emit("cast", { low:at(logits, env) }, { z }, {}, o)
+  end
+  local ids, nll = self:shared("ids", "i32", rows), self:shared("nll", "f32", rows)
+  local function stat(name) return low:make("f32", { rows }, "activations", name) end
+  local m, sum, zt, zsum = stat "m", stat "s", stat "zt", stat "zsum"
+  low:emit("sample", { z, feed.next, feed.controls, feed.draws }, { ids }, { columns = vocab }, o)
+  low:emit("row_max", { z }, { m }, { columns = vocab }, o)
+  low:emit("row_sum_exp", { z, m, ids }, { sum, zt, zsum }, { columns = vocab, first = 0,
+    leaves = l.n }, o)
+  low:emit("cross_entropy", { m, sum, zt, zsum, ids }, { nll }, { vocab = vocab, smoothing = 0,
+    z = 0 }, o)
+end
+
+--- The section of `rows` rows.
+function Serve:section(index, rows)
+  local plan, low = self.plan, self.lower
+  local spec = setmetatable({ batch = { samples = 1, micro = 1, length = rows } },
+    { __index = plan.spec })
+  local l = shard.run { spec = spec, graph = plan.graph, fields = plan.fields,
+    loss = plan.loss }["local"]
+  low.l, self.l, self.rows, self.attentions = l, l, rows, 0
+  self.feed = self:open_feed(rows)
+  local env = { micro = 0 }
+  low.step_env = { micro = 0 }
+  env[l.ids.id] = self.feed.ids
+  local logits, wanted = needed(plan, l)
+  lower.section(low, "serve" .. index, function()
+    for _, node in ipairs(l.nodes) do
+      local o = { site = node.site, micro = 0, phase = "forward", path = node.path }
+      if wanted[node] and special[node.op] then
+        special[node.op](self, node, env, o)
+      elseif wanted[node] then
+        refuse_packed(l, node)
+        low:node(node, env, "forward")
+      end
+    end
+    self:choose(logits, env)
+  end)
+end
+Serve.__index = Serve
+
+--- Tables of angles, and pages that no poison or rest of an earlier run shines through.
+function Serve:init()
+  local low = self.lower
+  local o = { site = self.plan.spec.model.site, micro = 0, phase = "init", path = "cache" }
+  for _, entry in ipairs(low.tables) do
+    low:emit("rope_table", {}, { entry.view }, entry.attrs, o)
+  end
+  for n = 1, self.attentions do
+    for _, kind in ipairs { "keys ", "values " } do
+      low:emit("fill", {}, { low.persistent[kind .. n] }, { value = 0 }, o)
+    end
+  end
+end
+
+--- Weights come from outside, as the feed does.
+local function mark_persistent(plan)
+  local persistent, list = plan.ranks[1].persistent, {}
+  for key, view in pairs(persistent) do
+    local outside = key:find "^weight " or key:find "^feed " or key:find "^controls "
+    if outside and view.tensor then list[#list + 1] = view.tensor end
+  end
+  table.sort(list)
+  for _, program in ipairs(plan.programs) do program.persistent = list end
+end
+
+---@class tidelock.ServingPlan
+---@field spec table
+---@field sizes { context: integer, page: integer, pages: integer, pages_each: integer,
+---  rows: integer, requests: integer }
+---@field classes integer[] # rows of the sections serve0, serve1, ..
+---@field programs table[] # by tp rank
+---@field params table[] # weights that the logits need
+
+--- Plans serving of a recipe. Nothing is opened or run.
+---@param recipe tidelock.Recipe
+---@return tidelock.ServingPlan
+function serving.plan(recipe)
+  local plan = { recipe = alone(recipe), keep = {} }
+  for key, value in pairs(planner(plan.recipe, "expand")) do plan[key] = value end
+  for _, value in ipairs(plan.graph.names) do
+    if value.name == "logits" then plan.logits = value end
+  end
+  plan.sizes = sizes_of(plan.spec)
+  plan.classes = serving.classes(plan.sizes.rows)
+  local low = lower.new(plan, 0, 0, { chunk_of = {}, keep = {} })
+  low.evaluating = true
+  local self = setmetatable({ plan = plan, lower = low, sizes = plan.sizes }, Serve)
+  for i, rows in ipairs(plan.classes) do self:section(i - 1, rows) end
+  plan["local"], plan.params = self.l, {}
+  lower.section(low, "init", function() self:init() end)
+  for _, param in ipairs(self.l.params) do
+    local stack = param.expert and param.expert.stack -- experts lie side by side in one tensor
+    if stack and low.persistent["weight stack " .. stack.name] then low:weight(param) end
+    if low.persistent["weight " .. param.name] then plan.params[#plan.params + 1] = param end
+  end
+  plan.ranks = { low }
+  plan.places = arena.run(plan).places
+  plan.programs = emit.run(plan).programs
+  mark_persistent(plan)
+  return plan
+end
+
+return serving

@@ -1,0 +1,202 @@
+-- A request has the same tokens and log-probability bits alone and in any crowd, and the logits of
+-- the training forward pass.
+local core = require "tidelock.core"
+local models = require "support.models"
+local nn = require("tidelock").nn
+local serve = require "support.serve"
+
+local function experts_layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 4, kv_heads = 2 } },
+    nn.residual { nn.rms_norm {}, nn.moe { experts = 6, top_k = 2, hidden = 32 } },
+  }
+end
+
+local shapes = {
+  { name = "grouped heads", options = {} },
+  { name = "a window, bias, gelu, layer_norm", options = { window = 5, bias = true, gelu = true,
+    layer_norm = true } },
+  { name = "tied, learned positions, dropout", options = { tied = true, positions = 20,
+    rope = false, dropout = 0.1 } },
+  { name = "bf16", options = { dtype = "bf16" } },
+  { name = "experts", options = { layer = experts_layer }, tp = {} }, -- tp wants whole samples
+}
+
+--- Each request alone.
+local function alone(file, requests, more)
+  local all = {}
+  for i, request in ipairs(requests) do
+    all[i] = serve.outcomes(file, more, { request })[1]
+  end
+  return all
+end
+
+for _, shape in ipairs(shapes) do
+  describe("generation, " .. shape.name, function()
+    local file, requests, expected
+    setup(function()
+      file = serve.train(shape.options)
+      requests = serve.requests(models.defaults.vocab)
+      expected = alone(file, requests)
+    end)
+    teardown(function() os.remove(file.path) end)
+
+    it("gives a request the same bits in a crowd", function()
+      assert.same(expected, (serve.outcomes(file, {}, requests)))
+      for seed = 1, 3 do
+        assert.same(expected, (serve.outcomes(file, {}, requests, {},
+          serve.order(#requests, seed), seed)))
+      end
+    end)
+
+    it("gives the same bits with any chunks and pages, and with prefixes or without", function()
+      for _, chunk in ipairs { 1, 3 } do
+        assert.same(expected, (serve.outcomes(file, {}, requests, { chunk = chunk })))
+      end
+      assert.same(expected, (serve.outcomes(file, { ["serve.page"] = 16 }, requests, {}, nil, 1)))
+      assert.same(expected, (serve.outcomes(file, { ["serve.page"] = 3 }, requests, {}, nil, 2)))
+      assert.same(expected, (serve.outcomes(file, { ["serve.rows"] = 5, ["serve.requests"] = 2 },
+        requests)))
+      local text, stats = serve.outcomes(file, {}, requests, { prefix = false }, nil, 2)
+      assert.same({ expected, 0 }, { text, stats.hits })
+      text, stats = serve.outcomes(file, {}, requests, {}, nil, 2)
+      assert.same(expected, text)
+      assert.is_true(stats.hits > 0)
+    end)
+
+    it("gives the same bits in a pool so small that pages are taken from prefixes", function()
+      assert.same(expected, (serve.outcomes(file, { ["serve.pages"] = 5 }, requests)))
+    end)
+
+    it("gives the same bits under tp", function()
+      for _, tp in ipairs(shape.tp or { 2, 4 }) do
+        assert.same(expected, (serve.outcomes(file, { ["layout.tp"] = tp }, requests, {},
+          serve.order(#requests, tp), 1)))
+      end
+    end)
+
+    it("gives the same bits whatever was in memory, with any threads", function()
+      assert.same(expected, (serve.outcomes(file, {}, requests, { poison = 255, threads = 3 })))
+    end)
+  end)
+end
+
+describe("logits of requests", function()
+  for _, shape in ipairs(shapes) do
+    local dropped = shape.options.dropout
+    it("are those of the training forward pass: " .. shape.name, function()
+      local options = models.with(shape.options, { dropout = dropped and 0 })
+      local run <close> = models.start(options, { keep = { "logits" } })
+      local file <close> = serve.save(run, options)
+      run:step()
+      local whole = run:kept "logits"
+      local columns = whole:shape()[2]
+      local length, samples = models.defaults.length, models.defaults.samples
+      local e <close> = serve.open(file, { ["serve.context"] = 20 })
+      for sample = 0, 1 do
+        local tokens = run.sources[1]:micro(0, samples, sample, 1)
+        assert(e:submit { tokens = tokens, max_tokens = 1 })
+        e:step()
+        local bits = e:logits(16):bits()
+        assert.equal(length, #tokens)
+        local width, expected = #bits // 16, whole:narrow(1, sample * length + 1, length):bits()
+        for row = 0, length - 1 do
+          for column = 1, math.min(columns, models.defaults.vocab) do
+            assert.equal(expected[row * columns + column], bits[row * width + column])
+          end
+        end
+      end
+    end)
+  end
+end)
+
+describe("the engine", function()
+  local file
+  setup(function() file = serve.train {} end)
+  teardown(function() os.remove(file.path) end)
+
+  it("refuses what it cannot serve, and says why", function()
+    local e <close> = serve.open(file, { ["serve.pages"] = 4, ["serve.context"] = 16 })
+    local function refused(request)
+      local id, message = e:submit(request)
+      assert.is_nil(id)
+      return message
+    end
+    local long = {}
+    for i = 1, 16 do long[i] = 1 end
+    assert.matches("the prompt is empty", refused { tokens = {}, max_tokens = 1 })
+    assert.matches("token 1 of the prompt is 61; ids are 0 to 60",
+      refused { tokens = { 1, 61 }, max_tokens = 1 })
+    assert.matches("the prompt has 16 tokens, and a request 16",
+      refused { tokens = long, max_tokens = 1 })
+    assert.matches("max_tokens is nil", refused { tokens = { 1 } })
+    assert.matches("temperature is %-1",
+      refused { tokens = { 1 }, max_tokens = 1, temperature = -1 })
+    assert.matches("top_p is 0", refused { tokens = { 1 }, max_tokens = 1, top_p = 0 })
+    assert.matches("top_k is 1.5", refused { tokens = { 1 }, max_tokens = 1, top_k = 1.5 })
+    assert.matches("no field tempo", refused { tokens = { 1 }, max_tokens = 1, tempo = 3 })
+    assert.matches("stop has 61", refused { tokens = { 1 }, max_tokens = 1, stop = { 61 } })
+    assert.error_matches(function() serve.open(file, { ["serve.pages"] = 3 }) end,
+      "serve.pages: 3 pages of 4 positions are too few for one context of 16; try serve.pages=4")
+  end)
+
+  it("says that experts generate on one rank", function()
+    local moe <close> = serve.train { layer = experts_layer }
+    assert.error_matches(function() serve.open(moe, { ["layout.tp"] = 2 }) end,
+      "layout.tp: tp 2: a model with experts generates on one rank")
+  end)
+
+  it("ends at a stop token, at the context, and when cancelled; and frees what they had", function()
+    local e <close> = serve.open(file)
+    local greedy = assert(e:submit { tokens = { 1, 2 }, max_tokens = 3 })
+    local events = {}
+    while not e:idle() do table.move(e:step(), 1, 9, #events + 1, events) end
+    assert.same({ greedy, "length" }, { events[3].id, events[3].finish })
+    local stopped = assert(e:submit { tokens = { 1, 2 }, max_tokens = 9,
+      stop = { events[1].token } })
+    local first = e:step()[1]
+    assert.same({ stopped, events[1].token, "stop" }, { first.id, first.token, first.finish })
+    local long = assert(e:submit { tokens = { 3 }, max_tokens = 100 })
+    local waits = assert(e:submit { tokens = { 4 }, max_tokens = 100 })
+    e:step()
+    assert.is_true(e:cancel(long))
+    assert.is_false(e:cancel(long))
+    assert.same({ id = long, finish = "cancelled" }, e:step()[1])
+    local last
+    while not e:idle() do last = e:step()[1] end
+    assert.same({ waits, "length", 15 }, { last.id, last.finish, last.position })
+    local stats = e:stats()
+    assert.equal(stats.pages, stats.free + stats.kept)
+    assert.same({ 0, 0 }, { stats.waiting, stats.running })
+  end)
+
+  it("gives the likeliest tokens beside each", function()
+    local e <close> = serve.open(file)
+    assert(e:submit { tokens = { 7, 8 }, max_tokens = 2, top = 3, echo = true })
+    local given = e:step()
+    local made = e:step()[1]
+    for _, event in ipairs { given[1], given[2], made } do
+      assert.equal(3, #event.top)
+      assert.is_true(event.top[1].logprob >= event.top[2].logprob
+        and event.top[2].logprob >= event.top[3].logprob)
+    end
+    for _, event in ipairs { given[2], made } do -- greedy: the first one is the token
+      assert.same({ event.token, event.logprob }, { event.top[1].token, event.top[1].logprob })
+    end
+    local _, message = e:submit { tokens = { 1 }, max_tokens = 1, top = 21 }
+    assert.matches("top is 21; 0 to 20", message)
+  end)
+
+  it("gives the log-probability of every token of a prompt with echo", function()
+    local e <close> = serve.open(file)
+    assert(e:submit { tokens = { 7, 8, 9 }, max_tokens = 1, echo = true })
+    local events = e:step()
+    assert.same({ 8, 9 }, { events[1].token, events[2].token })
+    assert.same({ true, true }, { events[1].prompt, events[2].prompt })
+    local z = e:logits(4):narrow(1, 1, 1):flat()
+    local sum = 0.0
+    for i = 1, models.defaults.vocab do sum = sum + math.exp(z[i] - z[9]) end
+    assert.near(-math.log(sum), events[1].logprob, 1e-5)
+    assert.equal(core.f32(events[1].logprob), events[1].logprob)
+  end)
+end)

@@ -1,0 +1,107 @@
+-- ./tl generate: from the folder of a run to text, and what it says when it cannot.
+local core = require "tidelock.core"
+local new_folder = require "support.folder"
+local support = require "support"
+
+local recipe = [[
+local tl = require "tidelock"
+local nn = tl.nn
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 4, kv_heads = 2 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 48 } },
+  }
+end
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 32, layers = 2, layer = layer },
+  data = tl.data.text { "TEXT" },
+  batch = { samples = 4, length = 32 },
+  train = { steps = 3, lr = 0.01, save = { every = 2 } },
+}
+]]
+
+describe("./tl generate", function()
+  local folder, model
+
+  setup(function()
+    folder = new_folder()
+    local text = folder:write("text.txt", ("Tides come and go. "):rep(40))
+    local file = folder:write("tide.lua", (recipe:gsub("TEXT", text)))
+    local out, status = support.run(("run %s --runs %s --quiet"):format(file, folder:path "runs"))
+    assert.equal(0, status, out)
+    model = folder:path "runs/" .. core.files.list(folder:path "runs")[1]
+    os.remove(text) -- generation reads no data
+  end)
+  teardown(function() folder:remove() end)
+
+  local function generate(rest)
+    return support.run(("generate %s %s"):format(model, rest))
+  end
+
+  it("prints prompt and text, the same each time, in any layout", function()
+    local text, status = generate "'Ti des' --tokens 20 --quiet"
+    assert.equal(0, status, text)
+    assert.is_true(#text >= 20)
+    assert.equal(text, (generate "'Ti des' --tokens 20 --quiet layout.tp=2 serve.page=3"))
+    local shown = generate "'Ti des' --tokens 20"
+    local report = "/tmp/[^\n]+step 3: prompt of 6 tokens in [^\n]+; seed 0\n"
+    assert.matches(report, shown)
+    assert.equal("Ti des" .. text, (shown:gsub(report, "")))
+  end)
+
+  it("draws by the seed", function()
+    local how = "T --tokens 12 --temperature 1 --top-p 0.9 --top-k 50 --ids --quiet --seed "
+    local first = generate(how:gsub("^T", "84") .. 1)
+    assert.matches("^%d+[%d,]*\n$", first)
+    assert.equal(first, (generate(how:gsub("^T", "84") .. 1)))
+    assert.not_equal(first, (generate(how:gsub("^T", "84") .. 2)))
+  end)
+
+  it("takes a checkpoint, and the newest one of a run that did not end", function()
+    local step2 = model .. "/checkpoints/step-00000002"
+    local early, status = support.run(("generate %s 84 --ids --quiet --tokens 8"):format(step2))
+    assert.equal(0, status, early)
+    os.rename(model .. "/summary.json", model .. "/kept.json")
+    local newest, more = generate "84 --ids --tokens 8"
+    os.rename(model .. "/kept.json", model .. "/summary.json")
+    assert.equal(0, more, newest)
+    assert.matches("checkpoints/step%-00000003, step 3: prompt of 1 token", newest)
+    assert.matches("^" .. (generate "84 --ids --quiet --tokens 8"):gsub("\n", ""), newest)
+  end)
+
+  it("asks for overrides of a run that left no summary", function()
+    local out, status = support.run(("run %s --runs %s --quiet blocks.attention.kv=64"):format(
+      folder:path "tide.lua", folder:path "others"))
+    assert.equal(2, status, out) -- its data is gone
+    folder:write("text.txt", ("Tides come and go. "):rep(40))
+    out, status = support.run(("run %s --runs %s --quiet blocks.attention.kv=64"):format(
+      folder:path "tide.lua", folder:path "others"))
+    assert.equal(0, status, out)
+    local other = folder:path "others/" .. core.files.list(folder:path "others")[1]
+    os.remove(other .. "/summary.json")
+    out, status = support.run(("generate %s x --tokens 2"):format(other))
+    assert.equal(2, status)
+    assert.matches("say what it was, as key=value:\n.*kv = 64.* %-> ", out)
+    out, status = support.run(("generate %s x --tokens 2 blocks.attention.kv=64"):format(other))
+    assert.equal(0, status, out)
+  end)
+
+  it("says why it cannot", function()
+    local function refused(pattern, arguments, status)
+      local text, got = support.run("generate " .. arguments)
+      assert.matches(pattern, text)
+      assert.equal(status or 2, got, text)
+    end
+    refused("runs/none: no such folder; a model is the folder of a run", "runs/none x")
+    refused("the prompt is empty", model .. " ''")
+    refused("token 0 of the prompt is 256; ids are 0 to 255", model .. " 256 --ids")
+    refused("the prompt is integers and commas, got \"x\"", model .. " x --ids")
+    refused("the prompt has 40 tokens, and a request 32", model .. " " .. ("x"):rep(40))
+    refused("%-%-tokenizer: .*nowhere", model .. " x --tokenizer nowhere")
+    refused("generate: PROMPT is missing", model)
+    refused("y is one word too many", model .. " x y")
+    refused("%-%-temperature: expected a number from 0", model .. " x --temperature warm")
+    refused("layout.pp: .*generation is cut over tp alone", model .. " x layout.pp=2")
+    refused("device: generation runs on the host", model .. " x device=cuda")
+  end)
+end)
