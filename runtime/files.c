@@ -315,11 +315,26 @@ tl_status tl_file_rename(const char *from, const char *to) {
   return sync_folder_of(to);
 }
 
+tl_status tl_file_append(const char *path, const void *data, int64_t bytes) {
+  const int fresh = !tl_file_exists(path);
+  const int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) return io_failure(path, "open it");
+  tl_status status = TL_OK;
+  for (int64_t done = 0; done < bytes && status == TL_OK;) {
+    const ssize_t wrote = write(file, (const char *)data + done, (size_t)(bytes - done));
+    if (wrote < 0 && errno != EINTR) status = io_failure(path, "write it");
+    if (wrote > 0) done += wrote;
+  }
+  if (status == TL_OK && fsync(file) != 0) status = io_failure(path, "write it");
+  close(file);
+  return status == TL_OK && fresh ? sync_folder_of(path) : status;
+}
+
 /* ---- locks ---- */
 
-tl_status tl_file_lock(const char *folder, int32_t *out) {
-  const int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0) return io_failure(folder, "open it");
+tl_status tl_file_lock(const char *path, int32_t *out) {
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return io_failure(path, "open it");
   if (flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     close(file);
     *out = -1;

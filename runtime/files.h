@@ -69,9 +69,13 @@ tl_status tl_writer_write(tl_writer *writer, const void *data, int64_t bytes);
 tl_status tl_writer_commit(tl_writer *writer); /* closes the writer, also on failure */
 void tl_writer_abandon(tl_writer *writer);     /* removes what was written; twice is fine */
 
-/* Claims a folder for this process, until tl_file_unlock or its end, however it ends. *out is -1
-** when somebody else has it. Where the file system knows no locks, everybody gets it. */
-tl_status tl_file_lock(const char *folder, int32_t *out);
+/* Adds to the end of a file, made where there is none, and returns when the disk has it. Killed on
+** the way it leaves a part of `data` at the end, and never touches what was there. */
+tl_status tl_file_append(const char *path, const void *data, int64_t bytes);
+
+/* Claims a folder or a file for this process, until tl_file_unlock or its end, however it ends.
+** *out is -1 when somebody else has it. Where the file system knows no locks, everybody gets it. */
+tl_status tl_file_lock(const char *path, int32_t *out);
 void tl_file_unlock(int32_t *lock); /* twice is fine */
 
 int32_t tl_machine_columns(void);      /* of the terminal at stderr; 0 when there is none */

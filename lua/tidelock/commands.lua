@@ -32,6 +32,13 @@ local kinds = {
       return n and n >= 0 and n or nil
     end,
   },
+  amount = {
+    word = "X", expected = "a positive number",
+    read = function(word)
+      local n = tonumber(word)
+      return n and n > 0 and n < math.huge and n or nil
+    end,
+  },
   number = {
     word = "X", expected = "a number from 0",
     read = function(word)
@@ -56,6 +63,7 @@ local threads = {
 ---@field topics string[]? # a first word that is one of these chooses a part of the command
 ---@field words string[]? # what its words are, where it takes no recipe: { "CHECKPOINT", "OUT" }
 ---@field words_needed integer? # how many of them, when not all
+---@field words_more boolean? # the last of them may stand again and again
 ---@field overrides boolean? # key=value may stand behind its words
 ---@field takes string? # what stands behind its name in help, when it is no recipe
 ---@field about string
@@ -70,6 +78,7 @@ commands.list = {
     example = "run recipes/quickstart.lua layout.tp=2 layout.pp=2",
     options = {
       { name = "jsonl", kind = "file", about = "write one record a step, and a summary, to FILE" },
+      { name = "metrics", kind = "file", about = "for Prometheus: replaced after every step" },
       { name = "resume", kind = "folder", about = "go on from a checkpoint, a run, or its newest" },
       { name = "fork", kind = "text", about = "fields that may differ from the checkpoint's run" },
       { name = "stop-at", kind = "count", about = "end after step N; lr keeps its horizon" },
@@ -120,6 +129,33 @@ commands.list = {
       { name = "all", about = "experts: the whole product of layouts, micros, waves and ways" },
       { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
       threads, point,
+    },
+  },
+  {
+    name = "sweep", recipe = true, module = "tidelock.sweep",
+    about = "measure every point of a recipe with :over, or of a list of recipes",
+    example = "sweep recipes/sweeps/policies.lua --steps 4",
+    options = {
+      { name = "jsonl", kind = "file", about = "a row a point; runs/sweep-NAME.jsonl" },
+      { name = "steps", kind = "index", about = "steps of a run, 0: plan only; 6" },
+      { name = "repeat", kind = "count", about = "runs of a point, which must agree; 1" },
+      { name = "timeout", kind = "amount", about = "seconds a point may take; 600" },
+      { name = "budget", kind = "amount", about = "minutes after which no point starts" },
+      { name = "retry", about = "run those again that failed or took too long" },
+      { name = "assert-same-bits", about = "end with 1 at the first point whose bits differ" },
+      { name = "row", kind = "count", about = "measure point N in this process; print its row" },
+      threads,
+    },
+  },
+  {
+    name = "report", recipe = false, module = "tidelock.report", words = { "FILE" },
+    words_more = true, about = "sweeps, runs and measurements as one HTML page, or as text",
+    example = "report runs/sweep-policies.jsonl --text",
+    options = {
+      { name = "html", kind = "file", about = "the page; report.html unless given" },
+      { name = "text", about = "tables in the terminal instead" },
+      { name = "baseline", kind = "file", about = "an earlier file: changes in per cent" },
+      { name = "title", kind = "text", about = "of the page" },
     },
   },
   {
@@ -337,7 +373,7 @@ local function read_word(command, word, request)
     request.topic = find(commands.outside, word) and word or commands.find(word).name
   elseif command.topics and not request.topic and is_one_of(word, command.topics) then
     request.topic = word
-  elseif command.words and #request.words < #command.words then
+  elseif command.words and (command.words_more or #request.words < #command.words) then
     table.insert(request.words, word)
   elseif not command.recipe and not (command.overrides and word:find "^[^=/]+=") then
     fail("%s: %s is one word too many", command.name, word)
@@ -404,7 +440,8 @@ local function takes_of(command)
   if command.takes then return " " .. command.takes end
   if command.words then
     local overrides = command.overrides and " [key=value ..]" or ""
-    return " " .. table.concat(command.words, " ") .. overrides .. " [options]"
+    return " " .. table.concat(command.words, " ") .. (command.words_more and " .." or "")
+      .. overrides .. " [options]"
   end
   local topics = command.topics and " [" .. table.concat(command.topics, "|") .. "]" or ""
   if not command.recipe then return topics end

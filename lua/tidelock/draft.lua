@@ -259,22 +259,27 @@ end
 
 --- The points of a sweep, in written order, the last axis fastest; of other recipes themselves.
 function methods.points(self)
-  local axes = states[self].axes
-  if #axes == 0 then return { self } end
   local list = {}
-  local function visit(chosen)
-    if #chosen == #axes then
-      list[#list + 1] = point_of(self, chosen)
-      return
-    end
-    for i = 1, #axes[#chosen + 1].values do
-      local longer = table.move(chosen, 1, #chosen, 1, {})
-      longer[#longer + 1] = i
-      visit(longer)
-    end
-  end
-  visit {}
+  for n = 1, draft.count(self) do list[n] = draft.point(self, n) end
   return list
+end
+
+--- How many points a recipe has.
+function draft.count(self)
+  local count = 1
+  for _, axis in ipairs(states[self].axes) do count = count * #axis.values end
+  return count
+end
+
+--- One of them, from 1, without making the others.
+function draft.point(self, number)
+  local axes, chosen, rest = states[self].axes, {}, number - 1
+  if #axes == 0 then return self end
+  for i = #axes, 1, -1 do
+    chosen[i] = rest % #axes[i].values + 1
+    rest = rest // #axes[i].values
+  end
+  return point_of(self, chosen)
 end
 
 --- This recipe with fields set as on the command line: a list of "key=value".

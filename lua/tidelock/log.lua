@@ -45,11 +45,14 @@ local function finite(value)
   return copy
 end
 
+--- A record as one line of text, without its end.
+function log.line(record) return core.json.encode(finite(record)) end
+
 --- Write one record, to all files or to the one with this number.
 ---@param record table
 ---@param only? integer
 function Log:write(record, only)
-  local text = core.json.encode(finite(record))
+  local text = log.line(record)
   for i = only or 1, only or #self.files do
     local file = self.files[i]
     local written, message = file:write(text, "\n")

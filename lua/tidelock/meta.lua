@@ -362,7 +362,7 @@ function Saver:close() end
 ---@return tidelock.Saver
 function core.saver(folder, files, texts) end
 
--- JSON, YAML, files, the machine ------------------------------------------------------------------
+-- JSON, files, the machine ------------------------------------------------------------------------
 core.json = {}
 core.json.null = nil ---@type userdata
 ---@return string # keys in bytewise order
@@ -384,11 +384,6 @@ function core.cuda_count() end
 ---@return { name: string, pci: string, major: integer, minor: integer, multiprocessors: integer,
 ---  shared_max: integer, memory: integer }
 function core.cuda_device(ordinal) end
-
-core.yaml = {}
---- Maps and lists as tables; raises with the line.
----@param text string
-function core.yaml.decode(text) end
 
 core.files = {}
 ---@return boolean
@@ -417,6 +412,7 @@ function core.files.read_all(path) end
 ---@param path string
 ---@param ... string
 function core.files.write_atomic(path, ...) end
+function core.files.append(path, text) end -- returns when the disk has it
 ---@return integer
 function core.files.cpu_count() end
 ---@param descriptor integer
@@ -432,9 +428,9 @@ function core.files.sleep(seconds) end
 function core.files.getpid() end
 ---@return string
 function core.files.hostname() end
----@param folder string
----@return userdata? # claims the folder until it is closed; nil: another process has it
-function core.files.lock(folder) end
+---@param path string # a folder or a file
+---@return userdata? # claims it until it is closed; nil: another process has it
+function core.files.lock(path) end
 
 --- Bytes of each kind of memory; with `reset`, peaks start again afterwards.
 ---@param reset? boolean

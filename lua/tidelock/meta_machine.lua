@@ -1,9 +1,14 @@
 ---@meta
---- meta_machine.lua - meta.lua, continued: machine code of kernels, and facts for ./tl doctor.
+--- meta_machine.lua - meta.lua, continued: YAML, machine code of kernels, facts for ./tl doctor.
 -- luacheck: ignore 212 241
 
 ---@class tidelock.core
 local core = {}
+
+core.yaml = {}
+--- Maps and lists as tables; raises with the line.
+---@param text string
+function core.yaml.decode(text) end
 
 core.manifest = {}
 ---@class tidelock.Kernel

@@ -45,6 +45,20 @@ local function add_error(context, message)
   context.problems:add(place or context.path, nil, text)
 end
 
+--- Whether a file gave a list of points: recipes, or { "label", recipe }. What is neither is noted.
+local function is_list(list, context)
+  if type(list) ~= "table" or recipe.is(list) or #list == 0 then return false end
+  for i, entry in ipairs(list) do
+    local pair = type(entry) == "table" and not recipe.is(entry)
+    local one, label = pair and entry[2] or entry, pair and entry[1] or ""
+    if not recipe.is(one) or type(label) ~= "string" then
+      context.problems:add(context.path, ("point %d"):format(i),
+        "expected a recipe or { \"label\", recipe }, got " .. types.show(entry))
+    end
+  end
+  return true
+end
+
 --- Runs the file `path` in `context`; its recipe, or nil when it gave none (the problem is noted).
 local function run_file(path, context)
   for _, open in ipairs(context.open) do
@@ -66,6 +80,9 @@ local function run_file(path, context)
     if result ~= context then add_error(context, result) end
     return nil
   end
+  if context.listing and context.path == path and is_list(result, context) then
+    return result
+  end
   if not recipe.is(result) then
     local got = result == nil and "nothing" or types.show(result)
     context.problems:add(
@@ -77,18 +94,51 @@ local function run_file(path, context)
 end
 
 --- Loads `path` with the knobs `given` (name -> { value, place }); raises when there is no recipe.
-function recipe.load_given(path, given)
+--- With `listing` the file may give a list of points: then a list of { label, recipe }.
+function recipe.load_given(path, given, listing)
   local context = new_context(path, given)
+  context.listing = listing
   local result = run_file(path, context)
   if not result then context.problems:raise() end
-  return draft.derive(result, {
-    file = path,
-    name = path:match "([^/]*)$":gsub("%.lua$", ""),
-    given = given,
-    declared = context.declared,
-    files = context.files,
-    problems = context.problems,
-  })
+  local function finish(one)
+    return draft.derive(one, {
+      file = path,
+      name = path:match "([^/]*)$":gsub("%.lua$", ""),
+      given = given,
+      declared = context.declared,
+      files = context.files,
+      problems = context.problems,
+    })
+  end
+  if recipe.is(result) then return finish(result) end
+  context.problems:raise()
+  local list = {}
+  for i, entry in ipairs(result) do
+    local pair = not recipe.is(entry)
+    list[i] = { label = pair and entry[1], recipe = finish(pair and entry[2] or entry) }
+  end
+  return list
+end
+
+--- Overrides from words; also those without a dot, which may be knobs: name -> { value, place }.
+local function parse(words, found)
+  local list, given = overrides.parse(words or {}, found), {}
+  for _, entry in ipairs(list) do
+    if not entry.key:find(".", 1, true) then given[entry.key] = {
+      value = entry.value, place = overrides.place,
+    } end
+  end
+  return list, given
+end
+
+--- `result` with the overrides that are no knobs of its file.
+local function set(result, list, found)
+  local rest = {}
+  for _, entry in ipairs(list) do
+    if result.declared[entry.key] == nil then rest[#rest + 1] = entry end
+  end
+  result.problems:merge(found)
+  return draft.set(result, rest)
 end
 
 --- The recipe of the file `path` with overrides, a list of "key=value" from the command line.
@@ -96,19 +146,39 @@ end
 --- them all.
 function recipe.load(path, words)
   local found = problems.new()
-  local list = overrides.parse(words or {}, found)
-  local given, rest = {}, {}
-  for _, entry in ipairs(list) do
-    if not entry.key:find(".", 1, true) then given[entry.key] = {
-      value = entry.value, place = overrides.place,
-    } end
+  local list, given = parse(words, found)
+  return set(recipe.load_given(path, given), list, found)
+end
+
+--- The points of the file `path`: of a recipe with :over all of them, of a plain recipe itself, of
+--- a script that returns a list { recipe, { "label", recipe }, .. } those of every entry.
+---@param only integer? # make this one alone, from 1; the others are false
+---@return tidelock.Recipe[] points
+---@return boolean same_bits # whether the file states that all give the same bits
+function recipe.points(path, words, only)
+  local found, points = problems.new(), {}
+  local list, given = parse(words, found)
+  local result = recipe.load_given(path, given, true)
+  local function add(one, lead)
+    for n = 1, draft.count(one) do
+      local wanted = not only or only == #points + 1
+      local point = wanted and draft.point(one, n)
+      local own = point and point.label ~= "" and point.label
+      if point and lead then
+        point = draft.derive(point, { label = own and lead .. ", " .. own or lead })
+      end
+      points[#points + 1] = point
+    end
   end
-  local result = recipe.load_given(path, given)
-  for _, entry in ipairs(list) do
-    if result.declared[entry.key] == nil then rest[#rest + 1] = entry end
+  if recipe.is(result) then
+    local one = set(result, list, found)
+    add(one)
+    return points, one.expects_same_bits
   end
-  result.problems:merge(found)
-  return draft.set(result, rest)
+  for i, entry in ipairs(result) do
+    add(set(entry.recipe, list, found), entry.label or "point " .. i)
+  end
+  return points, false
 end
 
 --- tl.load(path): in a recipe, the file beside it; in a script, a path like any other, from the

@@ -33,13 +33,19 @@ local function list_points(points, file)
   return table.concat(lines, "\n")
 end
 
+--- All points of a file with overrides, and whether it states that they give the same bits;
+--- `only` as in recipe.points.
+function requests.points(file, overrides, only)
+  return requests.guarded(recipes.points, file, overrides, only)
+end
+
 --- The recipe of a file with overrides; of a sweep the chosen point.
 ---@param file string
 ---@param overrides string[] # "key=value"
 ---@param point integer? # from 1
 function requests.recipe(file, overrides, point)
   return requests.guarded(function()
-    local points = recipes.load(file, overrides):points()
+    local points = recipes.points(file, overrides, point)
     if #points == 1 and (point or 1) == 1 then return points[1] end
     if not point then error({ status = 2, message = list_points(points, file) }, 0) end
     if not points[point] then

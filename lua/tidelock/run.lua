@@ -18,6 +18,7 @@ local header = require "tidelock.header"
 local launch = require "tidelock.launch"
 local loads = require "tidelock.loads"
 local log = require "tidelock.log"
+local metrics = require "tidelock.metrics"
 local recorder = require "tidelock.recorder"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
@@ -88,6 +89,14 @@ local function save(session, record, stop)
   saves:settle(stop)
 end
 
+--- The step in the file of `--metrics`; where it cannot be written, that is said once.
+local function tell_metrics(session, record, skipped)
+  if not session.metrics then return end
+  local problem = session.metrics:step(record, skipped, session.plan.summary.planned_bytes)
+  if problem and not session.metrics_failed then session.screen:note(problem) end
+  session.metrics_failed = problem
+end
+
 --- Run steps until the end. Returns the first and last record, or raises the fault.
 local function train(session)
   local show, every = session.screen, session.plan.spec.log and session.plan.spec.log.every or 10
@@ -109,6 +118,7 @@ local function train(session)
     end
     evaluate(session, record)
     session.log:write(record)
+    tell_metrics(session, record, step.skipped)
     save(session, record, stop)
     local difference = session.folder:compare(record)
     if difference then
@@ -223,7 +233,12 @@ local function drive(session, request)
   show:print ""
   local summary = summary_of(session, request, last)
   print_summary(session, first, last, seconds, summary)
-  return conclude(session, summary, request)
+  local status = conclude(session, summary, request)
+  if session.metrics then
+    local state = status == 1 and "failed" or session.stopped and "stopped" or "finished"
+    session.metrics:finish(state, summary.weights_hash)
+  end
+  return status
 end
 
 --- The steps that the run of a checkpoint had logged before it; none after a fork, whose steps are
@@ -282,11 +297,25 @@ local function open_folder(plan, options, append)
     .. "elsewhere"):format(root, message:gsub("^tidelock: ", "")) }, 0)
 end
 
+--- The labels that tell this run's metrics from another's.
+local function about(plan, request)
+  local layout = screen.layout_text(plan.spec.layout)
+  return { "recipe", request.recipe, "key", plan.key, "recipe_hash", plan.recipe_hash, "dtype",
+    plan.spec.dtype, "device", plan.spec.device, "layout", layout == "" and "one rank" or layout,
+    "version", core.build().version }
+end
+
 --- The session of a started run: folder, log, screen, and what the machine can do.
 local function new_session(trained, request, begin, found, peak)
   local options, plan = request.options, trained.plan
   local show, earlier = new_screen(options), found and records_before(found, trained.forks) or {}
-  local folder, records = open_folder(plan, options, found ~= nil)
+  local last = math.min(plan.spec.train.steps, options.stop_at or math.huge)
+  local told = options.metrics and metrics.open(options.metrics, about(plan, request), last)
+  local made, folder, records = pcall(open_folder, plan, options, found ~= nil)
+  if not made then
+    if told then told:finish "failed" end
+    error(folder, 0)
+  end
   local saves = checkpoints.open(plan.spec, folder.folder, plan.key, show)
   for _, record in ipairs(earlier) do
     records:write(record, #records.files)
@@ -297,7 +326,7 @@ local function new_session(trained, request, begin, found, peak)
   return {
     run = trained, plan = plan, screen = show, folder = folder, terms = terms,
     first = found and found.state.step + 1 or 1,
-    last = math.min(plan.spec.train.steps, options.stop_at or math.huge), saves = saves,
+    last = last, saves = saves, metrics = told or nil,
     parent = parent or found and found.state.parent, log = records,
     work = flops.of_step(plan.graph, plan.spec.batch),
     peak = peak,
@@ -359,6 +388,7 @@ local function lead(request, launched)
   if ok then return result end
   session.screen:close()
   session.log:close()
+  if session.metrics then session.metrics:finish "failed" end
   if session.saves then session.saves:close() end
   session.folder:abandon()
   error(result, 0)

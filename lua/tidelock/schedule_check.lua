@@ -167,7 +167,7 @@ local function new_run(lists, options, slots)
     lists = lists, size = options.pp, micros = options.micros, slots = slots,
     chunks = options.virtual_stages or 1,
     costs = options.costs or { forward = 1, input = 1, weight = 1 },
-    next = {}, time = {}, sending = {}, ended = {}, sent = {}, read = {},
+    next = {}, time = {}, sending = {}, ended = {}, sent = {}, read = {}, spans = {},
   }
   for rank = 1, run.size do run.next[rank], run.time[rank] = 1, 0 end
   return run
@@ -195,6 +195,8 @@ local function compute(run, rank)
     run.read[source] = run.read[source] or {}
     table.insert(run.read[source], stop)
   end
+  run.spans[#run.spans + 1] = { rank = rank, op = op, start = math.max(run.time[rank + 1], there),
+    stop = stop }
   run.time[rank + 1], run.sending[rank + 1] = stop, true
   return true
 end
@@ -277,7 +279,8 @@ end
 --   costs = { forward, input, weight }: of a rank's whole share of a micro-batch (numbers), or one
 --   number a pipeline stage (lists); 1, 1, 1 unless given
 ---@return table|nil report # { peak = {chunks alive on rank 0, ..}, time, ideal, bubble,
---   bubble_fraction (of time) }; nil when there are problems
+--   bubble_fraction (of time), spans = { { rank, op, start, stop }, .. } }; nil when there are
+--   problems
 ---@return string[]|nil problems # every one names rank, operation and micro-batch
 function check.run(lists, options)
   local problems = {}
@@ -296,7 +299,8 @@ function check.run(lists, options)
   if #problems > 0 then return nil, problems end
   local run = new_run(lists, options, check.slots)
   finish(run)
-  local report = { peak = {}, time = math.max(table.unpack(run.time)), ideal = ideal_time(run) }
+  local report = { peak = {}, time = math.max(table.unpack(run.time)), ideal = ideal_time(run),
+    spans = run.spans }
   for rank, list in ipairs(lists) do report.peak[rank] = peak_of(list) end
   report.bubble = report.time - report.ideal
   report.bubble_fraction = report.bubble / report.time

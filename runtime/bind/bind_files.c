@@ -3,13 +3,14 @@
 **   exists(path)  is_directory(path)  size(path)  mtime(path)  realpath(path)  sha256(path)
 **   list(folder)  glob(pattern) -> sorted names        mkdirs(path)
 **   read_all(path) -> text        write_atomic(path, text, ...): all texts, one after the other
-**   lock(folder) -> what holds it until it is closed; nil when another process has it
+**   append(path, text): to the end of a file; returns when the disk has it
+**   lock(path) -> what holds a folder or a file until it is closed; nil when another process has it
 **   cpu_count()  isatty(descriptor)  getpid()  hostname()
 **   columns() -> width of the terminal, nil when there is none
 **   seconds() -> of a clock that never goes back        sleep(seconds)
 **
-** nil, message where failing is a normal answer (an absent file); write_atomic, mkdirs, glob and
-** lock raise.
+** nil, message where failing is a normal answer (an absent file); write_atomic, append, mkdirs,
+** glob and lock raise.
 */
 #include <stdlib.h>
 #include <unistd.h>
@@ -116,17 +117,25 @@ static int files_write_atomic(lua_State *L) {
   return 0;
 }
 
+static int files_append(lua_State *L) {
+  size_t bytes;
+  const char *path = luaL_checkstring(L, 1);
+  const char *text = luaL_checklstring(L, 2, &bytes);
+  bind_check(L, tl_file_append(path, text, (int64_t)bytes));
+  return 0;
+}
+
 static int lock_close(lua_State *L) {
   tl_file_unlock(luaL_checkudata(L, 1, lock_class));
   return 0;
 }
 
 static int files_lock(lua_State *L) {
-  const char *folder = luaL_checkstring(L, 1);
+  const char *path = luaL_checkstring(L, 1);
   int32_t *lock = lua_newuserdatauv(L, sizeof *lock, 0);
   *lock = -1;
   luaL_setmetatable(L, lock_class);
-  bind_check(L, tl_file_lock(folder, lock));
+  bind_check(L, tl_file_lock(path, lock));
   if (*lock < 0) lua_pushnil(L);
   return 1;
 }
@@ -215,6 +224,7 @@ void bind_files_open(lua_State *L) {
       {"glob",         files_glob        },
       {"read_all",     files_read_all    },
       {"write_atomic", files_write_atomic},
+      {"append",       files_append      },
       {"lock",         files_lock        },
       {"size",         files_size        },
       {"mtime",        files_mtime       },

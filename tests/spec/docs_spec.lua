@@ -141,12 +141,13 @@ describe("commands in the pages", function()
   --- What makes a command short: what it does stays the same.
   local shorter = {
     run = " --stop-at 1", bench = " --rounds 1 --steps 1 --size 64 --alone", verify = " --steps 1",
+    sweep = " --steps 0",
   }
 
   --- Runs a command of a page in `folder`, which has what the repository has; shortened.
   local function run_in(folder, entry)
     local name, quoted = entry.words[1], {}
-    local takes_value = { ["--stop-at"] = true, ["--rounds"] = true }
+    local takes_value = { ["--stop-at"] = true, ["--rounds"] = true, ["--steps"] = true }
     local i = 1
     while i <= #entry.words do
       local word = entry.words[i]
@@ -186,7 +187,7 @@ describe("commands in the pages", function()
   it("run, shortened, those that train, measure and drive", function()
     local names = {
       run = true, bench = true, lua = true, repl = true, version = true, export = true,
-      tokenize = true,
+      tokenize = true, sweep = true, report = true,
     }
     assert.is_true(run_all(function(name, entry)
       return names[name] and entry.line ~= "bench" -- its parts are there one by one

@@ -1,0 +1,196 @@
+--- metrics.lua - a run as Prometheus reads it: a text file, replaced whole after every step.
+--
+--   ./tl run R --metrics /var/lib/node_exporter/tidelock.prom
+--
+--   # HELP tidelock_loss Mean over the target tokens of the global batch.
+--   # TYPE tidelock_loss gauge
+--   tidelock_loss 1.4326
+--
+-- Written beside the target and renamed, so a reader sees one step or the next, never a part.
+-- Nothing is synced: after a power cut the numbers are worth nothing. Counters count the steps of
+-- this process; a resumed run starts them at 0, which Prometheus knows how to read.
+
+local core = require "tidelock.core"
+
+local metrics = {}
+
+local Metrics = {}
+Metrics.__index = Metrics
+
+metrics.states = { "running", "finished", "stopped", "failed" }
+
+--- Families in the order of the file: name, type, help. docs/operations.md lists them.
+metrics.families = {
+  { "tidelock_info", "gauge", "What runs; always 1." },
+  { "tidelock_state", "gauge", "1 for the state that the run is in." },
+  { "tidelock_step", "gauge", "The last step that was done, from 1." },
+  { "tidelock_steps_planned", "gauge", "The step after which the run ends." },
+  { "tidelock_last_step_timestamp_seconds", "gauge", "When the last step ended, since 1970." },
+  { "tidelock_step_seconds", "gauge", "Time of the last step." },
+  { "tidelock_step_duration_seconds", "summary", "Time of all steps." },
+  { "tidelock_tokens_total", "counter", "Tokens of all steps." },
+  { "tidelock_tokens_per_second", "gauge", "Of the last step." },
+  { "tidelock_mfu", "gauge", "Work of the last step over what matrix products reach here." },
+  { "tidelock_loss", "gauge", "Mean over the target tokens of the global batch." },
+  { "tidelock_extra_loss", "gauge", "Mean of a loss that the model adds, by name." },
+  { "tidelock_eval_loss", "gauge", "Loss of the last evaluation." },
+  { "tidelock_grad_norm", "gauge", "Before clipping." },
+  { "tidelock_learning_rate", "gauge", "Of the last step." },
+  { "tidelock_skipped_steps_total", "counter", "Steps that changed no weight." },
+  { "tidelock_memory_bytes", "gauge", "Peak of all arenas until now." },
+  { "tidelock_memory_planned_bytes", "gauge", "What the plan says of them." },
+  { "tidelock_expert_rows", "gauge", "Rows of an expert in the last step." },
+  { "tidelock_expert_max_over_mean", "gauge", "Rows of the fullest expert over their mean." },
+  { "tidelock_weights_info", "gauge", "Hash of all weights after the last step; always 1." },
+}
+
+local escapes = { ["\\"] = "\\\\", ['"'] = '\\"', ["\n"] = "\\n" }
+
+local function value_text(x)
+  if x ~= x then return "NaN" end
+  if x == math.huge then return "+Inf" end
+  if x == -math.huge then return "-Inf" end
+  return math.type(x) == "integer" and tostring(x) or ("%.17g"):format(x)
+end
+
+--- 'name{a="x",b="y"} 1'; labels are pairs in order.
+function metrics.sample(name, value, labels)
+  local words = {}
+  for i = 1, #(labels or {}), 2 do
+    local text = tostring(labels[i + 1]):gsub('[\\"\n]', escapes)
+    words[#words + 1] = ('%s="%s"'):format(labels[i], text)
+  end
+  local inner = #words > 0 and "{" .. table.concat(words, ",") .. "}" or ""
+  return ("%s%s %s"):format(name, inner, value_text(value))
+end
+
+local function fail(format, ...)
+  error({ status = 2, message = "tidelock: --metrics " .. format:format(...) }, 0)
+end
+
+--- The text of all that is known; a family without samples is left out.
+local function text_of(self)
+  local lines = {}
+  for _, family in ipairs(metrics.families) do
+    local samples = self.samples[family[1]]
+    if samples then
+      lines[#lines + 1] = ("# HELP %s %s"):format(family[1], family[3])
+      lines[#lines + 1] = ("# TYPE %s %s"):format(family[1], family[2])
+      table.move(samples, 1, #samples, #lines + 1, lines)
+    end
+  end
+  lines[#lines + 1] = ""
+  return table.concat(lines, "\n")
+end
+
+--- Replaces the file; nil and a message where that fails.
+local function write(self)
+  local file, message = io.open(self.temporary, "w")
+  local good = file
+  if file then
+    good, message = file:write(text_of(self))
+    local closed, late = file:close()
+    if good and not closed then good, message = nil, late end
+  end
+  if good then good, message = os.rename(self.temporary, self.path) end
+  return good, message
+end
+
+--- Sets the samples of a family to one value, or takes it out.
+local function set(self, name, value, labels)
+  self.samples[name] = value and { metrics.sample(name, value, labels) } or nil
+end
+
+local function set_state(self, state)
+  local list = {}
+  for i, name in ipairs(metrics.states) do
+    list[i] = metrics.sample("tidelock_state", name == state and 1 or 0, { "state", name })
+  end
+  self.samples.tidelock_state = list
+end
+
+---@param path string
+---@param about string[] # labels of tidelock_info: name, value, name, value ..
+---@param last integer # the step after which the run ends
+function metrics.open(path, about, last)
+  if path:sub(1, 1) == ":" then
+    fail("%s: a port is not available in this version; a file is, which node_exporter's textfile "
+      .. "collector serves", path)
+  end
+  local self = setmetatable({
+    path = path, temporary = ("%s.tmp-%d"):format(path, core.files.getpid()), samples = {},
+    seconds = 0.0, count = 0, tokens = 0, skipped = 0,
+  }, Metrics)
+  set(self, "tidelock_info", 1, about)
+  set(self, "tidelock_steps_planned", last)
+  set_state(self, "running")
+  local good, message = write(self)
+  if not good then fail("%s: cannot write it: %s", path, message) end
+  return self
+end
+
+local function set_experts(self, experts)
+  local rows, most = {}, {}
+  for _, layer in ipairs(experts) do
+    local total, largest = 0, 0
+    for i, count in ipairs(layer.load) do
+      rows[#rows + 1] = metrics.sample("tidelock_expert_rows", count,
+        { "layer", layer.name, "expert", i - 1 })
+      total, largest = total + count, math.max(largest, count)
+    end
+    most[#most + 1] = metrics.sample("tidelock_expert_max_over_mean",
+      total > 0 and largest * #layer.load / total or 0, { "layer", layer.name })
+  end
+  self.samples.tidelock_expert_rows, self.samples.tidelock_expert_max_over_mean = rows, most
+end
+
+local function set_losses(self, losses)
+  local names, list = {}, {}
+  for name in pairs(losses) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do
+    list[i] = metrics.sample("tidelock_extra_loss", losses[name], { "name", name })
+  end
+  self.samples.tidelock_extra_loss = list
+end
+
+--- A step was done. What cannot be written is returned as a message, and the run goes on.
+---@param record table # as in the log
+---@param skipped any # whether the step changed no weight
+---@param planned integer # bytes of the arenas
+function Metrics:step(record, skipped, planned)
+  local name = "tidelock_step_duration_seconds"
+  self.seconds, self.count = self.seconds + record.ms / 1000, self.count + 1
+  self.tokens = self.tokens + record.tokens
+  self.skipped = self.skipped + (skipped and 1 or 0)
+  set(self, "tidelock_step", record.step)
+  set(self, "tidelock_last_step_timestamp_seconds", os.time())
+  set(self, "tidelock_step_seconds", record.ms / 1000)
+  self.samples[name] = { metrics.sample(name .. "_sum", self.seconds),
+    metrics.sample(name .. "_count", self.count) }
+  set(self, "tidelock_tokens_total", self.tokens)
+  set(self, "tidelock_tokens_per_second", record.tokens_per_s)
+  set(self, "tidelock_mfu", record.mfu)
+  set(self, "tidelock_loss", record.loss)
+  set(self, "tidelock_grad_norm", record.grad_norm)
+  set(self, "tidelock_learning_rate", record.lr)
+  set(self, "tidelock_skipped_steps_total", self.skipped)
+  set(self, "tidelock_memory_bytes", record.bytes)
+  set(self, "tidelock_memory_planned_bytes", planned)
+  if record.eval_loss then set(self, "tidelock_eval_loss", record.eval_loss) end
+  if record.losses then set_losses(self, record.losses) end
+  if record.experts then set_experts(self, record.experts) end
+  local good, message = write(self)
+  return not good and ("%s: cannot write it: %s"):format(self.path, message) or nil
+end
+
+--- The run is over: "finished", "stopped" by a signal, or "failed".
+---@param state string
+---@param weights_hash string?
+function Metrics:finish(state, weights_hash)
+  set_state(self, state)
+  if weights_hash then set(self, "tidelock_weights_info", 1, { "hash", weights_hash }) end
+  write(self)
+end
+
+return metrics

@@ -1,0 +1,12 @@
+-- blocks.lua - tiles of products and micro-batches: speed may move, no bit does. A plain loop.
+local tl = require "tidelock"
+local base = tl.load "../quickstart.lua"
+
+local points = {}
+for _, side in ipairs { 64, 128 } do
+  for _, micro in ipairs { 2, 4, 16 } do
+    local one = base:with { ["blocks.gemm"] = { m = side, n = side }, ["batch.micro"] = micro }
+    points[#points + 1] = { ("tile %d, micro %d"):format(side, micro), one }
+  end
+end
+return points

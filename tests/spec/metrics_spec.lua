@@ -1,0 +1,141 @@
+-- ./tl run --metrics: text that Prometheus takes, with the numbers of the log.
+local core = require "tidelock.core"
+local metrics = require "tidelock.metrics"
+local new_folder = require "support.folder"
+local support = require "support"
+
+--- Reads the text format as strictly as Prometheus does: HELP, TYPE, then the samples of a family,
+--- each family once. Returns samples by "name{labels}" and types by family.
+local function parse(text)
+  assert.equal("\n", text:sub(-1))
+  local samples, types, family = {}, {}, nil
+  for line in text:gmatch "([^\n]*)\n" do
+    local help = line:match "^# HELP ([%a_:][%w_:]*) .+$"
+    local name, kind = line:match "^# TYPE ([%a_:][%w_:]*) (%a+)$"
+    if help then
+      assert.is_nil(types[help], help .. " stands twice")
+      family = help
+    elseif name then
+      assert.equal(family, name)
+      assert.is_truthy(("gauge counter summary"):find(kind, 1, true))
+      types[name] = kind
+    else
+      local key, value = line:match "^(%S-%b{}) (%S+)$"
+      if not key then key, value = line:match "^(%S+) (%S+)$" end
+      assert.is_truthy(key, line)
+      local base = key:match "^[%w_:]+"
+      if types[family] == "summary" then base = base:gsub("_sum$", ""):gsub("_count$", "") end
+      assert.equal(family, base)
+      assert.is_nil(samples[key], key .. " stands twice")
+      local special = { NaN = 0 / 0, ["+Inf"] = math.huge, ["-Inf"] = -math.huge }
+      samples[key] = tonumber(value) or special[value]
+      assert.is_truthy(samples[key], line)
+    end
+  end
+  return samples, types
+end
+
+describe("--metrics", function()
+  local folder, recipe
+
+  before_each(function()
+    folder = new_folder()
+    local text = folder:write("text.txt", ("a text of some words, again and again; "):rep(20))
+    recipe = folder:write("tiny.lua", ([[
+      local tl = require "tidelock"
+      local nn = tl.nn
+      return tl.recipe {
+        model = nn.decoder { vocab = 256, dim = 16, layers = 1, layer = function()
+          return { nn.residual { nn.rms_norm {}, nn.attention { heads = 4 } } }
+        end },
+        data = tl.data.text { %q },
+        eval = { data = tl.data.text { %q }, every = 1, samples = 4 },
+        batch = { samples = 4, length = 16 },
+        train = { steps = 3, lr = 1e-3 },
+      }]]):format(text, text))
+  end)
+  after_each(function() folder:remove() end)
+
+  local function run(options)
+    return support.run(("run %s --quiet --runs %s %s"):format(recipe, folder:path "runs", options))
+  end
+
+  it("has the numbers of the log, and the hash at the end", function()
+    local path = folder:path "m.prom"
+    local text, status = run(("--metrics %s --jsonl %s"):format(path, folder:path "log.jsonl"))
+    assert.equal(0, status, text)
+    local samples, types = parse(core.files.read_all(path))
+    local records = require("tidelock.log").read(folder:path "log.jsonl")
+    local last, seconds = records[3], 0
+    for i = 1, 3 do seconds = seconds + records[i].ms / 1000 end
+    for name, value in pairs {
+      tidelock_step = 3, tidelock_steps_planned = 3, tidelock_step_seconds = last.ms / 1000,
+      tidelock_step_duration_seconds_sum = seconds, tidelock_step_duration_seconds_count = 3,
+      tidelock_tokens_total = 192, tidelock_tokens_per_second = last.tokens_per_s,
+      tidelock_mfu = last.mfu, tidelock_loss = last.loss, tidelock_eval_loss = last.eval_loss,
+      tidelock_grad_norm = last.grad_norm, tidelock_learning_rate = last.lr,
+      tidelock_skipped_steps_total = 0, tidelock_memory_bytes = last.bytes,
+      tidelock_memory_planned_bytes = records[4].planned_bytes,
+      ['tidelock_weights_info{hash="' .. records[4].weights_hash .. '"}'] = 1,
+      ['tidelock_state{state="finished"}'] = 1, ['tidelock_state{state="running"}'] = 0,
+    } do
+      assert.near(value, samples[name], 1e-9 * math.abs(value), name)
+    end
+    assert.near(os.time(), samples.tidelock_last_step_timestamp_seconds, 100)
+    assert.equal("counter", types.tidelock_tokens_total)
+    local page, known = core.files.read_all "docs/operations.md", {}
+    for _, family in ipairs(metrics.families) do
+      known[family[1]] = true
+      assert.is_truthy(page:find("`" .. family[1] .. "`", 1, true), family[1])
+    end
+    for name in core.files.read_all("docs/alerts.yaml"):gmatch "tidelock_[%l_]+" do
+      assert.is_true(known[name], name)
+    end
+    for _, name in ipairs(core.files.list(folder.root)) do assert.is_nil(name:find "tmp") end
+  end)
+
+  it("is there before the first step and says how the run ended", function()
+    local path = folder:path "m.prom"
+    local text, status = run("--metrics " .. path .. " train.lr=1e30")
+    assert.equal(1, status, text)
+    local samples = parse(core.files.read_all(path))
+    assert.equal(1, samples['tidelock_state{state="failed"}'])
+    assert.equal(1, samples.tidelock_step)
+    assert.is_nil(core.files.read_all(path):find "tidelock_weights_info")
+  end)
+
+  it("refuses a port and a file that cannot be, before anything starts", function()
+    local text, status = run "--metrics :9100"
+    assert.equal(2, status)
+    assert.matches("%-%-metrics :9100: a port is not available in this version", text)
+    text, status = run "--metrics no/such/folder/m.prom"
+    assert.equal(2, status)
+    assert.matches("%-%-metrics no/such/folder/m.prom: cannot write it: .*No such file", text)
+    assert.is_false(core.files.exists(folder:path "runs"))
+  end)
+
+  it("has the load of experts, extra losses, and what is not finite", function()
+    local path = folder:path "m.prom"
+    local told = metrics.open(path, { "recipe", 'a "b"\\\n' }, 9)
+    local record = { step = 7, ms = 10, tokens = 5, tokens_per_s = 500.0, loss = 0 / 0,
+      grad_norm = math.huge, lr = 1e-3, bytes = 1, losses = { probe = 0.5, z = 2.0 },
+      experts = { { name = "layers.0.moe", load = { 6, 0, 3 } } } }
+    assert.is_nil(told:step(record, "0 target tokens", 1))
+    local samples = parse(core.files.read_all(path))
+    assert.equal(1, samples['tidelock_info{recipe="a \\"b\\"\\\\\\n"}'])
+    assert.same({ 6, 0, 3, 2, 0.5, 2, 1, math.huge }, {
+      samples['tidelock_expert_rows{layer="layers.0.moe",expert="0"}'],
+      samples['tidelock_expert_rows{layer="layers.0.moe",expert="1"}'],
+      samples['tidelock_expert_rows{layer="layers.0.moe",expert="2"}'],
+      samples['tidelock_expert_max_over_mean{layer="layers.0.moe"}'],
+      samples['tidelock_extra_loss{name="probe"}'], samples['tidelock_extra_loss{name="z"}'],
+      samples.tidelock_skipped_steps_total, samples.tidelock_grad_norm,
+    })
+    assert.not_equal(samples.tidelock_loss, samples.tidelock_loss)
+    os.remove(path)
+    os.remove(folder:path "text.txt")
+    os.remove(recipe)
+    os.remove(folder.root) -- a step goes on without its file
+    assert.matches("m.prom: cannot write it", told:step(record, nil, 1))
+  end)
+end)
