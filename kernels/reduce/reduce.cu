@@ -30,11 +30,18 @@ TL_GPU void add_term(const tl_sum_tokens_args &k, int64_t row, int64_t column, i
     return;
   }
   const tl_bits xs = tl_fetch(k.x, row * k.dim + column, n);
-  const float rstd = k.kind >= 2 ? k.rstd[row] : 1.0f, mean = k.kind == 3 ? k.mean[row] : 0.0f;
+  int64_t place = row * k.parts + tl_quotient(column, k.width);
+  int64_t left = k.width - column + (place - row * k.parts) * k.width; /* columns of this part */
+  float rstd = k.kind >= 2 ? k.rstd[place] : 1.0f, mean = k.kind == 3 ? k.mean[place] : 0.0f;
   tl_widen(k.dy, dys, dy);
   tl_widen(k.x, xs, x);
 #pragma unroll
   for (int i = 0; i < TL_P; i++) {
+    if (k.parts > 1 && i > 0 && i < n && --left == 0) { /* the next part begins */
+      left = k.width, place++;
+      if (k.kind >= 2) rstd = k.rstd[place];
+      if (k.kind == 3) mean = k.mean[place];
+    }
     if (k.kind == 3) x[i] = x[i] - mean;
     if (k.kind >= 2) x[i] = x[i] * rstd;
     s[i] = fmaf(dy[i], x[i], s[i]);

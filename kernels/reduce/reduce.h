@@ -3,7 +3,9 @@
 ** All arithmetic is f32, one operation for each sign, fmaf where written.
 **
 ** sum_tokens (ints kind, first, samples, length, runs, mode)
-**   acc (runs, d) f32, read and written      dy (T, d), x (T, d): f32 or bf16; rstd, mean (T) f32
+**   acc (runs, d) f32, read and written      dy (T, d), x (T, d): f32 or bf16
+**   rstd, mean (T, G) f32: G parts of d / G neighbouring columns that were normalized apart (the
+**   heads of a row); G is what rstd has for a row, 1 where rows were normalized whole
 **
 **   rows first .. first + samples * length - 1, as `samples` pieces of `length` rows:
 **
@@ -15,7 +17,7 @@
 **
 **   kind 0   s + dy                            biases, losses
 **        1   fmaf(dy, x, s)                    elementwise gains
-**        2   fmaf(dy, x * rstd, s)             gain of rms_norm
+**        2   fmaf(dy, x * rstd, s)             gain of rms_norm, rstd of the column's part
 **        3   fmaf(dy, (x - mean) * rstd, s)    gain of layer_norm
 **   mode 0: acc starts at +0. mode 1: acc goes on from what it holds, so pieces given in several
 **   calls make the bits of one call. dy may be (T): d = 1.
@@ -46,6 +48,8 @@
 #include "../op.h"
 
 tl_status tl_host_sum_tokens(const tl_call *call);
+/* Checks rstd and mean of sum_tokens and finds G; rows and columns are those of dy. */
+tl_status tl_sum_tokens_parts(const tl_call *call, int64_t rows, int64_t dim, int64_t *out);
 tl_status tl_host_fold(const tl_call *call);
 tl_status tl_host_square_sum(const tl_call *call);
 tl_status tl_host_grad_norm(const tl_call *call);

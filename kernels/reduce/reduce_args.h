@@ -20,6 +20,7 @@ typedef struct tl_sum_tokens_args {
   const float *rstd, *mean;
   float *acc;
   int64_t dim, first, samples, length, runs, blocks, column_first, columns;
+  int64_t parts, width; /* of a row, each with its own rstd and mean; columns of a part */
   int32_t kind, mode;
 } tl_sum_tokens_args;
 

@@ -51,8 +51,8 @@ tl_status tl_cuda_sum_tokens(const tl_call *call) {
   TL_TRY(tl_expect_range(op, "first", k.first, 0, count / k.dim));
   TL_TRY(tl_expect_range(op, "samples * length", k.samples * k.length, 0, count / k.dim - k.first));
   if (k.kind >= 1) TL_TRY(tl_expect(op, "x", x, TL_KIND_FLOAT, count));
-  if (k.kind >= 2) TL_TRY(tl_expect(op, "rstd", &call->in[2], TL_KIND_F32, count / k.dim));
-  if (k.kind == 3) TL_TRY(tl_expect(op, "mean", &call->in[3], TL_KIND_F32, count / k.dim));
+  TL_TRY(tl_sum_tokens_parts(call, count / k.dim, k.dim, &k.parts));
+  k.width = k.dim / k.parts;
   if (k.kind >= 1) k.x = tl_array_of(x);
   if (k.kind >= 2) k.rstd = call->in[2].data;
   if (k.kind == 3) k.mean = call->in[3].data;

@@ -12,6 +12,7 @@ typedef struct sum_tokens {
   const float *rstd, *mean;
   float *acc;
   int64_t dim, first, samples, length, runs, kind, mode;
+  int64_t parts; /* of a row, each with its own rstd and mean */
 } sum_tokens;
 
 /* One row's term for n columns. */
@@ -36,6 +37,19 @@ typedef struct block {
   int64_t first, rows, column, columns; /* of dy */
 } block;
 
+/* One row's terms, part after part. */
+TL_INLINE void add_row_body(const sum_tokens *k, const block *b, int64_t row, float *s,
+                            const float *dy, const float *x) {
+  const int64_t width = k->dim / k->parts;
+  for (int64_t at = 0, n; at < b->columns; at += n) {
+    const int64_t part = (b->column + at) / width, left = (part + 1) * width - b->column - at;
+    const int64_t place = row * k->parts + part;
+    n = left < b->columns - at ? left : b->columns - at;
+    add_term_body(s + at, dy + at, x == NULL ? NULL : x + at, k->kind == 3 ? k->mean[place] : 0.0f,
+                  k->kind >= 2 ? k->rstd[place] : 1.0f, n, k->kind);
+  }
+}
+
 /* acc[0 .. columns - 1] += the chain over the block's rows. */
 TL_INLINE void add_block_body(const sum_tokens *k, const block *b, float *acc) {
   float s[COLUMNS], dy_buffer[COLUMNS], x_buffer[COLUMNS];
@@ -44,8 +58,7 @@ TL_INLINE void add_block_body(const sum_tokens *k, const block *b, float *acc) {
     const int64_t at = row * k->dim + b->column;
     const float *dy = tl_load(k->dy, at, b->columns, dy_buffer);
     const float *x = k->kind == 0 ? NULL : tl_load(k->x, at, b->columns, x_buffer);
-    add_term_body(s, dy, x, k->kind == 3 ? k->mean[row] : 0.0f, k->kind >= 2 ? k->rstd[row] : 1.0f,
-                  b->columns, k->kind);
+    add_row_body(k, b, row, s, dy, x);
   }
   for (int64_t i = 0; i < b->columns; i++) acc[i] = acc[i] + s[i];
 }
@@ -72,6 +85,22 @@ static void sum_columns(void *context, int64_t index, int32_t worker) {
   }
 }
 
+tl_status tl_sum_tokens_parts(const tl_call *call, int64_t rows, int64_t dim, int64_t *out) {
+  const char *op = "sum_tokens";
+  const int64_t kind = call->ints[0];
+  *out = 1;
+  if (kind < 2) return TL_OK;
+  const int64_t parts = rows > 0 ? tl_view_count(&call->in[2]) / rows : 1;
+  if (parts > 1 && dim % parts != 0) {
+    return tl_fail(TL_SHAPE, "%s: rstd has %lld numbers for a row of %lld columns", op,
+                   (long long)parts, (long long)dim);
+  }
+  *out = parts > 1 ? parts : 1;
+  TL_TRY(tl_expect(op, "rstd", &call->in[2], TL_KIND_F32, rows * *out));
+  if (kind == 3) TL_TRY(tl_expect(op, "mean", &call->in[3], TL_KIND_F32, rows * *out));
+  return TL_OK;
+}
+
 tl_status tl_host_sum_tokens(const tl_call *call) {
   const char *op = "sum_tokens";
   const tl_view *dy = &call->in[0], *acc = &call->out[0];
@@ -94,8 +123,7 @@ tl_status tl_host_sum_tokens(const tl_call *call) {
   TL_TRY(tl_expect_range(op, "first", k.first, 0, count / k.dim));
   TL_TRY(tl_expect_range(op, "samples * length", k.samples * k.length, 0, count / k.dim - k.first));
   if (k.kind >= 1) TL_TRY(tl_expect(op, "x", k.x, TL_KIND_FLOAT, count));
-  if (k.kind >= 2) TL_TRY(tl_expect(op, "rstd", &call->in[2], TL_KIND_F32, count / k.dim));
-  if (k.kind == 3) TL_TRY(tl_expect(op, "mean", &call->in[3], TL_KIND_F32, count / k.dim));
+  TL_TRY(tl_sum_tokens_parts(call, count / k.dim, k.dim, &k.parts));
   k.rstd = call->in[2].data;
   k.mean = call->in[3].data;
   tl_team_for(call->team, k.runs * ((k.dim + COLUMNS - 1) / COLUMNS), sum_columns, &k);

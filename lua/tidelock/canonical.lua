@@ -60,8 +60,13 @@ local function init_text(weight, init)
 end
 
 --- Weights that start from a file: the bytes count, not the path.
-local function from_text(from)
-  if not from then return "-" end
+local function from_text(fields)
+  local from, tensor = fields.from, fields.stored
+  if tensor then
+    return "tensor " .. tensor.file:look(tensor.name) .. " " .. tensor.file:hash(tensor.name)
+  elseif not from then
+    return "-"
+  end
   local path = from .. "/weights.safetensors"
   return core.files.exists(path) and core.hash(core.files.read_all(path)) or "absent " .. from
 end
@@ -69,7 +74,7 @@ end
 local function weight_text(weight, fields)
   return string.format("weight %s (%s) out %d %s init %s decay %s lr %s frozen %s from %s",
     weight.name, dims(weight.dims), weight.out, fields.dtype, init_text(weight, fields.init),
-    number(fields.decay), number(fields.lr_scale), tostring(fields.frozen), from_text(fields.from))
+    number(fields.decay), number(fields.lr_scale), tostring(fields.frozen), from_text(fields))
 end
 
 --- The text. Lines of nodes in their order, then lines of weights in theirs.

@@ -16,6 +16,7 @@
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
 local experts = require "tidelock.experts"
+local hf_export = require "tidelock.hf_export"
 local key = require "tidelock.key"
 
 local checkpoint = {}
@@ -51,6 +52,7 @@ local function usage(format, ...) error({ status = 2, message = format:format(..
 ---@field parts table<string, string> # what the key covers, hashed part by part
 ---@field tensors { file: string, name: string, hash: string }[]
 ---@field parent? { key: string, step: integer }
+---@field hf? table # the model as transformers would have it, or the reason why not
 
 local function whole_state(state)
   return type(state) == "table" and math.type(state.step) == "integer"
@@ -391,6 +393,7 @@ function checkpoint.start(run, dir, options)
     recipe_hash = plan.recipe_hash, contracts = key.contracts, fields = plan.fields_text,
     parts = plan.key_parts, weights_hash = run:weights_hash(),
     optimizer_hash = run:optimizer_hash(), tensors = tensors, parent = options.parent,
+    hf = hf_export.note(plan),
   }
   local folder = dir .. "/" .. step_name(step)
   local saver = core.saver(folder, files, {

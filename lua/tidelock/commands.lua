@@ -122,6 +122,7 @@ commands.list = {
     example = "export runs/quickstart-5e1c quickstart-bf16 --dtype bf16",
     options = {
       { name = "dtype", kind = "text", about = "f32, bf16 or f16; as trained if left out" },
+      { name = "format", kind = "text", about = "hf: a folder that transformers loads" },
     },
   },
   {

@@ -221,7 +221,7 @@ function Run:begin(found)
     self.loaded_bytes, self.loaded_seconds = checkpoint.load(self, found)
     self.done = found.state.step
   else
-    require("tidelock.warm").start(self)
+    self.loaded_bytes, self.loaded_seconds = require("tidelock.warm").start(self)
   end
   local optimizer = self.spec.train.optimizer
   replicas.check(self, 0)

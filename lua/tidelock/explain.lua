@@ -249,7 +249,7 @@ function explain.weights(plan)
     end
     rows[#rows + 1] = {
       weight.name, table.concat(shape, " "), own.dtype, own.from and "from " .. own.from
-        or init_text(own.init), ("%g"):format(own.decay),
+        or own.stored and own.stored.name or init_text(own.init), ("%g"):format(own.decay),
       weight.kind == "state" and "state" or own.frozen and "frozen" or ("%g"):format(own.lr_scale),
       #by > 0 and table.concat(by, ", ") or "defaults",
     }

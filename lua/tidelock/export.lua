@@ -5,11 +5,16 @@
 --     OUT/         model.safetensors, or model-00001-of-00003.safetensors .. with
 --                  model.safetensors.index.json
 --
--- Tensors keep their names. A weight that is trained in 16 bits is exported from its f32 master
--- when f32 is asked for; rounding is to the nearest, ties to even. OUT appears whole or not at all.
+--     --format hf: the names of Hugging Face, config.json, generation_config.json, and the
+--                  tokenizer of the folder that the model came from; transformers loads OUT
+--
+-- Without it tensors keep their names. A weight that is trained in 16 bits is exported from its f32
+-- master when f32 is asked for; rounding is to the nearest, ties to even. OUT appears whole or not
+-- at all.
 
 local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
+local hf_export = require "tidelock.hf_export"
 local screen = require "tidelock.screen"
 
 local export = {}
@@ -52,6 +57,22 @@ local function sources_of(found, wanted)
   return list
 end
 
+--- Renames the sources to what transformers reads; returns the texts beside them, and notes.
+local function as_hf(found, list)
+  local map, texts, notes = hf_export.folder(found.state.hf, list[1].source.dtype)
+  if not map then
+    usage("--format hf: transformers has no architecture for this model: %s", texts)
+  end
+  for _, item in ipairs(list) do
+    local theirs = map[item.name]
+    if not theirs then
+      usage("--format hf: %s has no name there", item.name)
+    end
+    item.name, item.source.name = theirs, theirs
+  end
+  return texts, notes
+end
+
 --- The index that names the file of each tensor, as Hugging Face writes it.
 local function index_text(files, bytes)
   local map = {}
@@ -61,20 +82,25 @@ local function index_text(files, bytes)
   return core.json.encode { metadata = { total_size = bytes }, weight_map = map } .. "\n"
 end
 
---- Writes the folder. Returns the bytes of its tensors and the names of its files.
+--- Writes the folder. Returns the bytes of its tensors, the names of its files, and notes.
 ---@param found tidelock.Checkpoint
 ---@param out string
----@param options? { dtype?: string, file_bytes_max?: integer }
+---@param options? { dtype?: string, format?: string, file_bytes_max?: integer }
 function export.write(found, out, options)
   options = options or {}
   local wanted = options.dtype and dtype_names[options.dtype]
   if options.dtype and not wanted then
     usage("--dtype: expected f32, bf16 or f16, got %q", options.dtype)
   end
+  if options.format and options.format ~= "hf" then
+    usage("--format: expected hf, got %q", options.format)
+  end
   if core.files.exists(out) then usage("%s exists already; give a new folder", out) end
   local parent = out:match "^(.*)/[^/]*$"
   if parent and parent ~= "" then core.files.mkdirs(parent) end
   local list, bytes, names = sources_of(found, wanted), 0, {}
+  local texts, notes = {}, {}
+  if options.format then texts, notes = as_hf(found, list) end
   local files = checkpoint.cut(list, options.file_bytes_max or file_bytes_max)
   local state, written = found.state, {}
   local metadata = {
@@ -85,13 +111,12 @@ function export.write(found, out, options)
     for j, item in ipairs(file.items) do tensors[j], bytes = item.source, bytes + item.bytes end
     written[i], names[i] = { name = file.name, tensors = tensors, metadata = metadata }, file.name
   end
-  local texts = {}
   if #files > 1 then
-    texts[1] = { name = "model.safetensors.index.json", text = index_text(files, bytes) }
+    texts[#texts + 1] = { name = "model.safetensors.index.json", text = index_text(files, bytes) }
   end
   local saver <close> = core.saver(out, written, texts)
   saver:wait()
-  return bytes, names
+  return bytes, names, notes
 end
 
 --- The command.
@@ -99,12 +124,14 @@ end
 function export.command(request)
   local found = checkpoint.find(request.words[1], "export")
   local out = request.words[2]:match "^(.-)/*$"
-  local good, bytes, names = pcall(export.write, found, out, { dtype = request.options.dtype })
+  local good, bytes, names, notes = pcall(export.write, found, out,
+    { dtype = request.options.dtype, format = request.options.format })
   if not good then
     error(type(bytes) == "string" and bytes:gsub("^[^\n]-%.lua:%d+: ", "") or bytes, 0)
   end
   print(("%s: %s, %s MiB; step %d of key %s"):format(out, screen.plural(#names, "file"),
     screen.mib(bytes), found.state.step, found.state.key))
+  for _, note in ipairs(notes) do print("note: " .. note) end
   return 0
 end
 

@@ -61,6 +61,8 @@ local of_model = {
   { write "nn.attention { head_dim = .. }", "head_dim kv_channels head_size d_head" },
   { write "nn.attention { window = .. }",
     "window sliding_window use_sliding_window window_size attention_window" },
+  { write "nn.attention { qk_norm = true }",
+    "qk_layernorm use_qk_norm qk_layer_norm use_qk_layernorm" },
   { write "nn.attention { bias = true }", "attention_bias add_qkv_bias qkv_bias use_bias bias" },
   { write "nn.swiglu { hidden = .., bias = true }",
     "mlp_bias add_bias_linear disable_bias_linear bias_swiglu_fusion" },
@@ -98,7 +100,7 @@ local of_model = {
     "initializer_range init_method_std init_std initializer_std init_method init_scheme" },
   { write "weights = { { \"embed\", frozen = true } }",
     "freeze frozen freeze_layers requires_grad" },
-  { say("a model is written out: %s", model),
+  { say("a model is written out: %s, or read from a folder by nn.from_hf", model),
     "base_model model_name model_name_or_path model_type architectures architecture flavor "
     .. "model_config pretrained_model_name_or_path" },
   { say("attention always runs in blocks and is exact; sizes are %s",

@@ -396,6 +396,35 @@ function Lower:accumulate(use, env, phase)
   end
 end
 
+--- The sum over heads of what each has summed over tokens: a chain inside a leaf, the tree over the
+--- leaves of this rank, then over the tp ranks, of which one speaks for those that share a head.
+local function add_heads(self, use, root, o)
+  local a, t = use.apart, self.l.t
+  local leaves = math.max(1, a.leaves * a.here // a.heads)
+  local function made(rows) return self:make("f32", { rows, a.width }, "gradients", "heads") end
+  local folded = root
+  if a.here > leaves then
+    folded = made(leaves)
+    self:emit("sum_tokens", { reshaped(root, { a.here, a.width }) }, { folded },
+      { kind = 0, first = 0, samples = 1, length = a.here, runs = leaves, mode = 0 }, o)
+  end
+  if leaves > 1 then
+    local rows = folded
+    folded = made(1)
+    self:emit("fold", { reshaped(rows, { leaves, a.width }) }, { folded }, {}, o)
+  end
+  folded = reshaped(folded, { a.width })
+  if t == 1 or use.region == "trunk" then return folded end
+  if a.replicas > 1 then
+    local speaks = require("tidelock.stages.shard").by_tp(t, function(r)
+      return r % a.replicas == 0 and 1 or 0
+    end)
+    self:emit("scale", { folded }, { folded }, { factor = speaks }, o)
+  end
+  self:emit("all_reduce", { folded }, { folded }, { group = "tp" }, o)
+  return folded
+end
+
 --- The finished sum of a use: dp leaves, then runs of this rank, then the tp ranks.
 function Lower:finish(use)
   local sum = self:sum_of(use)
@@ -414,6 +443,7 @@ function Lower:finish(use)
   if use.region == "trunk" and self.l.sp then
     self:emit("all_reduce", { root }, { root }, { group = "tp" }, o)
   end
+  if use.apart then return add_heads(self, use, root, o) end
   return root
 end
 

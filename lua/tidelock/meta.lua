@@ -353,6 +353,9 @@ function Weights:read(name, widen) end
 ---@param widen? "f32"
 ---@return tidelock.Tensor # (rows, cols)
 function Weights:slice(name, row, rows, col, cols, widen) end
+---@param name string
+---@return string # 16 hex digits of XXH64 of its bytes
+function Weights:hash(name) end
 ---@return table<string, string>
 function Weights:metadata() end
 function Weights:close() end

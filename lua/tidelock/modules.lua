@@ -16,12 +16,22 @@ return function(section, field, required, forms)
     field("dropout", "fraction", "dropout of the embedding", { default = 0 }),
   })
 
+  section("nn.from_hf", "A model from a folder of Hugging Face: config.json and safetensors.", {
+    field("folder", "string", "the folder, from the current one", required { position = 1 }),
+    field("ignore", "list", "fields of config.json that need not be known", { of = "string" }),
+  })
+
   section("nn.attention", "Causal attention inside each segment, with grouped kv heads.", {
     field("heads", "count", "query heads", required()),
     field("kv_heads", "count", "key and value heads; unset: heads"),
     field("head_dim", "count", "width of a head; unset: dim / heads"),
     field(
-      "rope", "rope", "rotary positions: true, false or { base, scaling, ... }", { default = true }
+      "rope", "switch", "rotary positions: true, false or { base, scaling, ... }",
+      { of = "nn.attention.rope", example = "{ base = 10000 }", default = true }
+    ),
+    field(
+      "qk_norm", "switch", "an RMS norm of each head of q and k: true or { eps = 1e-6 }",
+      { of = "nn.attention.qk_norm", example = "{ eps = 1e-6 }", default = false }
     ),
     field("window", "count", "keys that a query sees, itself included; unset: all before it"),
     field("bias", "boolean", "biases in q, k, v and o", { default = false }),
@@ -34,6 +44,9 @@ return function(section, field, required, forms)
     },
   })
 
+  section("nn.attention.qk_norm", "Norms of heads, with gains q_norm.gain and k_norm.gain.", {
+    field("eps", "positive", "added to the mean square", { default = 1e-6 }),
+  })
   section("nn.attention.rope", "Rotary positions.", {
     field("base", "positive", "base of the wave lengths", { default = 10000 }),
     field("interleaved", "boolean", "pairs are neighbours, not halves", { default = false }),

@@ -5,6 +5,7 @@
 --- A module is named after its kind, a residual branch after its last module; `name` renames, and a
 --- name that starts with "/" is looked up from the root, so that two modules share weights.
 local graph = require "tidelock.graph"
+local hf = require "tidelock.hf"
 local schema = require "tidelock.schema"
 local where = require "tidelock.where"
 
@@ -73,6 +74,18 @@ function nn.decoder(options)
   return module("decoder", schema.check("nn.decoder", options, where.here()))
 end
 
+--- A model from a Hugging Face folder: nn.from_hf "DIR", or nn.from_hf { "DIR", ignore = { .. } }.
+function nn.from_hf(options)
+  local site = where.here()
+  if type(options) == "string" then options = { options } end
+  local checked = schema.check("nn.from_hf", options, site)
+  local made = checked.folder and hf.open(nn, checked, site, function(text)
+    schema.problem(site, "nn.from_hf", text)
+  end)
+  if not where.context() then schema.raise_if_any() end
+  return module("decoder", made or {})
+end
+
 --- The name that a module takes in its scope; nil for an anonymous graph or a residual.
 local function name_of(m)
   if getmetatable(m) ~= Module then return nil end
@@ -132,17 +145,19 @@ function build.graph(g, m, x, ...)
   return y
 end
 
+--- All dims but the last: a norm has one number for each of these.
+local function outer(x) return { table.unpack(x.dims, 1, #x.dims - 1) } end
+
 function build.rms_norm(g, m, x)
   local y = g:node("rms_norm", { x, gain(g, "gain", width(x), "gain") },
-    { { x.dims, x.dtype }, { { x.dims[1] }, "f32" } }, { eps = m.options.eps })
+    { { x.dims, x.dtype }, { outer(x), "f32" } }, { eps = m.options.eps })
   return y
 end
 
 function build.layer_norm(g, m, x)
   local y = g:node("layer_norm", { x, gain(g, "gain", width(x), "gain"), gain(g, "bias", width(x),
     "bias") },
-    { { x.dims, x.dtype }, { { x.dims[1] }, "f32" }, { { x.dims[1] }, "f32" } },
-      { eps = m.options.eps })
+    { { x.dims, x.dtype }, { outer(x), "f32" }, { outer(x), "f32" } }, { eps = m.options.eps })
   return y
 end
 
@@ -157,6 +172,12 @@ local function parts(g, x, inner, list, with_bias)
     out[i] = part[2]
   end
   return g:linear(x, weights, biases, out, inner)
+end
+
+--- Every head of q or k normalized apart, before it turns; one gain for all heads.
+local function head_norm(m, name, x)
+  local options = { eps = m.options.qk_norm.eps, name = name }
+  return apply(setmetatable({ kind = "rms_norm", options = options, site = m.site }, Module), x)
 end
 
 function build.attention(g, m, x)
@@ -174,6 +195,7 @@ function build.attention(g, m, x)
   local q, k, v = parts(g, x, { dim },
     { { "q", { heads, channels } }, { "k", { kv_heads, channels } },
       { "v", { kv_heads, channels } } }, o.bias)
+  if o.qk_norm then q, k = head_norm(m, "q_norm", q), head_norm(m, "k_norm", k) end
   local rope = o.rope
   if rope ~= false then
     if type(rope) ~= "table" then rope = { base = 10000 } end

@@ -141,12 +141,16 @@ local function vocabulary(facts, _, note)
 end
 
 --- R9: tokens of a sample over the ranks of sequence parallelism, and in the position table.
-local function length(facts, report)
+local function length(facts, report, note)
   local n, tp, positions = facts.batch.length, facts.layout.tp, facts.model.positions
   if n and facts.layout.sequence_parallel and n % tp ~= 0 then
     report("batch.length",
       "length %d is not a multiple of tp %d%s, which sequence_parallel needs; try length = %d, "
       .. "or layout.sequence_parallel = false", n, tp, at(facts, "layout.tp"), round_up(n, tp))
+  end
+  local trained = facts.model.trained
+  if n and trained and n > trained then
+    note("length %d is beyond the %d positions that this model was trained for", n, trained)
   end
   if n and positions and n > positions then
     report("batch.length", "length %d is beyond positions %d of nn.decoder%s; try length = %d", n,

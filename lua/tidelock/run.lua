@@ -212,6 +212,10 @@ local function drive(session, request)
     show:print(screen.summary_line("resumed", ("%s: step %d; %s MiB read in %.2f s"):format(
       session.found.folder, session.found.state.step, screen.mib(session.run.loaded_bytes),
       session.run.loaded_seconds)))
+  elseif session.run.loaded_bytes then
+    show:print(screen.summary_line("loaded", ("%s: %s MiB read in %.2f s"):format(
+      session.plan.spec.model.hf.folder, screen.mib(session.run.loaded_bytes),
+      session.run.loaded_seconds)))
   end
   show:print("\n" .. screen.titles(show.width()))
   local first, last, seconds = train(session)

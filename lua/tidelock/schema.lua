@@ -109,13 +109,13 @@ function checkers.form(entry, value, path, report)
   return schema.form(entry.of, value, path, report)
 end
 
-function checkers.rope(_, value, path, report)
+function checkers.switch(entry, value, path, report)
   if value == false then return false end
   if value ~= true and type(value) ~= "table" then
-    report(path, expected("true, false or a table as { base = 10000 }", value))
+    report(path, expected("true, false or a table as " .. entry.example, value))
     return nil
   end
-  return schema.section("nn.attention.rope", value == true and {} or value, path, report)
+  return schema.section(entry.of, value == true and {} or value, path, report)
 end
 
 function checkers.list(entry, value, path, report)
@@ -209,10 +209,13 @@ function schema.section(name, value, path, report, named)
   return result
 end
 
---- A field's value when it is not given. Tables are new each time; rope = true is its section.
+--- A field's value when it is not given. Tables are new each time; a switch that is on is its
+--- section.
 function schema.default(entry)
   local function nothing() end
-  if entry.type == "rope" then return schema.section("nn.attention.rope", {}, "", nothing) end
+  if entry.type == "switch" and entry.default then
+    return schema.section(entry.of, {}, "", nothing)
+  end
   if type(entry.default) == "table" then return {} end
   return entry.default
 end

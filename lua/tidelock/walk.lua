@@ -164,7 +164,7 @@ local function unique(list)
 end
 
 --- Makes all layers of the decoder `module`. Returns the model of the spec (options, site,
---- layer_modules) and the facts { layers, vocab, positions, attentions, hiddens, moes }.
+--- layer_modules) and the facts { trained, layers, vocab, positions, attentions, hiddens, moes }.
 function walk.model(module, context, report, site)
   local facts = { attentions = {}, hiddens = {}, moes = {} }
   if type(module) ~= "table" or module.kind ~= "decoder" then
@@ -175,6 +175,7 @@ function walk.model(module, context, report, site)
   local model = { site = module.site, layer_modules = {} }
   for key, value in pairs(options) do model[key] = value end
   facts.layers, facts.vocab, facts.positions = options.layers, options.vocab, options.positions
+  facts.trained = options.hf and options.hf.context
   local walker = { dim = options.dim, problems = context.problems, facts = facts, site = site }
   if options.layer and options.layers then
     for i = 1, options.layers do

@@ -1,6 +1,7 @@
 --- warm.lua - weights that do not start from random numbers: functions of the index, earlier runs.
 local core = require "tidelock.core"
 local experts = require "tidelock.experts"
+local stored = require "tidelock.stored"
 local suggest = require "tidelock.suggest"
 local weights = require "tidelock.weights"
 
@@ -109,13 +110,18 @@ local function from_run(run, param, files)
   return wide
 end
 
---- Called once, after random initial values are there.
+--- Called once, after random initial values are there. Returns the bytes and seconds of reading the
+--- model's own files; nothing where it has none.
+---@return integer? bytes
+---@return number? seconds
 function warm.start(run)
-  local files = {}
+  local files, bytes, clock = {}, 0, core.files.seconds()
   for _, param in ipairs(run.plan["local"].params) do
-    if param.fields.from then warm.set(run, param, from_run(run, param, files))
+    if param.fields.stored then bytes = bytes + stored.load(run, param)
+    elseif param.fields.from then warm.set(run, param, from_run(run, param, files))
     elseif param.fields.init.kind == "function" then warm.set(run, param, from_function(param)) end
   end
+  if bytes > 0 then return bytes, core.files.seconds() - clock end
 end
 
 return warm

@@ -14,6 +14,7 @@ local where = require "tidelock.where"
 ---@field dtype string
 ---@field optimizer table
 ---@field by table<string, string> # field -> where its value comes from
+---@field stored? { file: table, name: string } # tensor of the model's files that it starts from
 
 local weights = {}
 
@@ -140,6 +141,18 @@ local function apply_rule(resolved, list, i, spec, problems, by_name)
   end
 end
 
+--- Weights of a model that was read from files start from these, unless a rule says otherwise.
+local function take_stored(resolved, spec)
+  local hf = spec.model.hf
+  if not hf then return end
+  for name, own in pairs(resolved) do
+    local tensor = hf.stored(name)
+    if tensor and not own.from and not own.by.init:find "^rule" then
+      own.stored, own.init, own.by.init = tensor, default_init.bias, "file"
+    end
+  end
+end
+
 --- Resolves all weights of the graph.
 ---@param graph tidelock.Graph
 ---@param spec table
@@ -166,6 +179,7 @@ function weights.resolve(graph, spec, problems)
   end
   for i in ipairs(spec.weights or {}) do apply_rule(resolved, list, i, spec, problems,
     by_name) end
+  take_stored(resolved, spec)
   return resolved
 end
 

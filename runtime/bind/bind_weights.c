@@ -7,6 +7,7 @@
 **                       becomes a tensor of shape (1)
 **   file:slice(name, row, rows [, col, cols [, "f32"]]) -> tensor (rows, cols) of a tensor of 1 or
 **                       2 dims, from 0; +0 past its last row: padded shards are one call
+**   file:hash(name)     -> XXH64 of the tensor's bytes, 16 hex digits
 **   file:metadata()     -> { key = text }
 **   core.weights.write(path, { { name =, tensor = } or { name =, parts = { t, .. }, dim = }
 **                      or { name =, file = file, entry = its name there, dtype = "BF16" } ... },
@@ -14,9 +15,11 @@
 **
 ** `parts` are joined along `dim` (from 1, 1 unless given). write raises; the old file then stays.
 */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../hash.h"
 #include "../weights_convert.h"
 #include "bind_weights.h"
 
@@ -152,6 +155,15 @@ static int weights_slice(lua_State *L) {
   return 1;
 }
 
+static int weights_hash(lua_State *L) {
+  const tl_weights_entry *entry = check_entry(L, luaL_checkstring(L, 2));
+  char text[17];
+  snprintf(text, sizeof text, "%016llx",
+           (unsigned long long)tl_hash_bytes(entry->data, entry->bytes));
+  lua_pushstring(L, text);
+  return 1;
+}
+
 static int weights_metadata(lua_State *L) {
   const tl_weights *weights = check_weights(L, 1);
   const char *key, *value;
@@ -270,6 +282,7 @@ void bind_weights_open(lua_State *L) {
       {"look",     weights_look    },
       {"read",     weights_read    },
       {"slice",    weights_slice   },
+      {"hash",     weights_hash    },
       {"metadata", weights_metadata},
       {NULL,       NULL            },
   };

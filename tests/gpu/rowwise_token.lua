@@ -116,6 +116,23 @@ for kind = 0, 3 do
   end
 end
 
+--- Heads of a row that were normalized apart: narrower and wider than what a thread takes.
+for kind = 2, 3 do
+  for _, dtypes in ipairs(data.dtypes) do
+    for _, shape in ipairs { { 5, 3 }, { 7, 8 }, { 3, 20 }, { 4, 128 } } do
+      local parts, width = table.unpack(shape)
+      add("sum_tokens", ("kind %d, %s, %d parts of %d"):format(kind, dtypes[1], parts, width),
+        function()
+          local rows = 2 + 2 * 70
+          local whole, apart = { rows, parts * width }, { rows, parts }
+          return { spread(dtypes[1], whole), spread(dtypes[2], whole), spread("f32", apart, 0.3, 1),
+            kind == 3 and spread("f32", apart) }, { poison("f32", { 1, parts * width }) },
+            { kind = kind, first = 2, samples = 2, length = 70, runs = 1, mode = 0 }
+        end)
+    end
+  end
+end
+
 for _, rows in ipairs { 1, 2, 4, 8, 16, 128, 1024 } do
   for _, dtypes in ipairs(data.dtypes) do
     for _, width in ipairs { 1, 300 } do

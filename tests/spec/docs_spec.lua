@@ -320,6 +320,7 @@ end)
 
 describe("recipes/", function()
   local refused = {
+    ["recipes/hf_finetune.lua"] = { "nn.from_hf: there is no folder models/llama" },
     ["recipes/sweeps/layouts.lua dp 2 cp 4"] = {
       "layout.cp: cp 4 is not available in this version" },
   }

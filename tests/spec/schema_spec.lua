@@ -8,7 +8,8 @@ local types = require "tidelock.types"
 describe("the options of a module", function()
   it("get their defaults", function()
     local options = schema.check("nn.attention", { heads = 8 }, "a.lua:1")
-    assert.same({ heads = 8, bias = false, rope = { base = 10000, interleaved = false } }, options)
+    assert.same({ heads = 8, bias = false, qk_norm = false,
+      rope = { base = 10000, interleaved = false } }, options)
     assert.is_false(schema.check("nn.attention", { heads = 8, rope = false }, "a.lua:1").rope)
     assert.equal(1e-6, schema.check("nn.rms_norm", {}, "a.lua:1").eps)
     assert.equal(1e-5, schema.check("nn.layer_norm", {}, "a.lua:1").eps)
@@ -53,7 +54,7 @@ describe("the list of fields", function()
         assert.is_true(#entry.doc > 0, path)
         local simple = types[entry.type] ~= nil and types[entry.type].check ~= nil
         local special = ({ choice = 1, section = 1, off_or_section = 1, form = 1, list = 1,
-          rope = 1 })
+          switch = 1 })
         assert.is_true(simple or special[entry.type] ~= nil, path)
         if entry.type == "section" then assert.is_table(fields.sections[entry.of], path) end
         if entry.type == "form" then assert.is_table(fields.forms[entry.of], path) end

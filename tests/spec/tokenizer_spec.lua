@@ -3,8 +3,6 @@ local core = require "tidelock.core"
 local new_folder = require "support.folder"
 local support = require "support"
 
-local shared = "../shared/data/"
-
 local function contains(part, text)
   assert.is_truthy(text:find(part, 1, true), ("no %q in:\n%s"):format(part, text))
 end
@@ -40,10 +38,10 @@ describe("goldens", function()
     { "gpt2-vocab", false }, { "stories260k", true },
   } do
     it("of " .. case[1], function()
-      if not core.files.exists(shared .. case[1]) then return pending "needs ../shared/data" end
-      local tokenizer = core.tokenizer(shared .. case[1])
-      local list = core.json.decode(core.files.read_all(shared .. case[1]
-        .. "/golden_encode.json"))
+      local folder = support.shared("data/" .. case[1])
+      if not folder then return pending "needs ../shared/data" end
+      local tokenizer = core.tokenizer(folder)
+      local list = core.json.decode(core.files.read_all(folder .. "/golden_encode.json"))
       assert.is_true(#list > 10)
       for _, entry in ipairs(list) do
         local ids = tokenizer:encode(entry.text, case[2])

@@ -13,6 +13,13 @@ local support = {}
 --- The program under test.
 support.program = os.getenv "TIDELOCK" or "build/tidelock"
 
+--- A folder of data that is not part of the program: below TIDELOCK_SHARED, or ../shared beside the
+--- clone. nil where it is absent: the test is then pending, and says so.
+function support.shared(path)
+  local full = (os.getenv "TIDELOCK_SHARED" or "../shared") .. "/" .. path
+  return core.files.exists(full) and full or nil
+end
+
 local function first_difference(expected, actual)
   local same, element = core.equal(expected, actual)
   if same then return nil end

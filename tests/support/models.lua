@@ -57,7 +57,7 @@ local function layer_of(o)
     local norm = o.layer_norm and nn.layer_norm or nn.rms_norm
     local attention = {
       heads = o.heads, kv_heads = o.kv_heads, window = o.window, bias = o.bias, rope = o.rope,
-      head_dim = o.head_dim,
+      head_dim = o.head_dim, qk_norm = o.qk_norm,
     }
     local ffn = o.gelu and nn.gelu { hidden = o.hidden, bias = o.bias, name = o.ffn_name }
       or nn.swiglu { hidden = o.hidden, bias = o.bias, name = o.ffn_name }

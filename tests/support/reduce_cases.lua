@@ -22,16 +22,17 @@ function reduce.run_of(at, runs, length)
   return run
 end
 
-function reduce.sum_tokens(x, a, width, start)
+function reduce.sum_tokens(x, a, width, start, parts)
   local acc = start or {}
+  parts = parts or 1
   for i = 1, a.runs * width do acc[i] = acc[i] or 0.0 end
   for sample = 0, a.samples - 1 do
     for at = 0, a.length - 1 do
       local row, run = a.first + sample * a.length + at, reduce.run_of(at, a.runs, a.length)
       for c = 1, width do
-        local i = row * width + c
+        local i, place = row * width + c, row * parts + (c - 1) * parts // width + 1
         acc[run * width + c] = acc[run * width + c] + terms[a.kind](x[1][i], x[2] and x[2][i],
-          x[3] and x[3][row + 1], x[4] and x[4][row + 1])
+          x[3] and x[3][place], x[4] and x[4][place])
       end
     end
   end
@@ -60,6 +61,27 @@ for kind = 0, 3 do
         error = 2e-5,
       }
     end
+  end
+end
+
+--- Heads of a row that were normalized apart; 128 columns are what a task takes.
+for kind = 2, 3 do
+  for _, shape in ipairs { { 4, 3 }, { 2, 32 }, { 3, 50 }, { 2, 200 } } do
+    local parts, width = table.unpack(shape)
+    add {
+      op = "sum_tokens", rows = 210, name = ("kind %d, %d parts of %d"):format(kind, parts, width),
+      attrs = { kind = kind, first = 5, samples = 2, length = 100, runs = 1, mode = 0 },
+      inputs = function(dtype, rows)
+        local whole, apart = { rows, parts * width }, { rows, parts }
+        return { spread(dtype, whole, 1), spread(dtype, whole, 2), spread("f32", apart, 3, 0.3, 1),
+          kind == 3 and spread("f32", apart, 4, 0.3) or false }
+      end,
+      outputs = function() return { { "f32", { 1, parts * width } } } end,
+      oracle = function(x, attrs)
+        return { reduce.sum_tokens(x, attrs, parts * width, nil, parts) }
+      end,
+      error = 2e-5,
+    }
   end
 end
 

@@ -40,6 +40,19 @@ local function grouped_layer(i)
   return { mixer, nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 48 } } }
 end
 
+--- Both norms over the heads of a graph, cut over tp, with an odd number in a leaf.
+local function head_norms_layer()
+  local each = nn.graph("each", function(g, x)
+    g.dim("groups", 12, "tp")
+    g.dim("group", 5)
+    local y = g.matmul(x, g.weight("up", "groups group dim"))
+    local norm = nn.rms_norm { name = "own" }
+    y = nn.layer_norm { name = "other" }(norm(y))
+    return g.matmul(y, g.weight("down", "dim groups group"))
+  end)
+  return { attention(), nn.residual { nn.rms_norm {}, each } }
+end
+
 local function linear_layer(bias)
   local into, back = { out = 9, bias = bias }, { out = 32, bias = bias, name = "back" }
   return function()
@@ -183,6 +196,10 @@ return {
   { "6 samples on 8 leaves", { samples = 6, micro = 3 } },
   { "12 samples on 8 leaves", { samples = 12, micro = 3 } },
   { "length 28", { length = 28 } },
+  { "norms of heads", { qk_norm = true, head_dim = 20 } },
+  { "norms of shared kv heads", models.with(wide, { qk_norm = { eps = 1e-3 }, documents = true }) },
+  { "norms of 12 heads", { heads = 12, kv_heads = 12, head_dim = 6, qk_norm = true } },
+  { "norms of heads in a graph", { layer = head_norms_layer } },
   { "partial rotation", { rope = { base = 100, dim = 4 } } },
   { "interleaved rotation", { rope = { base = 1000, interleaved = true } } },
 }

@@ -84,8 +84,9 @@ function Diff:gradient(x)
   return sum
 end
 
---- A sum over tokens of a row vector: gains, biases, rows that meet (tokens, d).
-function Diff:vector(x, kind, inputs, input)
+--- A sum over tokens of a row vector: gains, biases, rows that meet (tokens, d). `apart`: d is a
+--- head's, and each of them is summed over tokens before they are added.
+function Diff:vector(x, kind, inputs, input, apart)
   if x.fixed then return end
   if self.node.step then
     error(string.format("%s: a gradient over tokens of a value without tokens", self.node.site), 0)
@@ -94,7 +95,8 @@ function Diff:vector(x, kind, inputs, input)
   self:use(x, {
     op = "sum_tokens", inputs = inputs, input = input, attrs = { kind = kind }, runs = region ==
       "trunk" and self.n or 1,
-    region = region, vector = true, rows = x.rows, cols = x.cols,
+    region = region, vector = true, rows = apart and apart.here * apart.width or x.rows,
+    cols = x.cols, apart = apart,
   })
 end
 
@@ -226,7 +228,7 @@ function rule.rms_norm(d, node, dys)
   local dx = d:value(x)
   d:add("rms_norm_grad", { dys[1], x, gain, rstd }, { dx })
   d:contribute(x, dx, 1)
-  d:vector(gain, 2, { dys[1], x, rstd }, 2)
+  d:vector(gain, 2, { dys[1], x, rstd }, 2, node.apart)
 end
 
 function rule.layer_norm(d, node, dys)
@@ -235,8 +237,8 @@ function rule.layer_norm(d, node, dys)
   local dx = d:value(x)
   d:add("layer_norm_grad", { dys[1], x, gain, mean, rstd }, { dx })
   d:contribute(x, dx, 1)
-  d:vector(gain, 3, { dys[1], x, rstd, mean }, 2)
-  d:vector(bias, 0, { dys[1] }, 3)
+  d:vector(gain, 3, { dys[1], x, rstd, mean }, 2, node.apart)
+  d:vector(bias, 0, { dys[1] }, 3, node.apart)
 end
 
 function rule.swiglu(d, node, dys)

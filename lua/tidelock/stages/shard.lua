@@ -247,18 +247,30 @@ function rule.position_ids(s, node, inputs)
   return { (s:add(node, "position_ids", inputs, { y })) }
 end
 
-local function same_region(s, node, inputs, attrs)
+local function same_region(s, node, inputs, attrs, extra)
   local outputs = {}
   for i, output in ipairs(node.outputs) do outputs[i] = s:like(output, inputs[1].region) end
-  s:add(node, node.op, inputs, outputs, attrs or node.attrs)
+  s:add(node, node.op, inputs, outputs, attrs or node.attrs, extra)
   return outputs
 end
 
+--- Norms of (tokens, d), or of each head of (tokens, heads, d) apart: then the gradients of gain
+--- and bias are sums over heads too, in as many leaves as any tp needs (the largest power of two
+--- that divides the heads).
 local function norm(s, node, inputs)
-  if inputs[1].region == "heads" and s.t > 1 then
+  local dims, apart = node.inputs[1].dims, nil
+  if dims[#dims].axis == "tp" and s.t > 1 then
     error(string.format("%s: %s over a dim that is cut over tp", node.site, node.op), 0)
   end
-  return same_region(s, node, inputs)
+  if #dims > 2 then
+    local heads, width = 1, dims[#dims].size
+    for i = 2, #dims - 1 do heads = heads * dims[i].size end
+    apart = {
+      heads = heads, here = inputs[1].cols // width, width = width, leaves = heads & -heads,
+      replicas = inputs[1].replicas or 1,
+    }
+  end
+  return same_region(s, node, inputs, nil, { apart = apart })
 end
 rule.rms_norm, rule.layer_norm = norm, norm
 rule.unary, rule.scale, rule.cast, rule.swiglu = same_region, same_region, same_region, same_region
