@@ -94,12 +94,27 @@ TL_GPU float4 tree(const tl_peer_row *parts, int64_t at) {
   return v[0];
 }
 
-TL_GPU float tree_one(const tl_peer_row *parts, int n, int64_t at) {
-  float v[TL_PEERS_MAX];
+template <int n>
+TL_GPU float tree_of(const tl_peer_row *parts, int64_t at) {
+  float v[n];
+#pragma unroll
   for (int r = 0; r < n; r++) v[r] = ((const float *)parts[r].x)[at];
+#pragma unroll
   for (int step = 1; step < n; step *= 2)
+#pragma unroll
     for (int r = 0; r < n; r += 2 * step) v[r] = v[r] + v[r + step];
   return v[0];
+}
+
+/* A case for each size keeps the members in registers. */
+TL_GPU float tree_one(const tl_peer_row *parts, int n, int64_t at) {
+  switch (n) {
+    case 2: return tree_of<2>(parts, at);
+    case 4: return tree_of<4>(parts, at);
+    case 8: return tree_of<8>(parts, at);
+    case 16: return tree_of<16>(parts, at);
+    default: return tree_of<1>(parts, at);
+  }
 }
 
 TL_GPU void fold_one(const tl_peer_fold_args &k, int64_t out, int64_t at) {

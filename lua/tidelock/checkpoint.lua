@@ -55,7 +55,7 @@ local function usage(format, ...) error({ status = 2, message = format:format(..
 ---@field hf? table # the model as transformers would have it, or the reason why not
 
 local function whole_state(state)
-  return type(state) == "table" and math.type(state.step) == "integer"
+  return type(state) == "table" and math.type(state.step) == "integer" and state.step >= 0
     and math.type(state.version) == "integer" and type(state.key) == "string"
     and type(state.tensors) == "table" and type(state.fields) == "string"
     and type(state.parts) == "table" and type(state.weights_hash) == "string"

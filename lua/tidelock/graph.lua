@@ -56,7 +56,9 @@ Graph.__index = Graph
 local Value = {}
 Value.__index = Value
 
-local graph = {}
+--- nodes_max: what a model may have. A loop in nn.graph that does not end meets it in a few
+--- seconds, long before its lines are counted out and with little memory.
+local graph = { nodes_max = 50000 }
 
 ---@param dtype string # dtype of activations and, unless a rule says otherwise, of weights
 ---@return tidelock.Graph
@@ -147,6 +149,10 @@ end
 
 --- Adds a node. `outputs` is a list of { dims, dtype }. Returns its output values.
 function Graph:node(op, inputs, outputs, attrs)
+  if #self.nodes >= graph.nodes_max then
+    fail(self, ("more than %d operators in one model: this does not end, or has too many layers")
+      :format(graph.nodes_max))
+  end
   local facts = states.facts(self, op, inputs, outputs, fail)
   local node = {
     id = #self.nodes + 1, op = op, inputs = inputs, outputs = {}, attrs = attrs or {},

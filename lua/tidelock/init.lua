@@ -28,8 +28,12 @@ local parts = { nn = "tidelock.nn", data = "tidelock.data" }
 --- a (rows, n) times b (n, columns): for each element one chain over n, ascending, rounded once.
 function tidelock.matmul(a, b)
   local core = require "tidelock.core"
-  local inner = b:shape()
-  local y = core.tensor(a:dtype(), { a:shape()[1], inner[2] })
+  local outer, inner = a:shape(), b:shape()
+  if #outer ~= 2 or #inner ~= 2 or outer[2] ~= inner[1] then
+    error(("matmul: a is (%s), b is (%s); wanted (rows, n) and (n, columns)"):format(
+      table.concat(outer, ", "), table.concat(inner, ", ")), 2)
+  end
+  local y = core.tensor(a:dtype(), { outer[1], inner[2] })
   core.call(
     "linear_grad_input", { a, b }, { y }, { parts = 1, leaves = 1, ranges = { 0, inner[1] } }
   )

@@ -3,6 +3,7 @@
 -- One loading has one context: { path, problems, files, given, declared, modules }. A recipe that
 -- loads another (tl.load) shares it, so that all mistakes of both files are printed together and
 -- the command line reaches the knobs of both.
+local core = require "tidelock.core"
 local draft = require "tidelock.draft"
 local overrides = require "tidelock.overrides"
 local params = require "tidelock.params"
@@ -28,14 +29,17 @@ end
 --- Adds an error that Lua or the recipe raised; its place is taken from the front of its text.
 local function add_error(context, message)
   if type(message) == "table" and message.message then message = message.message end
-  local place, text = tostring(message):match "^([^\n:]+:%d+): (.*)$"
+  if type(message) ~= "string" then
+    message = "raised an error that is no text: " .. types.show(message)
+  end
+  local place, text = message:match "^([^\n:]+:%d+): (.*)$"
   if place and place:sub(1, 3) == "..." then -- Lua shortens long paths from the left
     for _, file in ipairs(context.files) do
       local tail, line = place:sub(4):match "^(.*)(:%d+)$"
       if file.path:sub(-#tail) == tail then place = file.path .. line end
     end
   end
-  text = text or tostring(message)
+  text = text or message
   local lead = context.path .. ": "
   if text:sub(1, #lead) == lead then text = text:sub(#lead + 1) end
   context.problems:add(place or context.path, nil, text)
@@ -118,6 +122,11 @@ function recipe.load_from(path)
   local full = path
   if path:sub(1, 1) ~= "/" then
     full = sandbox.normalize(sandbox.folder(where.file() or "") .. path)
+  end
+  if not core.files.exists(full) and core.files.exists(path) then
+    context.problems:add(where.here() or path, "tl.load", full .. " is not there: a recipe loads "
+      .. "what stands beside it; a script that starts runs is started by ./tl lua FILE")
+    error(context, 0)
   end
   local result = run_file(full, context)
   if not result then error(context, 0) end -- noted already; run_file knows this error by its value

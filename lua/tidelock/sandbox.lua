@@ -9,11 +9,12 @@ local numbers = require "tidelock.numbers"
 local suggest = require "tidelock.suggest"
 local where = require "tidelock.where"
 
-local sandbox = {}
+--- bytes_max: of a recipe's text.
+local sandbox = { bytes_max = 16 << 20 }
 
 local plain = {
   "assert", "error", "ipairs", "next", "pcall", "rawequal", "rawget", "rawlen", "rawset", "select",
-  "setmetatable", "getmetatable", "tonumber", "tostring", "type", "xpcall",
+  "setmetatable", "tonumber", "tostring", "type", "xpcall",
 }
 
 local kept_math = {
@@ -79,6 +80,12 @@ local function ordered_pairs(value)
   end
 end
 
+--- That of texts belongs to the whole program: a recipe would change the planner's own `format`.
+local function own_metatable(value)
+  if type(value) == "string" then return "string" end
+  return getmetatable(value)
+end
+
 local function make_math()
   local library = { exp = numbers.exp, log = numbers.log, sin = numbers.sin, cos = numbers.cos }
   library.pow = numbers.power
@@ -94,12 +101,17 @@ local function nearest_file(path)
   return near and ("; did you mean %s?"):format(path:sub(1, -#name - 1) .. near) or ""
 end
 
+--- Of a file that has no end, such as /dev/zero, no more is read than a recipe may have.
 local function read(path)
   local file, message = io.open(path, "rb")
   if not file then return nil, message .. nearest_file(path) end
-  local text = file:read "a"
+  local text, reason = file:read(sandbox.bytes_max + 1)
   file:close()
-  return text or nil, text == nil and path .. ": not a file" or nil
+  if not text and reason then return nil, path .. ": not a file" end
+  if text and #text > sandbox.bytes_max then
+    return nil, ("%s: more than %d MiB, which no recipe has"):format(path, sandbox.bytes_max >> 20)
+  end
+  return text or ""
 end
 
 --- The folder of a path, with its last slash, or "".
@@ -125,7 +137,7 @@ function sandbox.open(path, context)
   if text:sub(1, 4) == "\27Lua" then
     return nil, path .. ": this is bytecode; a recipe is Lua text"
   end
-  text = text:gsub("^#[^\n]*", "")
+  text = text:gsub("^\xEF\xBB\xBF", ""):gsub("^#[^\n]*", "") -- a byte order mark, a line for env
   context.files[#context.files + 1] = { path = path, text = text }
   where.add(path, text)
   return load(text, "@" .. path, "t", sandbox.environment(path, context))
@@ -159,6 +171,7 @@ function sandbox.environment(path, context)
   local env = { math = make_math(), string = copy(string), table = copy(table), utf8 = copy(utf8) }
   for _, name in ipairs(plain) do env[name] = _G[name] end
   env.pairs = ordered_pairs
+  env.getmetatable = own_metatable
   env._VERSION = _VERSION
   env.print = function(...)
     local words = table.pack(...)

@@ -71,7 +71,7 @@ local function check_value(entry, value, path, report)
   if special then return special(entry, value, path, report) end
   local kind = types[entry.type]
   local good = kind.check(value)
-  if good == nil then report(path, expected(kind.expected, value)) end
+  if good == nil then report(path, expected(types.wanted(kind, value), value)) end
   return good
 end
 
@@ -143,7 +143,7 @@ local function check_positional(section, key, value, path, report, result)
     or section.positional == "patterns" and types.string
   if kind then
     local good = kind.check(value)
-    if good == nil then report(join(path, key), expected(kind.expected, value)) end
+    if good == nil then report(join(path, key), expected(types.wanted(kind, value), value)) end
     result[#result + 1] = good
     return
   end

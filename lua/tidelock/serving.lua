@@ -36,9 +36,23 @@ function serving.classes(rows)
   return list
 end
 
+--- Whether a module, or a list of them, has experts.
+local function has_experts(m)
+  if type(m) ~= "table" then return false end
+  if m.kind == "moe" then return true end
+  for _, child in ipairs(getmetatable(m) and m.children or m) do
+    if has_experts(child) then return true end
+  end
+  return false
+end
+
 --- Axes of the recipe's training layout are left out; those that are asked for now are refused.
 local function check_axes(spec)
   local found = problems.new()
+  if spec.layout.tp > 1 and has_experts(spec.model.layer_modules) then
+    found:add(spec.site "layout.tp", "layout.tp", ("tp %d: a model with experts generates on one "
+      .. "rank in this version; try layout.tp=1"):format(spec.layout.tp))
+  end
   for _, axis in ipairs { "pp", "dp", "cp", "ep" } do
     local path = "layout." .. axis
     if spec.layout[axis] > 1 and spec.site(path) == overrides.place then

@@ -33,6 +33,7 @@ types.string = {
 types.call = { expected = "a function", check = of_type "function" }
 types.count = {
   expected = "a positive integer",
+  most = types.count_max,
   check = function(value)
     local whole = integer(value, 1)
     return whole and whole <= types.count_max and whole or nil
@@ -118,6 +119,12 @@ types.watch = {
     return statistic and known[statistic] and value or nil
   end,
 }
+
+--- What was expected in the place of `value`, which is not of the type `kind`.
+function types.wanted(kind, value)
+  local large = kind.most and type(value) == "number" and value > kind.most
+  return large and ("%s up to %d"):format(kind.expected, kind.most) or kind.expected
+end
 
 --- A value as messages show it.
 function types.show(value)

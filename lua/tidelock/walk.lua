@@ -61,8 +61,9 @@ local function check_head(module, walker)
   if turned and turned > width then
     problem(walker, module, "rope", "rope.dim %d is above head_dim %d", turned, width)
   elseif turned and turned % 2 ~= 0 then
+    local fewer = turned > 1 and ("rope = { dim = %d } or "):format(turned - 1) or ""
     problem(walker, module, "rope", "it turns pairs of channels, but there are %d; "
-      .. "try rope = { dim = %d } or rope = false", turned, turned - 1)
+      .. "try %srope = false", turned, fewer)
   end
 end
 

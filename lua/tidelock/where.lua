@@ -123,6 +123,16 @@ local function hook(_, line)
   end
 end
 
+--- Lua names the line where the stack ended, which may be one of the hook's: what helps is the line
+--- of the recipe.
+local function named(good, message, ...)
+  local what = not good and last_source and type(message) == "string"
+    and message:match "(C? ?stack overflow)$"
+  if not what then return good, message, ... end
+  return good, ("%s:%d: %s: a function calls itself without an end"):format(last_source:sub(2),
+    last_line, what:gsub("^ ", ""))
+end
+
 local function finish(previous, ...)
   debug.sethook(previous.hook, previous.mask, previous.count) -- first: the hook reads `current`
   current, last_source, last_line = previous.context, previous.source, previous.line
@@ -137,7 +147,7 @@ function where.run(context, f, ...)
   if current ~= context then context.lines = 0 end
   current = context
   debug.sethook(hook, "l")
-  return finish(previous, pcall(f, ...))
+  return finish(previous, named(pcall(f, ...)))
 end
 
 return where

@@ -16,5 +16,6 @@ return tl.recipe {
   policy  = { "layout", leaves = { dp = 1 << 30 } },
   -- error: policy.leaves.dp: dp 1073741824 is above 65536, the most leaves that a tree has
   train   = { steps = 1 << 31, lr = 1e-3 },
-  -- error: train.steps: expected a positive integer, got 2147483648
+  -- error: train.steps: expected a positive integer up to 2147483647, got
+  --   2147483648
 }

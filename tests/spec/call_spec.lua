@@ -141,3 +141,15 @@ describe("core.math", function()
     end
   end)
 end)
+
+describe("tl.matmul", function()
+  it("names both shapes when they do not meet", function()
+    local tl = require "tidelock"
+    local a, b = core.tensor("f32", { 2, 3 }), core.tensor("f32", { 3 })
+    for _, pair in ipairs { { a, a, "2, 3" }, { a, b, "3" } } do
+      local _, text = pcall(tl.matmul, pair[1], pair[2])
+      local shapes = ("a is %%(2, 3%%), b is %%(%s%%)"):format(pair[3])
+      assert.matches("matmul: " .. shapes .. "; wanted %(rows, n%) and %(n, columns%)", text)
+    end
+  end)
+end)

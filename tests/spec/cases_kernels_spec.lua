@@ -129,6 +129,25 @@ describe("H25, more elements than 32 bits count #slow", function()
     check("binary", { x, x }, { last, last }, { kind = 0, broadcast = 0 })
   end)
 
+  it("rope, of documents of 16 tokens", function()
+    local heads = width // 128
+    local tables = core.tensor("f32", { 16, 64, 2 })
+    core.call("rope_table", {}, { tables },
+      { kind = 0, original = 0, base = 10000, factor = 1, low = 1, high = 4 })
+    local starts = {}
+    for i = 0, rows, 16 do starts[#starts + 1] = i end
+    local function turn(from, to, borders)
+      core.call("rope", { from, core.tensor("i32", { #borders }, borders), tables }, { to },
+        { inverse = 0, interleaved = 0 })
+    end
+    local whole <close> = core.tensor("bf16", { rows, heads, 128 })
+    core.call("scale", { x }, { whole }, { factor = 1 })
+    local alone = core.tensor("bf16", { 16, heads, 128 })
+    turn(whole:narrow(1, rows - 15, 16), alone, { 0, 16 })
+    turn(whole, whole, starts)
+    assert.bits(alone, whole:narrow(1, rows - 15, 16))
+  end)
+
   it("embedding backward", function()
     local ids, table_grad = {}, core.tensor("f32", { 3, width })
     for i = 1, rows do ids[i] = i == rows and 2 or i % 2 end

@@ -119,6 +119,8 @@ describe("a checkpoint", function()
 
   it("with a state that is none is refused", function()
     local path = saved({}, folder.root, 1)
+    local whole = core.files.read_all(path .. "/state.json")
+    assert.is_truthy(whole:find('"step":1', 1, true))
     for text, part in pairs {
       [""] = "it is damaged", ["[]"] = "it is damaged",
       ['{"version":9}'] = "version 9 of the format",
@@ -126,6 +128,8 @@ describe("a checkpoint", function()
       core.files.write_atomic(path .. "/state.json", text)
       contains(part, refused(checkpoint.find, path))
     end
+    core.files.write_atomic(path .. "/state.json", (whole:gsub('"step":1', '"step":-1')))
+    contains("it is damaged", refused(checkpoint.find, path))
   end)
 
   it("that is not there is told", function()
@@ -228,7 +232,7 @@ describe("the checkpoints of a run", function()
   end)
 end)
 
-describe("a killed run", function()
+describe("H27, a killed run", function()
   it("goes on from its last finished checkpoint with the same bits", function()
     local folder = new_folder()
     local text, status = support.run("lua tests/support/killed.lua " .. folder.root, "../../tl")

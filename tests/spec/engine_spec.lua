@@ -140,6 +140,12 @@ describe("the engine", function()
       "serve.pages: 3 pages of 4 positions are too few for one context of 16; try serve.pages=4")
   end)
 
+  it("says that experts generate on one rank", function()
+    local moe <close> = serve.train { layer = experts_layer }
+    assert.error_matches(function() serve.open(moe, { ["layout.tp"] = 2 }) end,
+      "layout.tp: tp 2: a model with experts generates on one rank")
+  end)
+
   it("ends at a stop token, at the context, and when cancelled; and frees what they had", function()
     local e <close> = serve.open(file)
     local greedy = assert(e:submit { tokens = { 1, 2 }, max_tokens = 3 })

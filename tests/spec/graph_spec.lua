@@ -333,3 +333,17 @@ describe("a graph", function()
     end
   end)
 end)
+
+describe("a graph without an end", function()
+  it("stops at the number of operators that a model may have, at its line", function()
+    local graph = require "tidelock.graph"
+    local most = graph.nodes_max
+    graph.nodes_max = 300
+    local text = refusal(function(_, x)
+      while true do x = x + 1 end
+    end)
+    graph.nodes_max = most
+    assert.matches("graph_spec.lua:%d+: more than 300 operators in one model: this does not end, "
+      .. "or has too many layers", text)
+  end)
+end)

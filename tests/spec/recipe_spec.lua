@@ -102,6 +102,29 @@ describe("a recipe file", function()
     assert.matches("^no/such/recipe.lua: .*No such file", tostring(text))
   end)
 
+  it("may begin with a byte order mark, and has an end", function()
+    assert.matches("^F: a recipe ends with .* this file gives 3", message_of "\xEF\xBB\xBFreturn 3")
+    local _, text = pcall(recipe.load, "/dev/zero")
+    assert.matches("^/dev/zero: more than 16 MiB, which no recipe has", tostring(text))
+  end)
+
+  it("that raises what is no text is told so, without an address", function()
+    assert.matches("^F: raised an error that is no text: a table\n", message_of "error {}")
+    assert.matches("^F: raised an error that is no text: nil\n", message_of "error()")
+  end)
+
+  it("that is a script is told how to start it", function()
+    assert.matches("^F:1: tl.load: .*/README.md is not there: .* is started by ./tl lua FILE",
+      message_of "require('tidelock').load('README.md'):start {}")
+  end)
+
+  it("cannot change the texts of the planner", function()
+    local format = string.format
+    message_of "string.format = nil; getmetatable('').__index.format = nil"
+    assert.equal(format, string.format)
+    assert.matches("this file gives 3", message_of "assert(not string.x); return 3")
+  end)
+
   it("requires what stands beside it first, with the same limits", function()
     local name = written.file "return { width = 128, random = pcall(function() math.random() end) }"
     local module = name:match "([^/]*)%.lua$"

@@ -102,7 +102,7 @@ describe("a byte-level tokenizer", function()
     assert.is_nil(tokenizer:added "<other>")
   end)
 
-  it("gives back every string of bytes", function()
+  it("gives back every string of bytes (H29)", function()
     local tokenizer = core.tokenizer(path)
     for stream = 1, 60 do
       local bytes = {}
@@ -117,7 +117,7 @@ describe("a byte-level tokenizer", function()
     end
   end)
 
-  it("takes a million spaces", function()
+  it("takes a million spaces (H29)", function()
     local text = (" "):rep(1048576)
     local tokenizer = core.tokenizer(path)
     assert.is_true(tokenizer:decode(tokenizer:encode(text)) == text)
