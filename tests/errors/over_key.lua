@@ -10,7 +10,7 @@ local function layer()
 end
 
 return tl.recipe { -- error: over("deph"): no such field or knob; there are batch, blocks, data,
-                   --   device, dtype, eval, layout, log, loss, model, policy, train, weights
+                   --   device, dtype, eval, layout, log, loss, model, policy, serve, train, weights
   model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
   data  = tl.data.text { "README.md" },
   batch = { samples = 8, micro = 2, length = 32 },

@@ -16,7 +16,7 @@ return tl.recipe {
   train = { steps = 10, lr = 1e-3 },
   layuot = { tp = 2 }, -- error: layuot: no such key; did you mean layout? a recipe has batch,
                        --   blocks, data, device, dtype, eval, layout, log, loss, model, policy,
-                       --   train, weights
+                       --   serve, train, weights
   tp = 2, -- error: tp: no such key; write layout = { tp = .. }
   length = 5, -- error: length: no such key; write batch = { length = .. }
 }

@@ -19,5 +19,5 @@ return tl.recipe {
                        --   loss_scale, lr, optimizer, recompute, save, steps, warmup
   lauout = { tp = 2 }, -- error: lauout: no such field or knob; did you mean layout? there are
                        --   batch, blocks, data, device, dtype, eval, layout, log, loss, model,
-                       --   policy, train, weights
+                       --   policy, serve, train, weights
 }
