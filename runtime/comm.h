@@ -77,6 +77,7 @@ struct tl_comm {
   int32_t size;
   int32_t position; /* of this rank in the group */
   tl_team *team;    /* shares the work of folds and copies; NULL: none */
+  int64_t moved;    /* bytes that this rank read from others or sent to them, since it was opened */
 };
 
 /* Every rank of the group calls the same function with the same sizes. `outer`, `piece` and `count`

@@ -416,7 +416,8 @@ tl_status tl_processes_group(tl_processes *x, const char *name, const int32_t *r
   process_comm *c = calloc(1, sizeof *c + bytes);
   if (c == NULL) return tl_fail(TL_MEMORY, "no room for group %s", name);
   memcpy(c->ranks, ranks, bytes);
-  c->base = (tl_comm){&process_kind, c->ranks, size, position, NULL};
+  c->base = (tl_comm){.kind = &process_kind, .ranks = c->ranks, .size = size};
+  c->base.position = position;
   c->processes = x, c->rank = x->rank;
   c->tag = (int32_t)(tl_hash_bytes(name, (int64_t)strlen(name)) % TAGS);
   c->moves = calloc(2 * (size_t)size, sizeof *c->moves);

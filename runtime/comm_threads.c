@@ -48,8 +48,11 @@ static int32_t late_rank(const group *g, uint32_t generation) {
 }
 
 static void look_on(const thread_comm *c, uint32_t generation) {
-  const int64_t until = tl_now_ns() + TL_LOOK_ON_NS;
-  while (atomic_load(&c->group->generation) == generation && tl_now_ns() < until) continue;
+  const int64_t start = tl_now_ns();
+  int64_t now = start;
+  while (atomic_load(&c->group->generation) == generation && now - start < TL_LOOK_ON_NS)
+    now = tl_now_ns();
+  tl_world_waited(c->world, c->rank, now - start);
 }
 
 tl_status tl_threads_barrier(tl_comm *comm) {
@@ -131,6 +134,7 @@ static tl_status reduce_scatter(tl_comm *comm, const float *x, float *y, int64_t
   w.part_stride = comm->size * piece, w.piece = piece, w.element = sizeof *x;
   TL_TRY(tl_threads_publish(c, x, y));
   fold_pieces(c, &w, outer);
+  comm->moved += (comm->size - 1) * outer * piece * (int64_t)sizeof *x;
   return tl_threads_barrier(comm);
 }
 
@@ -142,6 +146,7 @@ static int64_t slice_first(const tl_comm *comm, int32_t slice, int64_t count) {
 static tl_status reduce_whole(thread_comm *c, work *w, void *y, int64_t bytes) {
   w->out = c->whole;
   fold_pieces(c, w, 1);
+  c->base.moved += (c->base.size - 1) * bytes;
   TL_TRY(tl_threads_barrier(&c->base));
   memcpy(y, c->whole, (size_t)bytes);
   return TL_OK;
@@ -158,12 +163,14 @@ static tl_status reduce(tl_comm *comm, const void *x, void *y, int64_t count, wo
   w->piece = slice_first(comm, comm->position + 1, count) - first;
   w->out = (char *)y + first * element;
   fold_pieces(c, w, 1);
+  comm->moved += (comm->size - 1) * w->piece * element;
   TL_TRY(tl_threads_barrier(comm));
   for (int32_t i = 0; i < comm->size; i++) {
     const int64_t from = slice_first(comm, i, count), to = slice_first(comm, i + 1, count);
     if (i == comm->position || from == to) continue;
     memcpy((char *)y + from * element, (const char *)c->group->members[i].y + from * element,
            (size_t)((to - from) * element));
+    comm->moved += (to - from) * element;
   }
   return tl_threads_barrier(comm);
 }
@@ -204,6 +211,7 @@ static tl_status all_gather(tl_comm *comm, const void *x, void *y, int64_t outer
   g.count = outer * comm->size;
   g.each = bytes < CHUNK_BYTES ? CHUNK_BYTES / (bytes + 1) + 1 : 1;
   if (bytes > 0) run(comm, (g.count + g.each - 1) / g.each, gather_pieces, &g);
+  comm->moved += (comm->size - 1) * outer * bytes;
   return tl_threads_barrier(comm);
 }
 
@@ -228,6 +236,7 @@ static tl_status send(tl_comm *comm, int32_t peer, int32_t number, const void *x
   const thread_comm *c = (thread_comm *)comm;
   const channel *found = find_channel(c->threads, c->rank, comm->ranks[peer], number);
   if (found == NULL) return no_channel(c->rank, comm->ranks[peer], number);
+  comm->moved += bytes;
   return tl_mailbox_send(found->mailbox, x, bytes);
 }
 
@@ -235,6 +244,7 @@ static tl_status recv(tl_comm *comm, int32_t peer, int32_t number, void *x, int6
   const thread_comm *c = (thread_comm *)comm;
   const channel *found = find_channel(c->threads, comm->ranks[peer], c->rank, number);
   if (found == NULL) return no_channel(comm->ranks[peer], c->rank, number);
+  comm->moved += bytes;
   return tl_mailbox_recv(found->mailbox, x, bytes);
 }
 
@@ -329,7 +339,8 @@ tl_status tl_threads_group(tl_threads *t, const char *name, const int32_t *ranks
   thread_comm *c = calloc(1, sizeof *c);
   if (c == NULL) return tl_fail(TL_MEMORY, "no room for group %s", name);
   tl_status status = TL_OK;
-  c->base = (tl_comm){&thread_kind, g->ranks, size, position, team};
+  c->base = (tl_comm){.kind = &thread_kind, .ranks = g->ranks, .size = size};
+  c->base.position = position, c->base.team = team;
   c->threads = t, c->world = t->world, c->group = g, c->rank = ranks[position];
   c->parts = calloc((size_t)size, sizeof *c->parts);
   if (c->parts == NULL) TL_TRY_GOTO(status, tl_fail(TL_MEMORY, "no room for group %s", name), done);

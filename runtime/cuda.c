@@ -20,6 +20,8 @@ typedef struct kernel {
 } kernel;
 
 struct tl_cuda {
+  tl_cuda_grid last; /* of the last kernel queued */
+  int64_t launched;
   const tl_cuda_api *api;
   int32_t ordinal;
   int device;
@@ -223,6 +225,8 @@ tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const
            launch(k->handle, grid->blocks[0], at_least_one(grid->blocks[1]),
                   at_least_one(grid->blocks[2]), grid->threads[0], at_least_one(grid->threads[1]),
                   at_least_one(grid->threads[2]), grid->shared, stream, pointers, NULL));
+  cuda->last = *grid;
+  cuda->launched++;
   return TL_OK;
 }
 
@@ -266,4 +270,9 @@ tl_status tl_cuda_preload(tl_cuda *cuda) {
   for (int32_t i = 0; i < cuda->library_count; i++)
     TL_TRY(preload_library(cuda, cuda->libraries[i]));
   return TL_OK;
+}
+
+int64_t tl_cuda_launched(const tl_cuda *cuda, tl_cuda_grid *out) {
+  if (out != NULL) *out = cuda->last;
+  return cuda->launched;
 }

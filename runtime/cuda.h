@@ -61,6 +61,9 @@ typedef struct tl_cuda_grid {
 ** than a block of the device has; a grid with no blocks is no launch. */
 tl_status tl_cuda_launch(tl_cuda *cuda, const char *kernel, const tl_cuda_grid *grid,
                          const void *arguments);
+/* How many kernels were queued since the GPU was opened; `out`, unless NULL, is the last one's
+** grid. */
+int64_t tl_cuda_launched(const tl_cuda *cuda, tl_cuda_grid *out);
 
 /* The same on another stream of this GPU. */
 tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *kernel,

@@ -20,20 +20,6 @@ void tl_executor_resolve(tl_executor *e) {
   }
 }
 
-tl_status tl_fault_find(const char *name, tl_fault_kind *out) {
-  static const char *const names[] = {
-#define FAULT(name, text) text,
-#include "fault.def"
-#undef FAULT
-  };
-  for (int i = 0; i < TL_FAULTS; i++)
-    if (strcmp(name, names[i]) == 0) {
-      *out = (tl_fault_kind)i;
-      return TL_OK;
-    }
-  return tl_fail(TL_ARGUMENT, "no fault %s; there are fail, stall, nan", name);
-}
-
 static tl_status run_kernel(const tl_executor *e, const tl_instruction *i, const tl_step *step) {
   const tl_program *p = e->program;
   const tl_call call = {
@@ -172,48 +158,87 @@ static void delay(const tl_executor *e, int32_t index, int64_t step) {
   nanosleep(&(struct timespec){.tv_nsec = ns % 1000000000, .tv_sec = ns / 1000000000}, NULL);
 }
 
-static tl_status make_nan(const tl_executor *e, const tl_view *y) {
-  const uint32_t word = y->dtype == TL_F32 ? 0x7fc00000u : 0x7fc0u;
+static tl_status run_operator(const tl_executor *e, const tl_instruction *i, const tl_step *step) {
+  const int32_t traits = tl_ops[i->op].traits;
+  if (traits & TL_TRAIT_COMM) return run_comm(e, i);
+  if (traits & TL_TRAIT_DATA) return tl_execute_data(e, i, step->step, e->views + i->out.first);
+  return run_kernel(e, i, step);
+}
+
+/* An element of the first output, wherever that is. */
+static tl_status change_output(const tl_executor *e, const tl_instruction *i, const tl_fault *f) {
+  const tl_view *y = e->views + i->out.first;
+  uint32_t word = 0;
+  if (i->out.count == 0 || y->data == NULL || f->element >= tl_view_count(y)) return TL_OK;
   const int64_t bytes = tl_dtype_bytes(y->dtype);
-  if (e->gpu != NULL) return tl_gpu_write(e->gpu, y->data, bytes, &word);
-  memcpy(y->data, &word, (size_t)bytes);
+  char *at = (char *)y->data + f->element * bytes;
+  if (y->dtype != TL_F32 && y->dtype != TL_BF16) return TL_OK;
+  if (e->gpu != NULL)
+    TL_TRY(tl_gpu_read(e->gpu, at, bytes, &word));
+  else
+    memcpy(&word, at, (size_t)bytes);
+  word = tl_fault_word(f->kind, y->dtype, word);
+  if (e->gpu != NULL) return tl_gpu_write(e->gpu, at, bytes, &word);
+  memcpy(at, &word, (size_t)bytes);
   return TL_OK;
 }
 
-/* Failing and stalling come before the instruction, a NaN after it. */
-tl_status tl_execute_faults(const tl_executor *e, int32_t index, int32_t after) {
+/* Failing and stalling come before the instruction, a changed element after it; swapped rows are
+** swapped back. */
+tl_status tl_execute_faults(const tl_executor *e, int32_t index, int64_t step, int32_t after) {
   const tl_instruction *i = &e->program->instructions[index];
-  for (int32_t k = 0; k < e->fault_count; k++) {
-    const tl_fault *f = &e->faults[k];
-    if (f->rank != e->rank || f->instruction != index) continue;
-    if (after != (f->kind == TL_FAULT_NAN)) continue;
-    if (f->kind == TL_FAULT_FAIL) return tl_fail(TL_STOPPED, "a test made it fail");
-    if (f->kind == TL_FAULT_STALL) {
+  const tl_fault *f = tl_fault_at(e->faults, e->fault_count, e->rank, index, step);
+  if (f == NULL) return TL_OK;
+  if (e->gpu != NULL && f->kind > TL_FAULT_ULP)
+    return tl_fail(TL_ARGUMENT, "this fault is for the host: a kernel in a graph cannot have it");
+  switch (f->kind) {
+    case TL_FAULT_FAIL: return after ? TL_OK : tl_fail(TL_STOPPED, "a test made it fail");
+    case TL_FAULT_STALL:
+      if (after) return TL_OK;
       tl_world_stall(e->world);
       return tl_world_stopped(e->world);
-    }
-    const tl_view *y = e->views + i->out.first;
-    if (i->out.count == 0 || y->data == NULL) continue;
-    if (y->dtype == TL_F32 || y->dtype == TL_BF16) TL_TRY(make_nan(e, y));
+    case TL_FAULT_NAN:
+    case TL_FAULT_ULP: return after ? change_output(e, i, f) : TL_OK;
+    case TL_FAULT_SWAP: tl_fault_swap(e->views + i->in.first, i->in.count); return TL_OK;
+    default: return TL_OK;
   }
-  return TL_OK;
 }
 
 static tl_status run_instruction(const tl_executor *e, int32_t index, const tl_run *run,
                                  const tl_step *step) {
   const tl_instruction *i = &e->program->instructions[index];
-  const int32_t traits = tl_ops[i->op].traits;
+  const tl_fault *f = tl_fault_at(e->faults, e->fault_count, e->rank, index, step->step);
+  tl_step own = *step;
   if (e->delay_us > 0) delay(e, index, step->step);
-  TL_TRY(tl_execute_faults(e, index, 0));
-  if (traits & TL_TRAIT_COMM) {
-    TL_TRY(run_comm(e, i));
-  } else if (traits & TL_TRAIT_DATA) {
-    TL_TRY(tl_execute_data(e, i, step->step, e->views + i->out.first));
-  } else {
-    TL_TRY(run_kernel(e, i, step));
-  }
-  TL_TRY(tl_execute_faults(e, index, 1));
+  TL_TRY(tl_execute_faults(e, index, step->step, 0));
+  if (f != NULL && f->kind == TL_FAULT_SEED) own.seed ^= 1;
+  if (f == NULL || f->kind != TL_FAULT_STALE) TL_TRY(run_operator(e, i, &own));
+  if (f != NULL && f->kind == TL_FAULT_TWICE) TL_TRY(run_operator(e, i, &own));
+  TL_TRY(tl_execute_faults(e, index, step->step, 1));
   return run->check ? check_outputs(e, index) : TL_OK;
+}
+
+/* The communicator of an instruction that moves bytes between ranks. */
+static int64_t moved_by(const tl_executor *e, int32_t index) {
+  const tl_instruction *i = &e->program->instructions[index];
+  if (!(tl_ops[i->op].traits & TL_TRAIT_COMM)) return 0;
+  return e->comms[e->program->ints[i->ints.first]]->moved;
+}
+
+/* The same with hashes, copies and times around it; they are no part of its time. */
+static tl_status run_traced(const tl_executor *e, int32_t index, const tl_run *run,
+                            const tl_step *step) {
+  const tl_trace_source source = {.views = e->views, .team = e->team};
+  tl_trace_record call = {.calls = 1};
+  TL_TRY(tl_trace_before(e->trace, &source, index));
+  const int64_t waited = tl_world_waited(e->world, e->rank, 0), moved = moved_by(e, index);
+  call.start_ns = tl_now_ns();
+  TL_TRY(run_instruction(e, index, run, step));
+  call.end_ns = tl_now_ns();
+  call.wait_ns = tl_world_waited(e->world, e->rank, 0) - waited;
+  call.moved = moved_by(e, index) - moved;
+  tl_trace_note(e->trace, index, &call);
+  return tl_trace_after(e->trace, &source, index);
 }
 
 /* What is wrong with data begins with the line that made the data, as the instruction's place does:
@@ -244,10 +269,9 @@ tl_status tl_execute(tl_executor *e, const tl_run *run) {
   for (int32_t index = section.first; index < section.first + section.count; index++) {
     if (tl_world_aborted(e->world)) return tl_world_stopped(e->world);
     tl_world_at(e->world, e->rank, index);
-    const int64_t start = e->trace == NULL ? 0 : tl_now_ns();
-    const tl_status status = run_instruction(e, index, run, &step);
+    const tl_status status =
+        e->trace == NULL ? run_instruction(e, index, run, &step) : run_traced(e, index, run, &step);
     if (status != TL_OK) return tl_execute_locate(e, index, &step, status);
-    if (e->trace != NULL) tl_trace_note(e->trace, index, start, tl_now_ns());
   }
   tl_world_at(e->world, e->rank, -1);
   return TL_OK;

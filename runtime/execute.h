@@ -13,6 +13,7 @@
 
 #include "comm.h"
 #include "data.h"
+#include "fault.h"
 #include "program.h"
 #include "trace.h"
 #include "world.h"
@@ -23,18 +24,6 @@ typedef struct tl_feed {
   int64_t samples;     /* of the global batch */
   int64_t sample_base; /* this rank's first sample in it */
 } tl_feed;
-
-typedef enum tl_fault_kind {
-#define FAULT(name, text) TL_FAULT_##name,
-#include "fault.def"
-#undef FAULT
-  TL_FAULTS
-} tl_fault_kind;
-
-typedef struct tl_fault {
-  int32_t rank, instruction;
-  tl_fault_kind kind;
-} tl_fault;
 
 typedef struct tl_executor {
   const tl_program *program; /* verified */
@@ -47,7 +36,7 @@ typedef struct tl_executor {
   const tl_feed *feeds;
   int64_t sample_base; /* of the step: this rank's first sample of the training batch */
   int32_t rank, ranks;
-  tl_trace *trace; /* NULL: times are not taken */
+  tl_trace *trace; /* NULL: nothing is recorded */
   const tl_fault *faults;
   int32_t fault_count;
   int32_t
@@ -65,8 +54,5 @@ typedef struct tl_run {
 void tl_executor_resolve(tl_executor *executor);
 
 tl_status tl_execute(tl_executor *executor, const tl_run *run);
-
-/* "fail", "stall", "nan". */
-tl_status tl_fault_find(const char *name, tl_fault_kind *out);
 
 #endif

@@ -10,6 +10,7 @@
 #include "execute_inner.h"
 #include "lanes_cuda.h"
 #include "memory.h"
+#include "trace_cuda.h"
 
 enum { LOOK_NS = 20000 }; /* between two looks at a device that may wait for a peer */
 
@@ -23,8 +24,9 @@ struct tl_gpu {
   char *staging;       /* pinned: outputs of the data instructions */
   int64_t *staging_at; /* by instruction; -1: none */
   int64_t staging_bytes;
-  void *graphs[TL_SECTIONS];
-  int32_t runs[TL_SECTIONS];
+  tl_gpu_trace *trace; /* NULL: none, or one whose operands the host takes */
+  void *graphs[TL_SECTIONS], *traced_graphs[TL_SECTIONS];
+  int32_t runs[TL_SECTIONS], traced_runs[TL_SECTIONS];
 };
 
 #define TRY_CUDA(g, what, call) \
@@ -104,7 +106,8 @@ void tl_gpu_forget(tl_gpu *gpu) {
   if (gpu == NULL || tl_cuda_enter(gpu->cuda) != TL_OK) return;
   for (int s = 0; s < TL_SECTIONS; s++) {
     if (gpu->graphs[s] != NULL) tl_cuda_calls(gpu->cuda)->graph_close(gpu->graphs[s]);
-    gpu->graphs[s] = NULL;
+    if (gpu->traced_graphs[s] != NULL) tl_cuda_calls(gpu->cuda)->graph_close(gpu->traced_graphs[s]);
+    gpu->graphs[s] = NULL, gpu->traced_graphs[s] = NULL;
   }
 }
 
@@ -113,6 +116,7 @@ void tl_gpu_close(tl_gpu *gpu) {
   if (gpu->cuda != NULL && tl_cuda_enter(gpu->cuda) == TL_OK) {
     const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
     tl_gpu_forget(gpu);
+    tl_gpu_trace_close(gpu->trace);
     if (gpu->host_step != NULL) api->host_free(gpu->host_step);
     if (gpu->staging != NULL) api->host_free(gpu->staging);
     tl_lanes_close(gpu->lanes);
@@ -194,7 +198,9 @@ static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
 
 static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
   const int32_t traits = tl_ops[gpu->program->instructions[index].op].traits;
+  void *stream = tl_lanes_stream(gpu->lanes, index);
   TL_TRY(tl_lanes_before(gpu->lanes, index));
+  if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_before(gpu->trace, index, stream));
   if (traits & TL_TRAIT_DATA) {
     TL_TRY(queue_data(gpu, e, index));
   } else if (traits & TL_TRAIT_COMM) {
@@ -202,6 +208,7 @@ static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
   } else {
     TL_TRY(queue_kernel(gpu, e, index));
   }
+  if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_after(gpu->trace, index, e->views, stream));
   return tl_lanes_after(gpu->lanes, index);
 }
 
@@ -209,12 +216,14 @@ static tl_status queue_step(tl_gpu *gpu) {
   TRY_CUDA(gpu, "numbers of the step",
            copy_in(address(gpu->step), gpu->host_step, sizeof *gpu->host_step,
                    tl_cuda_stream(gpu->cuda)));
+  if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_begin(gpu->trace));
   return tl_lanes_fork(gpu->lanes);
 }
 
 /* Ends what queue_step began: all streams are joined. */
 static tl_status queue_end(tl_gpu *gpu) {
   TL_TRY(tl_lanes_join(gpu->lanes));
+  if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_end(gpu->trace));
   if (gpu->comm == NULL || gpu->comm->kind->finish == NULL) return TL_OK;
   return gpu->comm->kind->finish(gpu->comm, tl_cuda_stream(gpu->cuda));
 }
@@ -286,31 +295,52 @@ static tl_status check_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
 /* One instruction; `wait`: it is also waited for. */
 static tl_status run_one(tl_gpu *gpu, tl_executor *e, int32_t index, const tl_run *run, int wait) {
   if (e->delay_us > 0) TL_TRY(queue_delay(gpu, e, index, run->step.step));
-  TL_TRY(tl_execute_faults(e, index, 0));
+  TL_TRY(tl_execute_faults(e, index, run->step.step, 0));
   TL_TRY(queue_instruction(gpu, e, index));
   if (wait) TL_TRY(wait_with_peers(gpu, e, tl_lanes_stream(gpu->lanes, index)));
-  TL_TRY(tl_execute_faults(e, index, 1));
+  TL_TRY(tl_execute_faults(e, index, run->step.step, 1));
   return run->check ? check_instruction(gpu, e, index) : TL_OK;
 }
 
-/* One by one: every instruction is waited for when it is looked at or timed. */
+/* For traces: an operand as the host sees it, in `room`. */
+static tl_status read_operand(void *context, const tl_view *view, void *room, const void **out) {
+  *out = room;
+  return tl_gpu_read(context, view->data, tl_view_bytes(view), room);
+}
+
+/* One instruction, waited for, whose operands the host hashes and keeps. */
+static tl_status run_kept(tl_gpu *gpu, tl_executor *e, int32_t index, const tl_run *run) {
+  const tl_trace_source source = {.views = e->views, .read = read_operand, .context = gpu};
+  const int64_t launched = tl_cuda_launched(gpu->cuda, NULL);
+  tl_trace_record call = {.calls = 1};
+  TL_TRY(tl_trace_before(e->trace, &source, index));
+  call.start_ns = tl_now_ns();
+  TL_TRY(run_one(gpu, e, index, run, 1));
+  call.end_ns = tl_now_ns();
+  tl_gpu_trace_launch(gpu->cuda, launched, &call);
+  tl_trace_note(e->trace, index, &call);
+  return tl_trace_after(e->trace, &source, index);
+}
+
+/* One by one: every instruction is waited for when it is looked at or its operands are kept. */
 static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
   const tl_range section = gpu->program->sections[run->section];
-  const int wait = run->check || e->trace != NULL || e->fault_count > 0;
+  const int kept = e->trace != NULL && gpu->trace == NULL;
+  const int wait = run->check || e->fault_count > 0;
   TL_TRY(queue_step(gpu));
   for (int32_t index = section.first; index < section.first + section.count; index++) {
-    const int64_t start = e->trace == NULL ? 0 : tl_now_ns();
     tl_world_at(e->world, e->rank, index);
-    const tl_status status = run_one(gpu, e, index, run, wait);
+    const tl_status status =
+        kept ? run_kept(gpu, e, index, run) : run_one(gpu, e, index, run, wait);
     if (status != TL_OK) return tl_execute_locate(e, index, step, status);
-    if (e->trace != NULL) tl_trace_note(e->trace, index, start, tl_now_ns());
   }
   TL_TRY(queue_end(gpu));
   return wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda));
 }
 
 /* Captures the section as a graph; nothing runs. */
-static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
+static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step,
+                         void **out) {
   const tl_range section = gpu->program->sections[run->section];
   const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
   void *graph = NULL;
@@ -323,30 +353,51 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   if (status == TL_OK) status = queue_end(gpu);
   const int error = api->capture_end(tl_cuda_stream(gpu->cuda), &graph);
   if (status == TL_OK) status = tl_cuda_check(api, error, "end of capture");
-  if (status == TL_OK)
-    status = tl_cuda_check(api, api->graph_build(&gpu->graphs[run->section], graph, 0), "graph");
+  if (status == TL_OK) status = tl_cuda_check(api, api->graph_build(out, graph, 0), "graph");
   if (graph != NULL) api->graph_free(graph);
   return status;
 }
 
-tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *e, const tl_run *run) {
-  tl_step step = run->step;
-  step.sample_base = e->sample_base;
-  const int eager = run->check || run->eager || e->trace != NULL || e->fault_count > 0 ||
-                    e->delay_us > 0 || gpu->runs[run->section] == 0;
-  TL_TRY(tl_cuda_enter(gpu->cuda));
-  TL_TRY(prepare(gpu, e, run, &step));
-  if (eager) {
-    TL_TRY(run_eagerly(gpu, e, run, &step));
-    gpu->runs[run->section]++;
-    tl_world_at(e->world, e->rank, -1);
+/* Runs the section; the first time, and whenever the host has to look, one by one. */
+static tl_status run_section(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
+  const int traced = gpu->trace != NULL, kept = e->trace != NULL && !traced;
+  int32_t *runs = traced ? &gpu->traced_runs[run->section] : &gpu->runs[run->section];
+  void **graph = traced ? &gpu->traced_graphs[run->section] : &gpu->graphs[run->section];
+  if (run->check || run->eager || kept || e->fault_count > 0 || e->delay_us > 0 || *runs == 0) {
+    TL_TRY(run_eagerly(gpu, e, run, step));
+    ++*runs;
     return TL_OK;
   }
-  if (gpu->graphs[run->section] == NULL) TL_TRY(capture(gpu, e, run, &step));
-  TRY_CUDA(gpu, "replay", graph_launch(gpu->graphs[run->section], tl_cuda_stream(gpu->cuda)));
-  TL_TRY(wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda)));
+  if (*graph == NULL) TL_TRY(capture(gpu, e, run, step, graph));
+  TRY_CUDA(gpu, "replay", graph_launch(*graph, tl_cuda_stream(gpu->cuda)));
+  return wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda));
+}
+
+tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *e, const tl_run *run) {
+  const tl_range section = gpu->program->sections[run->section];
+  tl_step step = run->step;
+  step.sample_base = e->sample_base;
+  TL_TRY(tl_cuda_enter(gpu->cuda));
+  TL_TRY(prepare(gpu, e, run, &step));
+  const int64_t start = tl_now_ns();
+  TL_TRY(run_section(gpu, e, run, &step));
+  if (gpu->trace != NULL) tl_gpu_trace_take(gpu->trace, section.first, section.count, start);
   tl_world_at(e->world, e->rank, -1);
   return TL_OK;
+}
+
+tl_status tl_gpu_set_trace(tl_gpu *gpu, tl_trace *trace) {
+  int64_t kept = 0;
+  TL_TRY(tl_cuda_enter(gpu->cuda));
+  for (int s = 0; s < TL_SECTIONS; s++) {
+    if (gpu->traced_graphs[s] != NULL) tl_cuda_calls(gpu->cuda)->graph_close(gpu->traced_graphs[s]);
+    gpu->traced_graphs[s] = NULL, gpu->traced_runs[s] = 0;
+  }
+  tl_gpu_trace_close(gpu->trace);
+  gpu->trace = NULL;
+  if (trace != NULL) tl_trace_captured(trace, &kept);
+  if (trace == NULL || kept > 0) return TL_OK;
+  return tl_gpu_trace_open(gpu->cuda, gpu->program, trace, &gpu->trace);
 }
 
 tl_status tl_gpu_read(tl_gpu *gpu, const void *from, int64_t bytes, void *to) {

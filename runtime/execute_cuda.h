@@ -38,6 +38,11 @@ void tl_gpu_forget(tl_gpu *gpu);
 
 tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *executor, const tl_run *run);
 
+/* Records into `trace` from the next run on; NULL: no more. Hashes and times are then taken by
+** kernels between the instructions; where operands are kept too, by the host, which waits for each
+** instruction. The caller closes the trace after it has been replaced. */
+tl_status tl_gpu_set_trace(tl_gpu *gpu, tl_trace *trace);
+
 /* Copies between a place of the arena and host memory; they wait. */
 tl_status tl_gpu_read(tl_gpu *gpu, const void *from, int64_t bytes, void *to);
 tl_status tl_gpu_write(tl_gpu *gpu, void *to, int64_t bytes, const void *from);

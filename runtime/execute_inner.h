@@ -13,7 +13,8 @@ tl_status tl_execute_check(const tl_executor *executor, int32_t index, int32_t p
                            const tl_view *view);
 
 /* What a test asked for at this instruction: before it, or after it. */
-tl_status tl_execute_faults(const tl_executor *executor, int32_t index, int32_t after);
+tl_status tl_execute_faults(const tl_executor *executor, int32_t index, int64_t step,
+                            int32_t after);
 
 /* How long delay_us makes this rank wait before this instruction, in ns. */
 int64_t tl_execute_delay(const tl_executor *executor, int32_t index, int64_t step);

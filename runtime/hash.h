@@ -43,4 +43,26 @@ typedef struct tl_hash_place {
 /* The share of one shard. `name` is tl_hash_bytes of the tensor's logical name. */
 uint64_t tl_hash_shard(uint64_t name, const tl_view *shard, const tl_hash_place *place);
 
+/* A shard that need not be one rectangle: sequence parallelism gives a rank its run of each sample.
+**
+**     local rows    0 .. piece_rows - 1 | piece_rows .. 2 piece_rows - 1 | ..
+**     global rows   row_first + ..      | row_first + piece_stride + ..  | ..
+**
+** `rows` local rows of `pitch` elements in memory, of which `cols` count: what fills a shard up to
+** a multiple is left out. `sampled`: of the 64 runs of 64 elements that 4,096 neighbours of the
+** logical tensor make, one is taken; its number hangs on the name and on which 4,096 they are, so
+** that every layout takes the same elements. */
+typedef struct tl_hash_part {
+  uint64_t name;
+  int64_t rows, cols, pitch;
+  int64_t row_first, piece_rows, piece_stride;
+  int64_t col_first, cols_full;
+  int32_t sampled;
+} tl_hash_part;
+
+/* The share of local rows first .. first + count - 1. The sum over all rows is the shard's share;
+** where nothing is sampled, tl_hash_shard's. */
+uint64_t tl_hash_rows(const tl_hash_part *part, const void *data, tl_dtype dtype, int64_t first,
+                      int64_t count);
+
 #endif

@@ -174,20 +174,27 @@ const tl_program *tl_ranks_program(const tl_ranks *ranks, int32_t rank) {
   return ranks->list[rank].executor.program;
 }
 
-tl_status tl_ranks_trace(tl_ranks *ranks, int32_t on) {
+tl_status tl_ranks_trace(tl_ranks *ranks, int32_t on, const tl_trace_options *options) {
+  if (ranks->job != NULL && options != NULL)
+    return tl_fail(TL_ARGUMENT, "hashes are recorded of runs in one process; this one has %d",
+                   ranks->count);
   if (ranks->job != NULL) TL_TRY(tl_remote_trace(ranks, on));
   for (int32_t i = ranks->first; i < ranks->first + ranks->local; i++) {
     tl_executor *e = &ranks->list[i].executor;
+    if (e->gpu != NULL) TL_TRY(tl_gpu_set_trace(e->gpu, NULL));
     tl_trace_close(e->trace);
     e->trace = NULL;
-    if (on) TL_TRY(tl_trace_open(e->program->instruction_count, &e->trace));
+    if (!on) continue;
+    tl_trace_options own = options != NULL ? options[i] : (tl_trace_options){0};
+    own.sample_base = e->sample_base;
+    TL_TRY(tl_trace_open(e->program, &own, &e->trace));
+    if (e->gpu != NULL) TL_TRY(tl_gpu_set_trace(e->gpu, e->trace));
   }
   return TL_OK;
 }
 
-const tl_trace_record *tl_ranks_records(const tl_ranks *ranks, int32_t rank) {
-  const tl_trace *trace = ranks->list[rank].executor.trace;
-  return trace == NULL ? NULL : tl_trace_records(trace);
+const tl_trace *tl_ranks_traced(const tl_ranks *ranks, int32_t rank) {
+  return ranks->list[rank].executor.trace;
 }
 
 void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak) {

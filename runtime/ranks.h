@@ -82,9 +82,10 @@ void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak);
 ** Fails when the run has failed. */
 tl_status tl_ranks_serve(tl_ranks *ranks);
 
-/* Records times from the next run on, or stops. */
-tl_status tl_ranks_trace(tl_ranks *ranks, int32_t on);
-/* Records by instruction of the rank's program; NULL while tracing is off. */
-const tl_trace_record *tl_ranks_records(const tl_ranks *ranks, int32_t rank);
+/* Records from the next run on, or stops. `options` (by rank, copied) says what besides times;
+** NULL: nothing. Fails with TL_ARGUMENT where ranks are other processes and options are given. */
+tl_status tl_ranks_trace(tl_ranks *ranks, int32_t on, const tl_trace_options *options);
+/* What the rank's trace has; NULL while tracing is off, and of a rank in another process. */
+const tl_trace *tl_ranks_traced(const tl_ranks *ranks, int32_t rank);
 
 #endif

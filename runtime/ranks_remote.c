@@ -139,7 +139,7 @@ static tl_status serve_one(tl_ranks *ranks, int32_t kind, const order *o) {
     case ORDER_RUN: return serve_run(ranks, o);
     case ORDER_READ: return serve_read(ranks, o);
     case ORDER_WRITE: return serve_write(ranks, o);
-    case ORDER_TRACE: return tl_ranks_trace(ranks, o->on);
+    case ORDER_TRACE: return tl_ranks_trace(ranks, o->on, NULL);
     default: return tl_fail(TL_COMM, "rank 0 sends an order of kind %d", kind);
   }
 }

@@ -11,6 +11,7 @@ typedef struct seat {                 /* written by its rank, read by all */
   _Alignas(64) _Atomic int64_t stamp; /* ns, when it began its instruction */
   _Atomic int32_t instruction;        /* -1: it has ended its section */
   _Atomic int32_t waits_for;          /* a rank, or -1 */
+  int64_t waited_ns;                  /* its rank alone reads it */
 } seat;
 
 struct tl_world {
@@ -97,8 +98,14 @@ int32_t tl_gate_wait(tl_world *world, tl_gate *g, int32_t rank, int32_t peer) {
   const int64_t until = newest_stamp(world, peer) + world->limit_ns;
   if (tl_now_ns() >= until) return 0;
   const struct timespec deadline = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+  const int64_t start = tl_now_ns();
   pthread_cond_timedwait(&g->open, &g->mutex, &deadline);
+  tl_world_waited(world, rank, tl_now_ns() - start);
   return 1;
+}
+
+int64_t tl_world_waited(tl_world *world, int32_t rank, int64_t ns) {
+  return world->seats[rank].waited_ns += ns;
 }
 
 int32_t tl_world_patient(tl_world *world, int32_t rank, int32_t peer) {

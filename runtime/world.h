@@ -64,6 +64,9 @@ void tl_gate_close(tl_gate *gate);
 ** for, and calls tl_gate_done when it stops waiting. */
 int32_t tl_gate_wait(tl_world *world, tl_gate *gate, int32_t rank, int32_t peer);
 void tl_gate_done(tl_world *world, int32_t rank);
+/* Adds to the time that `rank` has waited for others since the world was opened; returns the sum.
+** Called by the rank's own thread; gates count their waits themselves. */
+int64_t tl_world_waited(tl_world *world, int32_t rank, int64_t ns);
 
 /* For a rank that waits elsewhere than at a gate, and looks again every now and then: 0 if `peer`,
 ** and whom it waits for in turn, have been silent for too long. -1: it waits for nobody. */

@@ -94,11 +94,7 @@
 
 #include "../op.h"
 
-enum {
-  TL_ATTENTION_WIDTH_MAX = 256,
-  TL_ATTENTION_BLOCK_MAX = 1024,
-  TL_ATTENTION_LEAVES_MAX = 64
-};
+enum { TL_ATTENTION_WIDTH_MAX = 256, TL_ATTENTION_BLOCK_MAX = 1024, TL_ATTENTION_LEAVES_MAX = 64 };
 
 tl_status tl_host_attention(const tl_call *call);
 tl_status tl_host_attention_grad(const tl_call *call);

@@ -30,18 +30,11 @@ TL_GPU void add_term(const tl_sum_tokens_args &k, int64_t row, int64_t column, i
     return;
   }
   const tl_bits xs = tl_fetch(k.x, row * k.dim + column, n);
-  int64_t place = row * k.parts + tl_quotient(column, k.width);
-  int64_t left = k.width - column + (place - row * k.parts) * k.width; /* columns of this part */
-  float rstd = k.kind >= 2 ? k.rstd[place] : 1.0f, mean = k.kind == 3 ? k.mean[place] : 0.0f;
+  const float rstd = k.kind >= 2 ? k.rstd[row] : 1.0f, mean = k.kind == 3 ? k.mean[row] : 0.0f;
   tl_widen(k.dy, dys, dy);
   tl_widen(k.x, xs, x);
 #pragma unroll
   for (int i = 0; i < TL_P; i++) {
-    if (k.parts > 1 && i > 0 && i < n && --left == 0) { /* the next part begins */
-      left = k.width, place++;
-      if (k.kind >= 2) rstd = k.rstd[place];
-      if (k.kind == 3) mean = k.mean[place];
-    }
     if (k.kind == 3) x[i] = x[i] - mean;
     if (k.kind >= 2) x[i] = x[i] * rstd;
     s[i] = fmaf(dy[i], x[i], s[i]);
@@ -64,6 +57,48 @@ extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
   tl_clear(s);
 #pragma unroll 4
   for (int i = 0; i < rows; i++) add_term(k, first + i, k.column_first + p.at, n, s);
+  tl_store(k.partial, p.row * k.columns + p.at, n, s);
+}
+
+/* add_term for kinds 2 and 3 where parts of a row were normalized apart. */
+TL_GPU void add_part_term(const tl_sum_parts_args &a, int64_t row, int64_t column, int n,
+                          float *s) {
+  const tl_sum_tokens_args &k = a.sums;
+  const int64_t part = tl_quotient(column, a.width);
+  int64_t place = row * a.parts + part, left = (part + 1) * a.width - column;
+  float dy[TL_P], x[TL_P], rstd = k.rstd[place], mean = k.kind == 3 ? k.mean[place] : 0.0f;
+  tl_widen(k.dy, tl_fetch(k.dy, row * k.dim + column, n), dy);
+  tl_widen(k.x, tl_fetch(k.x, row * k.dim + column, n), x);
+#pragma unroll
+  for (int i = 0; i < TL_P; i++) {
+    if (i > 0 && i < n && --left == 0) { /* the next part begins */
+      left = a.width;
+      place++;
+      rstd = k.rstd[place];
+      if (k.kind == 3) mean = k.mean[place];
+    }
+    if (k.kind == 3) x[i] = x[i] - mean;
+    s[i] = fmaf(dy[i], x[i] * rstd, s[i]);
+  }
+}
+
+/* sum_tokens_blocks for them. */
+extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
+    sum_tokens_parts(const __grid_constant__ tl_sum_parts_args a) {
+  const tl_sum_tokens_args &k = a.sums;
+  const int64_t thread = (int64_t)blockIdx.x * TL_TOKEN_THREADS + threadIdx.x;
+  const tl_place_of p = tl_row_piece(thread, k.columns);
+  const int64_t of_piece = tl_quotient(p.row, k.blocks), block = p.row - of_piece * k.blocks;
+  const int64_t run = tl_quotient(of_piece, k.samples), piece = of_piece - run * k.samples;
+  if (run >= k.runs || block >= blocks_of(k, run)) return;
+  const int64_t start = border(run, k.runs, k.length) + block * TL_TOKEN_BLOCK;
+  const int64_t left = border(run + 1, k.runs, k.length) - start;
+  const int64_t first = k.first + piece * k.length + start;
+  const int rows = left < TL_TOKEN_BLOCK ? (int)left : TL_TOKEN_BLOCK;
+  const int n = tl_piece_length(k.columns, p.at);
+  float s[TL_P];
+  tl_clear(s);
+  for (int i = 0; i < rows; i++) add_part_term(a, first + i, k.column_first + p.at, n, s);
   tl_store(k.partial, p.row * k.columns + p.at, n, s);
 }
 

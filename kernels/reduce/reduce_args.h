@@ -20,9 +20,14 @@ typedef struct tl_sum_tokens_args {
   const float *rstd, *mean;
   float *acc;
   int64_t dim, first, samples, length, runs, blocks, column_first, columns;
-  int64_t parts, width; /* of a row, each with its own rstd and mean; columns of a part */
   int32_t kind, mode;
 } tl_sum_tokens_args;
+
+/* Rows of `parts` times `width` columns, each part with its own rstd and mean. */
+typedef struct tl_sum_parts_args {
+  tl_sum_tokens_args sums;
+  int64_t parts, width;
+} tl_sum_parts_args;
 
 typedef struct tl_fold_args {
   tl_array x, y;

@@ -6,8 +6,19 @@
 
 enum { FOLD_ROWS_MAX = 1 << 22 };
 
+/* Sums of the blocks of some columns; `parts` of a row were normalized apart. */
+static tl_status launch_blocks(tl_cuda *cuda, const tl_sum_tokens_args *k, int64_t parts,
+                               int64_t rows) {
+  const int64_t threads = rows * tl_pieces(k->columns);
+  const int64_t blocks = (threads + TL_TOKEN_THREADS - 1) / TL_TOKEN_THREADS;
+  const tl_sum_parts_args apart = {.sums = *k, .parts = parts, .width = k->dim / parts};
+  if (parts > 1)
+    return tl_launch_blocks(cuda, "sum_tokens_parts", blocks, TL_TOKEN_THREADS, &apart);
+  return tl_launch_blocks(cuda, "sum_tokens_blocks", blocks, TL_TOKEN_THREADS, k);
+}
+
 /* As many columns at a time as the sums of blocks have room for. */
-static tl_status launch_sums(tl_cuda *cuda, tl_sum_tokens_args *k) {
+static tl_status launch_sums(tl_cuda *cuda, tl_sum_tokens_args *k, int64_t parts) {
   const int64_t longest = (k->length + k->runs - 1) / k->runs;
   k->blocks = (longest + TL_TOKEN_BLOCK - 1) / TL_TOKEN_BLOCK;
   const int64_t rows = k->runs * k->samples * k->blocks;
@@ -18,10 +29,7 @@ static tl_status launch_sums(tl_cuda *cuda, tl_sum_tokens_args *k) {
   for (int64_t column = 0; column < k->dim; column += room) {
     k->column_first = column;
     k->columns = k->dim - column < room ? k->dim - column : room;
-    const int64_t threads = rows * tl_pieces(k->columns);
-    TL_TRY(tl_launch_blocks(cuda, "sum_tokens_blocks",
-                            (threads + TL_TOKEN_THREADS - 1) / TL_TOKEN_THREADS, TL_TOKEN_THREADS,
-                            k));
+    TL_TRY(launch_blocks(cuda, k, parts, rows));
     TL_TRY(tl_launch_threads(cuda, "sum_tokens_chain", k->runs * k->columns, k));
   }
   return TL_OK;
@@ -51,12 +59,12 @@ tl_status tl_cuda_sum_tokens(const tl_call *call) {
   TL_TRY(tl_expect_range(op, "first", k.first, 0, count / k.dim));
   TL_TRY(tl_expect_range(op, "samples * length", k.samples * k.length, 0, count / k.dim - k.first));
   if (k.kind >= 1) TL_TRY(tl_expect(op, "x", x, TL_KIND_FLOAT, count));
-  TL_TRY(tl_sum_tokens_parts(call, count / k.dim, k.dim, &k.parts));
-  k.width = k.dim / k.parts;
+  int64_t parts;
+  TL_TRY(tl_sum_tokens_parts(call, count / k.dim, k.dim, &parts));
   if (k.kind >= 1) k.x = tl_array_of(x);
   if (k.kind >= 2) k.rstd = call->in[2].data;
   if (k.kind == 3) k.mean = call->in[3].data;
-  return launch_sums(call->cuda, &k);
+  return launch_sums(call->cuda, &k, parts);
 }
 
 tl_status tl_cuda_fold(const tl_call *call) {

@@ -8,6 +8,7 @@
 --   ./tl bench plan            planning 1,024 ranks
 --   ./tl bench ranks           eight thread ranks against one
 --   ./tl bench serve           generation: speed, and steadiness under load
+--   ./tl bench trace           a traced step against one that is not
 --   ./tl bench capture         on a GPU: a step replayed as a graph against one queued eagerly
 --
 -- Peers (tests/peers/*.py) take turns with Tidelock, round by round; where numpy or PyTorch is not
@@ -28,6 +29,7 @@ local kinds = {
   { "step", require "tidelock.bench_step" },
   { "ranks", require "tidelock.bench_ranks" },
   { "serve", require "tidelock.bench_serve" },
+  { "trace", require "tidelock.bench_trace" },
   { "capture", require "tidelock.bench_capture" },
 }
 

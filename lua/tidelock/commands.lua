@@ -78,6 +78,10 @@ commands.list = {
       { name = "check", about = "look for NaN and Inf after every instruction" },
       { name = "eager", about = "GPU: queue instructions one by one, no graph; same bits" },
       { name = "poison", about = "fill memory with NaN before its first use" },
+      { name = "trace", kind = "folder", about = "record hashes, times and messages into DIR" },
+      { name = "trace-steps", kind = "text", about = "these steps only: 3:5; 0 is the start" },
+      { name = "full", about = "hash every element; else one run of 64 in 4,096" },
+      { name = "values", about = "keep the tensors, too" },
       { name = "timeout", kind = "count", about = "seconds that a silent rank is waited for; 10" },
       threads, point,
     },
@@ -88,6 +92,8 @@ commands.list = {
     example = "plan recipes/quickstart.lua layout.dp=128 policy.leaves.dp=128 batch.samples=1024",
     options = {
       { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
+      { name = "memory", kind = "file", about = "the arena: FILE.svg or FILE.pickle" },
+      { name = "rank", kind = "index", about = "whose arena, from 0; a rank of the fullest stage" },
       point,
     },
   },
@@ -115,6 +121,20 @@ commands.list = {
       { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
       threads, point,
     },
+  },
+  {
+    name = "trace", recipe = false, words = { "DIR" }, module = "tidelock.trace",
+    about = "where the time of a traced run went", example = "trace runs/trace --chrome steps.json",
+    options = {
+      { name = "chrome", kind = "file", about = "its timeline, for ui.perfetto.dev" },
+      { name = "memory", kind = "file", about = "its arena: FILE.svg or FILE.pickle" },
+      { name = "rank", kind = "index", about = "whose arena, from 0" },
+    },
+  },
+  {
+    name = "diff", recipe = false, words = { "A", "B" }, module = "tidelock.diff",
+    about = "the first bit that two traces or runs do not share, and why",
+    example = "diff runs/a runs/b", options = {},
   },
   {
     name = "export", recipe = false, words = { "CHECKPOINT", "OUT" }, module = "tidelock.export",
@@ -153,7 +173,9 @@ commands.list = {
   },
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
-    topics = { "plan", "matmul", "gemm", "attention", "step", "ranks", "capture", "serve" },
+    topics = {
+      "plan", "matmul", "gemm", "attention", "step", "ranks", "serve", "trace", "capture",
+    },
     about = "speed of products, a step, planning, ranks, generation",
     example = "bench step --rounds 5",
     options = {

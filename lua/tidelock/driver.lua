@@ -156,7 +156,8 @@ end
 ---@param options? table # keep: string[], threads, poison: a byte, check and eager: boolean,
 ---  timeout: s, start: s, launched: tidelock.Launch,
 ---  planned: called with the plan before anything is allocated,
----  resume: a folder or a checkpoint, forks: fields that may differ from its run's
+---  resume: a folder or a checkpoint, forks: fields that may differ from its run's,
+---  recorder: of recorder.lua, faults: for tests (runtime/fault.h)
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -190,7 +191,7 @@ function driver.start(recipe, options)
     gemm_rows = spec.blocks.gemm.m, gemm_columns = spec.blocks.gemm.n,
     attention_rows = spec.blocks.attention.q,
     threads = options.threads, poison = options.poison, timeout_s = options.timeout,
-    start_s = options.start, job = launched and launched.job,
+    start_s = options.start, job = launched and launched.job, faults = options.faults,
   })
   if launched and launched.rank > 0 then
     local ok, problem = pcall(self.ranks.serve, self.ranks)
@@ -198,6 +199,8 @@ function driver.start(recipe, options)
     if not ok then error({ status = 1, message = problem }, 0) end
     return self
   end
+  self.recorder = options.recorder
+  if self.recorder then self.recorder:attach(self) end
   self:begin(found)
   return self
 end
@@ -216,7 +219,9 @@ end
 --- Initial weights, moments and tables; then what rules take from functions and earlier runs, or
 --- everything from a checkpoint.
 function Run:begin(found)
-  execute(self, "init", { step = 0, scalars = {} })
+  if self.recorder then self.recorder:before(self, 0) end
+  local made = execute(self, "init", { step = 0, scalars = {} })
+  if self.recorder then self.recorder:after(self, 0, made, {}) end
   if found then
     self.loaded_bytes, self.loaded_seconds = checkpoint.load(self, found)
     self.done = found.state.step
@@ -264,10 +269,12 @@ end
 function Run:step()
   local step = self.done + 1
   local scalars = scalars_of(self, step)
+  if self.recorder then self.recorder:before(self, step) end
   local clock = core.files.seconds()
   local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check,
     eager = self.eager })
   result.ms = (core.files.seconds() - clock) * 1000
+  if self.recorder then self.recorder:after(self, step, result, scalars) end
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length
   -- a step that is skipped is none of the optimizer's: its bias corrections count updates
@@ -438,15 +445,16 @@ end
 
 --- Bytes of the arenas as counted by their allocator, beside the bytes that were planned; and the
 --- peaks of what is no arena: slots of messages, tables of the data, scratch of the workers, copies
---- on their way to a GPU.
+--- on their way to a GPU, and what a trace keeps.
 function Run:memory()
   local counted = self.ranks:memory()
   local peak = counted.peak
   counted.peak_bytes, counted.planned_bytes = peak.arena, self.plan.summary.planned_bytes
   counted.beside = {
     messages = peak.comm, data = peak.data, scratch = peak.scratch, staging = peak.staging,
+    trace = peak.trace,
   }
-  counted.beside_bytes = peak.comm + peak.data + peak.scratch + peak.staging
+  counted.beside_bytes = peak.comm + peak.data + peak.scratch + peak.staging + peak.trace
   return counted
 end
 
@@ -463,8 +471,9 @@ function Run:save(dir)
 end
 
 function Run:close()
+  if self.recorder then self.recorder:close() end
   if self.ranks then self.ranks:close() end
-  self.ranks = nil
+  self.ranks, self.recorder = nil, nil
 end
 Run.__close, Run.__gc = Run.close, Run.close
 

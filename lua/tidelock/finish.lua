@@ -288,6 +288,7 @@ function finish.step(self, shared)
   for _, param in ipairs(self.l.params) do
     if held(self, shared, param) and not param.fields.frozen then
       gradients[param.name] = gradient_of(self, shared, param)
+      if not param.expert then gradients[param.name].buffer.final = param end
       self:keep(param.name .. ".grad", gradients[param.name], { value = param.value, param =
         param })
     end

@@ -16,7 +16,9 @@
 local cluster = require "tidelock.cluster"
 local core = require "tidelock.core"
 local experts_plan = require "tidelock.experts_plan"
+local experts = require "tidelock.experts"
 local flops = require "tidelock.flops"
+local grid = require "tidelock.layout"
 local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
 local serving = require "tidelock.serving"
@@ -192,6 +194,23 @@ function forecast.serving_text(plan)
   return table.concat(lines, "\n")
 end
 
+--- `--memory FILE`: the arena of a rank of the fullest pipeline stage, or of `--rank N`.
+local function write_memory(plan, request)
+  local memory_file = require "tidelock.memory_file" -- it needs this module
+  local options, layout = request.options, plan.spec.layout
+  local index, world = fullest(plan.places), grid.world(layout)
+  if options.rank then
+    if options.rank >= world then
+      local text = "tidelock: plan: --rank %d: the layout has ranks 0 to %d"
+      error({ status = 2, message = text:format(options.rank, world - 1) }, 0)
+    end
+    index = experts.plan_index(layout, grid.coordinates(layout, options.rank))
+  end
+  local title = ("%s, %s"):format(request.recipe:match "[^/]+$", options.rank
+    and "rank " .. options.rank or "a rank of the fullest stage")
+  memory_file.write(options.memory, memory_file.view_of_plan(plan, index, title))
+end
+
 --- The command.
 ---@param request tidelock.Request
 ---@return integer # exit status
@@ -206,6 +225,7 @@ function forecast.command(request)
     io.stdout:write(forecast.serving_text(served), "\n")
   end
   if facts then io.stdout:write(forecast.cluster_text(plan, facts), "\n") end
+  if request.options.memory then write_memory(plan, request) end
   return 0
 end
 

@@ -98,9 +98,29 @@ local function recipe_of(folder, words)
   return requests.recipe(path, all), summary
 end
 
---- The same module stands at another place in the copy of a recipe.
-local function without_sites(text)
-  return (text:gsub(',? ?site = "[^"]*"', ""))
+--- Lines of a value and what is inside it, a field each.
+local function add_fields(lines, path, value)
+  if type(value) ~= "table" then
+    lines[#lines + 1] = ("%s = %s"):format(path, tostring(value))
+    return
+  end
+  local keys = {}
+  for key in pairs(value) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  for _, key in ipairs(keys) do add_fields(lines, path .. "." .. tostring(key), value[key]) end
+end
+
+--- The fields of a resolved recipe, however many stood on a line, without places: the same module
+--- stands at another one in the copy of a recipe.
+local function one_each(text)
+  local lines = {}
+  for line in text:gsub(',? ?site = "[^"]*"', ""):gmatch "[^\n]+" do
+    local path, value = line:match "^(%S+) = ({.*)$"
+    local read = path and load("return " .. value, "=field", "t", {})
+    local good, found = pcall(read or error)
+    if good then add_fields(lines, path, found) else lines[#lines + 1] = line end
+  end
+  return table.concat(lines, "\n")
 end
 
 --- Whether one of two paths of fields is the other's beginning: layout and layout.tp.
@@ -114,10 +134,10 @@ local function compare(folder, known, recipe, words)
   if not known then return end
   local text = explain.text(requests.plan(recipe, "check"), "check")
   local lines = {}
-  for _, d in ipairs(checkpoint.differing(without_sites(known), without_sites(text))) do
-    local ours = false
+  for _, d in ipairs(checkpoint.differing(one_each(known), one_each(text))) do
+    local ours = false -- a field that the run did not know has its default
     for _, section in ipairs { "dtype", "model", "policy", "blocks" } do
-      ours = ours or d.path:match "^%w+" == section
+      ours = ours or d.path:match "^%w+" == section and d.old ~= "unset"
     end
     for _, word in ipairs(words) do ours = ours and not overlap(word:match "^[^=]*", d.path) end
     if ours then lines[#lines + 1] = ("  %s: %s -> %s"):format(d.path, d.old, d.new) end

@@ -14,6 +14,10 @@ local moe = require "tidelock.experts_lower"
 ---@field kind string # weights, optimizer, gradients, activations, data, state
 ---@field name? string
 ---@field persistent? boolean
+---@field value? table # what it holds of micro-batch `micro`; `final`: a weight, whose gradient it
+---  is
+---@field micro? integer
+---@field final? table
 
 ---@class tidelock.Lower
 local Lower = {}
@@ -96,6 +100,7 @@ function Lower:at(value, env)
   if not known then
     known = self:make(value.dtype, shape_of(value), value.input and "data" or "activations",
       value.name)
+    known.buffer.value, known.buffer.micro = value, env.micro
     env[value.id] = known
     if value.name and not value.gradient_of then self:keep(value.name, known, { value = value,
       micro = env.micro }) end

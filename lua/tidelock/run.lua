@@ -18,6 +18,7 @@ local header = require "tidelock.header"
 local launch = require "tidelock.launch"
 local loads = require "tidelock.loads"
 local log = require "tidelock.log"
+local recorder = require "tidelock.recorder"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
 local checkpoints = require "tidelock.saves"
@@ -304,15 +305,39 @@ local function new_session(trained, request, begin, found, peak)
   }
 end
 
+--- What --trace and the options that go with it ask for; nil without it.
+local function recorder_of(request)
+  local options = request.options
+  local function usage(text) error({ status = 2, message = "tidelock: run: " .. text }, 0) end
+  if not options.trace then
+    for _, name in ipairs { "trace_steps", "full", "values" } do
+      if options[name] then usage("--" .. name:gsub("_", "-") .. " goes with --trace DIR") end
+    end
+    return nil
+  end
+  local first, last = 0, nil
+  if options.trace_steps then
+    first, last = recorder.window(options.trace_steps)
+    if not first then
+      usage(("--trace-steps: %s: steps are written 3, 3:5 or 3:"):format(options.trace_steps))
+    end
+  end
+  return recorder.new {
+    dir = options.trace, first = first, last = last, full = options.full, values = options.values,
+    recipe = request.recipe, overrides = request.overrides, point = options.point,
+  }
+end
+
 --- What the driver is told.
-local function start_options(options, launched, found, forks)
+local function start_options(request, launched, found, forks)
+  local options = request.options
   local timeout = options.timeout
   local cores = launched and math.max(1, core.files.cpu_count() // launched.here_world)
   return {
     threads = options.threads or cores, check = options.check, launched = launched,
     timeout = timeout, eager = options.eager,
     start = timeout and math.max(timeout, start_seconds), resume = found, forks = forks,
-    poison = options.poison and poison_byte or nil,
+    poison = options.poison and poison_byte or nil, recorder = recorder_of(request),
   }
 end
 
@@ -320,7 +345,7 @@ end
 local function lead(request, launched)
   local options, begin, peak = request.options, core.files.seconds(), nil
   local found, forks = find_checkpoint(options)
-  local start = start_options(options, launched, found, forks)
+  local start = start_options(request, launched, found, forks)
   function start.planned(plan) -- before the arena takes the memory
     peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads, plan.spec.device)
   end

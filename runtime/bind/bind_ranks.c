@@ -5,6 +5,7 @@
 **   ranks:read(rank, tensor) -> tensor        ranks:write(rank, tensor, from)
 **   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols }) -> integer
 **   ranks:trace(on)    ranks:times(rank) -> { ns, .. }    ranks:spans(rank) -> { { from, to }, .. }
+**   ranks:record(rank, instruction, count) -> bytes    ranks:captured(rank, first, count) -> bytes
 **   ranks:serve()   of a process whose rank is not 0 (job.h): until rank 0 closes its ranks
 **   ranks:memory() -> { arena =, .., peak = { arena =, .. } }    ranks:count()    ranks:close()
 **
@@ -18,6 +19,7 @@
 
 #include "../hash.h"
 #include "../memory.h"
+#include "bind_trace.h"
 
 static const char *const class_name = "tidelock.Ranks";
 
@@ -225,28 +227,34 @@ static int ranks_serve(lua_State *L) {
   return 0;
 }
 
+/* ranks:trace(true): times alone; ranks:trace { { outputs =, captures =, capture_bytes = }, .. }, a
+** table a rank: see bind_trace.c; ranks:trace(false) stops. */
 static int ranks_trace(lua_State *L) {
-  bind_check(L, tl_ranks_trace(check_ranks(L), lua_toboolean(L, 2)));
+  tl_ranks *ranks = check_ranks(L);
+  lua_settop(L, 2);
+  const tl_trace_options *options = NULL;
+  if (lua_istable(L, 2)) options = bind_read_trace_options(L, 2, tl_ranks_count(ranks));
+  bind_check(L, tl_ranks_trace(ranks, lua_toboolean(L, 2), options));
   return 0;
 }
 
-static const tl_trace_record *check_records(lua_State *L, int32_t *count) {
+static const tl_trace *check_trace(lua_State *L, int32_t *count) {
   const tl_ranks *ranks = check_ranks(L);
   const lua_Integer rank = luaL_checkinteger(L, 2);
   luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), 2, "no such rank");
-  const tl_trace_record *records = tl_ranks_records(ranks, (int32_t)rank);
-  if (records == NULL)
+  const tl_trace *trace = tl_ranks_traced(ranks, (int32_t)rank);
+  if (trace == NULL)
     luaL_error(L,
                "no times of rank %I: tracing is off (call ranks:trace(true) before a run), or the "
                "rank is another process, whose times are its own",
                rank);
   *count = tl_ranks_program(ranks, (int32_t)rank)->instruction_count;
-  return records;
+  return trace;
 }
 
 static int ranks_times(lua_State *L) {
   int32_t count = 0;
-  const tl_trace_record *records = check_records(L, &count);
+  const tl_trace_record *records = tl_trace_records(check_trace(L, &count));
   lua_createtable(L, count, 0);
   for (int32_t i = 0; i < count; i++) {
     lua_pushinteger(L, records[i].total_ns);
@@ -257,7 +265,7 @@ static int ranks_times(lua_State *L) {
 
 static int ranks_spans(lua_State *L) {
   int32_t count = 0;
-  const tl_trace_record *records = check_records(L, &count);
+  const tl_trace_record *records = tl_trace_records(check_trace(L, &count));
   lua_createtable(L, count, 0);
   for (int32_t i = 0; i < count; i++) {
     lua_createtable(L, 2, 0);
@@ -270,19 +278,38 @@ static int ranks_spans(lua_State *L) {
   return 1;
 }
 
+static int ranks_record(lua_State *L) {
+  int32_t count = 0;
+  const tl_trace *trace = check_trace(L, &count);
+  bind_push_record(L, trace, count, luaL_checkinteger(L, 3) - 1, luaL_checkinteger(L, 4));
+  return 1;
+}
+
+static int ranks_captured(lua_State *L) {
+  int32_t count = 0;
+  int64_t bytes;
+  const char *block = tl_trace_captured(check_trace(L, &count), &bytes);
+  const lua_Integer first = luaL_checkinteger(L, 3), want = luaL_checkinteger(L, 4);
+  luaL_argcheck(L, first >= 0 && first <= bytes, 3, "past the captured bytes");
+  lua_pushlstring(L, block + first, (size_t)(want < bytes - first ? want : bytes - first));
+  return 1;
+}
+
 void bind_ranks_open(lua_State *L) {
   static const luaL_Reg methods[] = {
-      {"run",    ranks_run   },
-      {"read",   ranks_read  },
-      {"write",  ranks_write },
-      {"hash",   ranks_hash  },
-      {"memory", ranks_memory},
-      {"count",  ranks_count },
-      {"serve",  ranks_serve },
-      {"trace",  ranks_trace },
-      {"times",  ranks_times },
-      {"spans",  ranks_spans },
-      {NULL,     NULL        },
+      {"run",      ranks_run     },
+      {"read",     ranks_read    },
+      {"write",    ranks_write   },
+      {"hash",     ranks_hash    },
+      {"memory",   ranks_memory  },
+      {"count",    ranks_count   },
+      {"serve",    ranks_serve   },
+      {"trace",    ranks_trace   },
+      {"times",    ranks_times   },
+      {"spans",    ranks_spans   },
+      {"record",   ranks_record  },
+      {"captured", ranks_captured},
+      {NULL,       NULL          },
   };
   bind_class(L, class_name, methods, ranks_close);
   lua_pushcfunction(L, core_ranks);

@@ -138,6 +138,7 @@ static void read_feeds(lua_State *L, int arg, int ranks, tl_ranks_options *out) 
   out->feeds = feeds, out->feed_count = sources, out->sample_bases = bases;
 }
 
+/* { rank from 0, instruction from 1, kind, step from 1 (every one), element from 1 (the first) } */
 static void read_faults(lua_State *L, int arg, tl_ranks_options *out) {
   const lua_Integer count = open_list(L, arg, "faults");
   const int list = lua_gettop(L);
@@ -148,6 +149,8 @@ static void read_faults(lua_State *L, int arg, tl_ranks_options *out) {
     luaL_checktype(L, table, LUA_TTABLE);
     faults[i].rank = (int32_t)bind_integer(L, table, "fault", "rank", 0);
     faults[i].instruction = (int32_t)bind_integer(L, table, "fault", "instruction", 1) - 1;
+    faults[i].step = bind_integer(L, table, "fault", "step", 0) - 1;
+    faults[i].element = bind_integer(L, table, "fault", "element", 1) - 1;
     lua_getfield(L, table, "kind");
     bind_check(L, tl_fault_find(luaL_checkstring(L, -1), &faults[i].kind));
     lua_pop(L, 2);

@@ -6,7 +6,7 @@ local function layer()
   return {
     nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kvheads = 4 } },
     -- error: nn.attention.kvheads: no such key; did you mean kv_heads? nn.attention has bias,
-    --   head_dim, heads, kv_heads, name, rope, window
+    --   head_dim, heads, kv_heads, name, qk_norm, rope, window
     nn.residual { nn.rms_norm {}, nn.swiglu { hiden = 96 } },
     -- error: nn.swiglu.hidden: missing: width inside; write hidden = ..
     -- error: nn.swiglu.hiden: no such key; did you mean hidden? nn.swiglu has bias, hidden, name

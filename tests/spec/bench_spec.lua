@@ -79,6 +79,11 @@ describe("bench", function()
     assert.equal("Lua", last[1])
   end)
 
+  it("measures what a trace costs, of a sample and of everything", function()
+    local rows = well_formed(run("trace " .. tiny), 1)[1].rows
+    assert.same({ "as it is", "traced", "traced, --full" }, { rows[1][1], rows[2][1], rows[3][1] })
+  end)
+
   it("says why attention on a GPU is not measured", function()
     local gpus, why = core.cuda_count()
     if gpus > 0 then return pending "there is a GPU" end

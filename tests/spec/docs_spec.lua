@@ -380,6 +380,7 @@ end)
 
 describe("lua/tidelock/meta.lua", function()
   local text = read "lua/tidelock/meta.lua" .. read "lua/tidelock/meta_machine.lua"
+    .. read "lua/tidelock/meta_ranks.lua"
   local classes = { "Tensor", "Program", "Ranks", "Lane", "Group", "Job", "Data", "Weights",
     "Saver", "Tokenizer" }
 
@@ -409,5 +410,6 @@ describe("lua/tidelock/meta.lua", function()
   it("is a module of types that runs", function()
     assert.is_table(require "tidelock.meta")
     assert.is_table(require "tidelock.meta_machine")
+    assert.is_table(require "tidelock.meta_ranks")
   end)
 end)

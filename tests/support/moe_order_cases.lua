@@ -34,18 +34,18 @@ add {
     return { { "i32", { rows, 2 } }, { "i32", { rows * 2 } }, { "i32", { 7 } } }
   end,
   oracle = function(x)
-    local place, order, starts = {}, {}, {}
+    local place, places, starts = {}, {}, {}
     for p, expert in ipairs(listing) do
-      starts[p] = #order
+      starts[p] = #places
       for i, id in ipairs(x[1]) do
         if id == expert then
-          place[i] = #order
-          order[#order + 1] = i - 1
+          place[i] = #places
+          places[#places + 1] = i - 1
         end
       end
     end
-    starts[7] = #order
-    return { place, order, starts }
+    starts[7] = #places
+    return { place, places, starts }
   end,
 }
 

@@ -150,6 +150,7 @@ local gpt = {
   layer_norm = true, gelu = true, positions = 19, tied = true, rope = false, bias = true,
   norm = nn.layer_norm { name = "norm" },
 }
+local long_heads = { { "*.q", "*.k", init = 0.3 } } -- a norm of a short head bends: no slope to see
 local f32_vectors = { { "*.gain", "*_bias", dtype = "f32" } }
 local rates = {
   { "*.gain", lr_scale = 0.5, decay = 0.2 }, { "*.o", decay = 0, lr_scale = 2 },
@@ -196,9 +197,11 @@ return {
   { "6 samples on 8 leaves", { samples = 6, micro = 3 } },
   { "12 samples on 8 leaves", { samples = 12, micro = 3 } },
   { "length 28", { length = 28 } },
-  { "norms of heads", { qk_norm = true, head_dim = 20 } },
-  { "norms of shared kv heads", models.with(wide, { qk_norm = { eps = 1e-3 }, documents = true }) },
-  { "norms of 12 heads", { heads = 12, kv_heads = 12, head_dim = 6, qk_norm = true } },
+  { "norms of heads", { qk_norm = true, head_dim = 20, weights = long_heads } },
+  { "norms of shared kv heads", models.with(wide, { qk_norm = { eps = 1e-3 }, documents = true,
+    weights = long_heads }) },
+  { "norms of 12 heads", { heads = 12, kv_heads = 12, head_dim = 6, qk_norm = true,
+    weights = long_heads } },
   { "norms of heads in a graph", { layer = head_norms_layer } },
   { "partial rotation", { rope = { base = 100, dim = 4 } } },
   { "interleaved rotation", { rope = { base = 1000, interleaved = true } } },

@@ -132,6 +132,7 @@ function emit.run(plan)
     local base, varying = base_program(rank, plan.places[i].bytes, names, index)
     if plan.spec.device == "cuda" then
       local position = lanes.assign(base)
+      rank.position = position -- of each instruction in the program
       for k, old in ipairs(varying) do varying[k] = position[old] end
     end
     for tp = 0, layout.tp - 1 do -- the place in the expert grid fixes that in the tensor's

@@ -1,0 +1,38 @@
+/* trace_cuda.h - a trace of a rank on a GPU, without a wait inside the step.
+**
+**   stream   [zero hashes][stamp][kernel][hash, stamp][stamp][kernel][hash, stamp] .. [copy out]
+**
+** Stamps and hashes are kernels between the instructions (kernels/trace), so that a traced step is
+** captured and replayed as a graph like any other. What they leave is copied to pinned memory at
+** the end and handed to the trace. Everything is allocated when it is opened.
+*/
+#ifndef TL_TRACE_CUDA_H
+#define TL_TRACE_CUDA_H
+
+#include "cuda.h"
+#include "trace.h"
+
+typedef struct tl_gpu_trace tl_gpu_trace;
+
+/* `trace` has no captures: those are taken by the host, between instructions. The caller closes it,
+** before the trace. */
+tl_status tl_gpu_trace_open(tl_cuda *cuda, const tl_program *program, tl_trace *trace,
+                            tl_gpu_trace **out);
+void tl_gpu_trace_close(tl_gpu_trace *trace); /* NULL is allowed */
+
+/* These four only queue: the first and the last on the first stream, the others on the stream of
+** the instruction, before anybody may change what it wrote. `views` are by operand of the program. */
+tl_status tl_gpu_trace_begin(tl_gpu_trace *trace);
+tl_status tl_gpu_trace_before(tl_gpu_trace *trace, int32_t instruction, void *stream);
+tl_status tl_gpu_trace_after(tl_gpu_trace *trace, int32_t instruction, const tl_view *views,
+                             void *stream);
+tl_status tl_gpu_trace_end(tl_gpu_trace *trace);
+
+/* After the wait for the stream: hashes and times of instructions first .. first + count - 1, which
+** began at `start_ns` of the host's clock. */
+void tl_gpu_trace_take(tl_gpu_trace *trace, int32_t first, int32_t count, int64_t start_ns);
+
+/* Fills in the kernels queued since there were `before`: how many, and the last one's grid. */
+void tl_gpu_trace_launch(tl_cuda *cuda, int64_t before, tl_trace_record *out);
+
+#endif

@@ -1,0 +1,182 @@
+-- Two runs side by side: faults planted in one of them are found and named, to the element.
+local compare = require "tidelock.compare"
+local diff = require "tidelock.diff"
+local divergence = require "tidelock.divergence"
+local models = require "support.models"
+local new_folder = require "support.folder"
+local planted = require "support.planted"
+local support = require "support"
+local traces = require "tidelock.traces"
+
+local one, grid = {}, { ["layout.tp"] = 2, ["layout.dp"] = 2 }
+local dp = { ["layout.dp"] = 2 }
+
+--- Text as a pattern that matches itself.
+local function plain(text) return (text:gsub("%p", "%%%0")) end
+
+describe("a planted fault", function()
+  --- Each fault is named whether the other run has its layout or another one.
+  local function named(fault, layout, expected)
+    for _, left in ipairs { one, layout } do
+      local text, index, site = planted.diff(left, layout, fault)
+      local first = ("first    step %d, %s, instruction %d %s%s (%s), rank %d of b\n"):format(
+        fault.step or 0, fault.phase, index, fault.op, fault.over or "", site, fault.rank)
+      assert.matches(plain(first), text)
+      assert.matches("The instruction of b is wrong", text)
+      for _, pattern in ipairs(expected) do assert.matches(pattern, text) end
+    end
+  end
+
+  it("of one ulp in one element of one rank's kernel", function()
+    named({ op = "swiglu_grad", micro = 1, rank = 1, kind = "ulp", step = 2, element = 38,
+      phase = "backward" }, grid, {
+      "layers%.1%.swiglu%.linear%.grad from layers%.1%.swiglu %(f32%) %[33, 37%]: "
+        .. "%-1%.5280175e%-05 %(b7802ded%) | %-1%.5280177e%-05 %(b7802dee%), 1 of 6,144 elements",
+      "run again on the host: %-1%.5280175e%-05 %(b7802ded%), "
+        .. "recorded: %-1%.5280177e%-05 %(b7802dee%)",
+    })
+  end)
+
+  it("of one swapped reduction", function()
+    local text, index = planted.diff(dp, dp,
+      { op = "fold", rank = 1, kind = "swap", step = 1, nth = 2 })
+    assert.matches(("step 1, finish, instruction %d fold .-, rank 1 of b"):format(index), text)
+    assert.matches("inputs equal; run again on the host", text)
+    assert.matches("sums     leaf 0 .*leaf 1 .*leaf 2 .*leaf 3 ", text)
+    named({ op = "linear_grad_weight", nth = 3, rank = 1, kind = "swap", step = 2,
+      phase = "backward" }, grid, { "sums     leaf 0 .*leaf 1 " })
+  end)
+
+  it("of one wrong rank in a collective", function()
+    named({ op = "reduce_scatter", nth = 3, rank = 1, kind = "ulp", step = 1, phase = "forward",
+      over = " over tp" }, grid, { "sums     rank 0 .*rank 1 " })
+  end)
+
+  it("of one stale weight", function()
+    named({ op = "adamw", nth = 4, rank = 3, kind = "stale", step = 1, phase = "update" }, grid,
+      { "layers%.0%.attention%.k %[8, 0%]: .-, 256 of 512 elements" })
+  end)
+
+  it("of one wrong seed", function()
+    local tp = { ["layout.tp"] = 2 } -- replicas are compared before the first step already
+    named({ op = "init", section = "init", nth = 5, rank = 1, kind = "seed", phase = "init" }, tp,
+      { "layers%.0%.attention%.v %[8, 0%]: .-, 256 of 512 elements" })
+  end)
+
+  it("in the first run is blamed on the first run", function()
+    local index = planted.instruction(grid, { op = "attention", rank = 2 })
+    local faults = { { rank = 2, instruction = index, kind = "ulp", step = 1, element = 5 } }
+    local a <close> = traces.open(planted.trace(grid, { faults = faults }, 1))
+    local b <close> = traces.open(planted.trace(grid, nil, 1))
+    local text = table.concat(diff.traces(a, b), "\n")
+    assert.matches("attention .-, rank 2 of a\n", text)
+    assert.matches("The instruction of a is wrong", text)
+  end)
+
+  it("is seen by hashes alone, and the way to see more is told", function()
+    local text = planted.diff(one, grid, { op = "adamw", nth = 4, rank = 3, kind = "stale",
+      step = 1 }, { values = false })
+    assert.matches("first    step 1, update, instruction %d+ adamw", text)
+    assert.matches("layers%.0%.attention%.k\n", text)
+    assert.matches("run both again with %-%-trace DIR %-%-values", text)
+  end)
+end)
+
+describe("two runs without a fault", function()
+  it("have equal logical tensors in every layout, bf16 too", function()
+    local other = { micro = 1, ["layout.tp"] = 2, ["layout.dp"] = 2, ["layout.pp"] = 2 }
+    for _, options in ipairs { { dropout = 0.2, kv_heads = 1, bias = true }, { dtype = "bf16" },
+      { layer_norm = true, gelu = true, positions = 19, tied = true, rope = false } } do
+      local a <close> = traces.open(planted.trace(options, { recorder = { values = false } }, 1))
+      local b <close> = traces.open(planted.trace(models.with(options, other),
+        { recorder = { values = false } }, 1))
+      assert.is_nil(divergence.find(a, b))
+      local groups, keys = compare.groups(a, 1)
+      local others, missing = compare.groups(b, 1), {}
+      for _, key in ipairs(keys) do
+        if not others[key] then missing[#missing + 1] = key end
+      end
+      assert.same({}, missing)
+      assert.is_true(#keys > 100 and groups["head"] ~= nil or groups["embed"] ~= nil)
+    end
+  end)
+
+  it("hash weights to what a run calls its weights' hash", function()
+    local dir = new_folder().root
+    local recorder = require("tidelock.recorder").new { dir = dir, full = true }
+    local run <close> = models.start(grid, { recorder = recorder })
+    run:step()
+    local t <close> = traces.open(dir)
+    local groups, sum = compare.groups(t, 1), 0
+    for _, param in ipairs(run.plan["local"].params) do
+      sum = sum + (compare.sum_of(groups[param.name]))
+    end
+    assert.equal(run:weights_hash(), ("%016x"):format(sum))
+  end)
+
+  it("that start from other numbers are told which", function()
+    local a <close> = traces.open(planted.trace(one, nil, 1))
+    local b <close> = traces.open(planted.trace({ ["train.lr"] = 0.03 }, nil, 1))
+    local text = table.concat(diff.traces(a, b), "\n")
+    assert.matches("recipe   keys .- | .-; what can change bits:\n +train.lr: ", text)
+    assert.matches("first    step 1, update, instruction %d+ adamw", text)
+    assert.matches("its numbers differ: learning rate 0%.0199999996 | 0%.0299999993", text)
+  end)
+
+  it("of 1,000 instructions are compared within a second", function()
+    local options = { layers = 5, micro = 1 }
+    local a <close> = traces.open(planted.trace(options, { recorder = { values = false } }))
+    local b <close> = traces.open(planted.trace(models.with(options, { ["layout.pp"] = 2 }),
+      { recorder = { values = false } }))
+    local first, last = a:section(0, 1)
+    assert.is_true(last - first + 1 >= 1000)
+    local clock = os.clock()
+    assert.is_true(select(2, diff.traces(a, b)))
+    assert.is_true(os.clock() - clock < 1)
+  end)
+end)
+
+describe("./tl diff", function()
+  local recipe_text = [[
+local tl = require "tidelock"
+local nn = tl.nn
+local function layer()
+  return { nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 24 } } }
+end
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 16, layers = 1, layer = layer },
+  data = tl.data.text { "%s" },
+  batch = { samples = 8, micro = 4, length = 16 },
+  train = { steps = 4, lr = 0.01, save = { every = 2 } },
+}
+]]
+
+  local function setting()
+    local folder = new_folder()
+    local words = folder:write("text.txt", ("the quick brown fox jumps over it; "):rep(20))
+    return folder, folder:write("small.lua", recipe_text:format(words))
+  end
+
+  it("finds the first step and field of two untraced runs, then the instruction", function()
+    local folder, recipe = setting()
+    local run = ("run %s --quiet --runs %s "):format(recipe, folder:path "runs")
+    local left = support.run(run):match "saved +(%S+): "
+    local right = support.run(run .. "train.clip=0.1"):match "saved +(%S+): "
+    local report, status = support.run(("diff %s %s"):format(left, right))
+    assert.equal(1, status)
+    assert.matches("train%.clip: .- | 0%.1\n", report)
+    assert.matches("losses   step 1 equal; step 2: ", report)
+    assert.matches("first    step 1, norm, instruction %d+ grad_norm ", report)
+    assert.matches("its numbers differ: clip ", report)
+    report, status = support.run(("diff %s %s"):format(left, left))
+    assert.equal(0, status)
+    assert.matches("weights  %x+ in both", report)
+    folder:remove()
+  end)
+
+  it("says what is no trace and no run", function()
+    local text, status = support.run "diff /usr /usr"
+    assert.equal(2, status)
+    assert.matches("/usr is neither a trace nor a finished run", text)
+  end)
+end)
