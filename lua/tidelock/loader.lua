@@ -2,6 +2,7 @@
 ---
 ---     runs/quickstart-5e1c        a run: recipe.lua, weights.safetensors or its newest checkpoint
 ---     runs/../checkpoints/step-00000060     one checkpoint of a run
+---     models/llama                a Hugging Face folder: config.json, safetensors, tokenizer.json
 ---
 --- Weights are read slice by slice, each rank its own. A recipe of another run than the weights is
 --- refused with the fields that differ.
@@ -20,6 +21,7 @@ local loader = {}
 ---@field read fun(param: table, row: integer, col: integer): tidelock.Tensor # (rows, cols), f32
 ---@field tokenizer tidelock.Tokenizer
 ---@field description string # "runs/x, step 200"
+---@field stop? integer[] # ids that end a text
 
 local function usage(format, ...)
   error({ status = 2, message = "tidelock: " .. format:format(...) }, 0)
@@ -96,9 +98,29 @@ local function recipe_of(folder, words)
   return requests.recipe(path, all), summary
 end
 
---- The same module stands at another place in the copy of a recipe.
-local function without_sites(text)
-  return (text:gsub(',? ?site = "[^"]*"', ""))
+--- Lines of a value and what is inside it, a field each.
+local function add_fields(lines, path, value)
+  if type(value) ~= "table" then
+    lines[#lines + 1] = ("%s = %s"):format(path, tostring(value))
+    return
+  end
+  local keys = {}
+  for key in pairs(value) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  for _, key in ipairs(keys) do add_fields(lines, path .. "." .. tostring(key), value[key]) end
+end
+
+--- The fields of a resolved recipe, however many stood on a line, without places: the same module
+--- stands at another one in the copy of a recipe.
+local function one_each(text)
+  local lines = {}
+  for line in text:gsub(',? ?site = "[^"]*"', ""):gmatch "[^\n]+" do
+    local path, value = line:match "^(%S+) = ({.*)$"
+    local read = path and load("return " .. value, "=field", "t", {})
+    local good, found = pcall(read or error)
+    if good then add_fields(lines, path, found) else lines[#lines + 1] = line end
+  end
+  return table.concat(lines, "\n")
 end
 
 --- Whether one of two paths of fields is the other's beginning: layout and layout.tp.
@@ -112,10 +134,10 @@ local function compare(folder, known, recipe, words)
   if not known then return end
   local text = explain.text(requests.plan(recipe, "check"), "check")
   local lines = {}
-  for _, d in ipairs(checkpoint.differing(without_sites(known), without_sites(text))) do
-    local ours = false
+  for _, d in ipairs(checkpoint.differing(one_each(known), one_each(text))) do
+    local ours = false -- a field that the run did not know has its default
     for _, section in ipairs { "dtype", "model", "policy", "blocks" } do
-      ours = ours or d.path:match "^%w+" == section
+      ours = ours or d.path:match "^%w+" == section and d.old ~= "unset"
     end
     for _, word in ipairs(words) do ours = ours and not overlap(word:match "^[^=]*", d.path) end
     if ours then lines[#lines + 1] = ("  %s: %s -> %s"):format(d.path, d.old, d.new) end
@@ -147,6 +169,43 @@ local function open_tokenizer(path)
   return tokenizer
 end
 
+--- Ids that end a text: eos_token_id of generation_config.json, or of config.json.
+local function stop_of(folder)
+  for _, name in ipairs { "/generation_config.json", "/config.json" } do
+    local text = read_text(folder .. name)
+    local good, values = pcall(core.json.decode, text or "")
+    local id = good and type(values) == "table" and values.eos_token_id
+    if math.type(id) == "integer" then return { id } end
+    if type(id) == "table" then return id end
+  end
+  return {}
+end
+
+--- The recipe of a Hugging Face folder: its model, and as much context as it was trained for.
+local function foreign_recipe(folder, words)
+  return requests.guarded(function()
+    local tl = require "tidelock"
+    local model = tl.nn.from_hf(folder)
+    local context = math.min(model.options.hf.context or 2048, 2048)
+    return tl.recipe {
+      model = model, data = tl.data.given { { tokens = { 0 } } },
+      batch = { samples = 1, length = context }, train = { steps = 1, lr = 0 },
+    }:override(words)
+  end)
+end
+
+--- A model of others. Its weights are read from its own files.
+local function open_foreign(folder, words, options)
+  local function read(param, row, col)
+    local stored = param.fields.stored
+    return stored.file:slice(stored.name, row, param.rows, col, param.cols, "f32")
+  end
+  return {
+    path = folder, recipe = foreign_recipe(folder, words), read = read, description = folder,
+    tokenizer = open_tokenizer(options.tokenizer or folder), stop = stop_of(folder),
+  }
+end
+
 --- Opens what `path` means. `words` are overrides of its recipe.
 ---@param path string
 ---@param words? string[]
@@ -156,7 +215,8 @@ function loader.open(path, words, options)
   words, options = words or {}, options or {}
   path = #path > 1 and path:gsub("/+$", "") or path
   if not core.files.is_directory(path) then
-    usage("%s: no such folder; a model is the folder of a run, as runs/quickstart-5e1c", path)
+    usage("%s: no such folder; a model is the folder of a run, as runs/quickstart-5e1c, or one of "
+      .. "Hugging Face", path)
   end
   local folder, one = path, nil
   if core.files.exists(path .. "/state.json") then
@@ -164,7 +224,7 @@ function loader.open(path, words, options)
     folder = one.run_folder
     if not folder then usage("%s: the run of this checkpoint is not there", path) end
   elseif core.files.exists(path .. "/config.json") then
-    usage("%s: a Hugging Face folder; this version generates from runs of its own", path)
+    return open_foreign(path, words, options)
   end
   local recipe, summary = recipe_of(folder, words)
   local read, description, known

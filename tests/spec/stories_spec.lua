@@ -2,6 +2,7 @@
 -- stand beside the clone; without them there is nothing to compare.
 local core = require "tidelock.core"
 local engine = require "tidelock.engine"
+local support = require "support"
 local tl = require "tidelock"
 
 local nn = tl.nn
@@ -70,6 +71,16 @@ describe("stories260k", function()
     assert.same(expected, greedy(e, { 1 }, #expected))
     assert(e:submit { tokens = { 1, 403 }, max_tokens = 40, temperature = 1, seed = 5 })
     assert.same(expected, greedy(e, { 1 }, #expected))
+  end)
+
+  it("is a model that ./tl generate takes as it is", function()
+    local text, status = support.run(("generate %s '' --tokens 200 --quiet"):format(folder))
+    assert.equal(0, status, text)
+    assert.equal(core.files.read_all(folder .. "/golden_greedy.txt"), (text:gsub("^ ", "")
+      :gsub("\n$", "")))
+    text, status = support.run(("generate %s 1 --ids --quiet --tokens 200 layout.tp=4"):format(folder))
+    assert.equal(0, status, text)
+    assert.equal(table.concat(expected, ",") .. "\n", text)
   end)
 
   it("gives it from a part of itself, under tp", function()
