@@ -3,6 +3,28 @@ local models = require "support.models"
 local planner = require "tidelock.plan"
 local tl = require "tidelock"
 
+describe("a micro-batch that is larger than a rank's samples", function()
+  local recipes = require "tidelock.recipe"
+
+  local function planned(...)
+    return require "tidelock.plan"(recipes.load("recipes/quickstart.lua", { ... }):points()[1],
+      "check")
+  end
+
+  it("takes all of them where only the layout comes from the command line", function()
+    local plan = planned "layout.dp=8"
+    assert.equal(2, plan.spec.batch.micro)
+    assert.matches("it takes all 2, and no bit moves", table.concat(plan.spec.notes, "\n"), 1, true)
+    assert.equal(4, planned("layout.dp=4").spec.batch.micro)
+  end)
+
+  it("is refused where it was asked for", function()
+    local good, problem = pcall(planned, "layout.dp=8", "batch.micro=4")
+    assert.is_false(good)
+    assert.matches("micro 4 does not divide 2, the samples of a rank", tostring(problem), 1, true)
+  end)
+end)
+
 describe("the plan of 1,024 ranks", function()
   local plan = planner(tl.load("recipes/quickstart.lua"):with {
     layout = { dp = 128, tp = 4, pp = 2 }, ["policy.leaves"] = { tp = 4, dp = 128 },

@@ -96,6 +96,17 @@ local function refuse_sweep(recipe)
   collected:raise()
 end
 
+--- A recipe's micro-batch may be larger than what a layout from elsewhere leaves to a rank: it then
+--- takes all that the rank has, since no bit depends on it. One from the command line is meant.
+local function fit_micro(spec, site, note)
+  local micro, samples, dp = spec.batch.micro, spec.batch.samples, spec.layout.dp
+  if not micro or not samples or samples % dp ~= 0 or micro <= samples // dp then return end
+  if site "batch.micro" == "command line" then return end
+  spec.batch.micro = samples // dp
+  note("batch.micro %d (%s) is more than the samples of a rank; it takes all %d, and no bit moves",
+    micro, site "batch.micro", spec.batch.micro)
+end
+
 --- plan.recipe (and plan.world, the number of ranks when it is given) -> { spec }.
 function check.run(plan)
   local recipe, notes = plan.recipe, {}
@@ -113,6 +124,7 @@ function check.run(plan)
   local model, facts = walk.model(spec.model, context, report, site)
   -- with experts ep folds over tp at least, so that an owner sees whole samples
   spec.layout.ep = spec.layout.ep or #facts.moes > 0 and spec.layout.tp or 1
+  fit_micro(spec, site, note)
   rules.check({
     blocks = spec.blocks, layout = spec.layout, batch = spec.batch, policy = spec.policy,
     eval = spec.eval, model = facts,
