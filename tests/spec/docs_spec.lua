@@ -159,7 +159,7 @@ describe("commands in the pages", function()
       i = i + 1
     end
     local pipe = assert(io.popen(("cd %s && echo 'tl ~= nil' | %s %s%s 2>&1"):format(folder.root,
-      support.program:gsub("^build", core.files.realpath "build"), table.concat(quoted, " "),
+      core.files.realpath(support.program), table.concat(quoted, " "),
       entry.line:find("--resume", 1, true) and " --stop-at 2" or shorter[name] or "")))
     local text = pipe:read "a"
     local _, _, status = pipe:close()

@@ -86,7 +86,7 @@ end)
 
 describe("./tl doctor", function()
   it("says what is here and what to do, and exits with 0", function()
-    local text, status = support.run "doctor"
+    local text, status = support.run("doctor", nil, support.with_others)
     assert.equal(0, status, text)
     for _, part in ipairs { "program     tidelock ", "processor   ", "arithmetic  fma (f32)",
       "kernels     ", "driver      ", "cuBLASLt    ", "NCCL        ", "MPI         ",

@@ -18,7 +18,8 @@ local function works(command) return (os.execute(command .. " >/dev/null 2>&1"))
 --- What a shell command prints, its exit status, and how long it took.
 local function shell(command)
   local start = os.time()
-  local pipe = assert(io.popen("{ " .. command .. "; } 2>&1"))
+  local others = support.with_others ~= "" and "export " .. support.with_others .. "; " or ""
+  local pipe = assert(io.popen("{ " .. others .. command .. "; } 2>&1"))
   local text = pipe:read "a"
   local _, _, status = pipe:close()
   return text, status, os.time() - start

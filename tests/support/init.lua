@@ -70,10 +70,15 @@ function support.filled(dtype, shape, stream)
   return core.tensor(dtype, shape, values)
 end
 
+--- In front of a command that loads libraries of others, such as MPI's: under the address sanitizer
+--- what they do not free is no failure of ours.
+support.with_others = core.build().sanitizer == "address" and "ASAN_OPTIONS=detect_leaks=0 " or ""
+
 --- Runs the program, or another one of tests/support, with `arguments` (shell text); returns stdout
 --- and stderr as one text, and the exit status.
-function support.run(arguments, name)
-  local program = support.program
+---@param before string? # "VARIABLE=value "
+function support.run(arguments, name, before)
+  local program = (before or "") .. support.program
   if name then program = program:gsub("[^/]*$", "support/" .. name) end
   local pipe = assert(io.popen(program .. " " .. arguments .. " 2>&1"))
   local text = pipe:read "a"
