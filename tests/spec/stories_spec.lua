@@ -6,7 +6,7 @@ local support = require "support"
 local tl = require "tidelock"
 
 local nn = tl.nn
-local folder = "../shared/data/stories260k"
+local folder = support.shared "data/stories260k"
 
 local function layer()
   return {
@@ -59,10 +59,7 @@ local function greedy(e, prompt, count)
 end
 
 describe("stories260k", function()
-  if not core.files.exists(folder .. "/model.safetensors") then
-    pending(folder .. " is not there")
-    return
-  end
+  if not folder then return pending "needs ../shared/data/stories260k" end
   local golden = core.json.decode(core.files.read_all(folder .. "/golden_greedy_ids.json"))
   local expected = table.move(golden, 2, #golden, 1, {})
 
