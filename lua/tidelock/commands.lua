@@ -101,6 +101,8 @@ commands.list = {
     example = "plan recipes/quickstart.lua layout.dp=128 policy.leaves.dp=128 batch.samples=1024",
     options = {
       { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
+      { name = "search", about = "with --cluster: every layout, estimated; the best ten" },
+      { name = "ranks", kind = "count", about = "with --search: so many; those of the cluster" },
       { name = "memory", kind = "file", about = "the arena: FILE.svg or FILE.pickle" },
       { name = "rank", kind = "index", about = "whose arena, from 0; a rank of the fullest stage" },
       point,
