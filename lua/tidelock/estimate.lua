@@ -174,7 +174,8 @@ function estimate.of(layers, c, spec, facts, work)
   end
   return {
     step_s = step, bytes = bytes, bubble = causes.bubble / step, causes = causes,
-    axes = slowest.axes, bound = bound, tokens_per_s = spec.batch.samples * spec.batch.length / step,
+    axes = slowest.axes, bound = bound,
+    tokens_per_s = spec.batch.samples * spec.batch.length / step,
     mfu = work / step / (own.matrix[spec.dtype] * 1e12 * c.tp * c.dp * c.pp),
   }
 end
