@@ -222,6 +222,7 @@ commands.list = {
       { name = "steps", kind = "count", about = "training steps of a turn; 2" },
       { name = "size", kind = "count", about = "matmul: this size only" },
       { name = "alone", about = "without peers" },
+      { name = "op", kind = "text", about = "roofline: this operator only" },
       { name = "peers", about = "beside NumPy, PyTorch where installed: the default" },
       { name = "device", kind = "text", about = "collectives: host (the default) or cuda" },
       { name = "ranks", kind = "count", about = "collectives: thread ranks; 4" },
