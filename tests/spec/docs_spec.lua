@@ -381,9 +381,9 @@ end)
 
 describe("lua/tidelock/meta.lua", function()
   local text = read "lua/tidelock/meta.lua" .. read "lua/tidelock/meta_machine.lua"
-    .. read "lua/tidelock/meta_ranks.lua"
+    .. read "lua/tidelock/meta_ranks.lua" .. read "lua/tidelock/meta_http.lua"
   local classes = { "Tensor", "Program", "Ranks", "Lane", "Group", "Job", "Data", "Weights",
-    "Saver", "Tokenizer" }
+    "Saver", "Tokenizer", "Http" }
 
   it("has every function and method of the C half, and no other", function()
     local known = {}
@@ -412,5 +412,6 @@ describe("lua/tidelock/meta.lua", function()
     assert.is_table(require "tidelock.meta")
     assert.is_table(require "tidelock.meta_machine")
     assert.is_table(require "tidelock.meta_ranks")
+    assert.is_table(require "tidelock.meta_http")
   end)
 end)
