@@ -118,7 +118,7 @@ TL_KERNEL rope_table_tiles(const __grid_constant__ tl_rope_table_args t) {
     if (position >= t.positions) return;
     const float angle = (float)position * frequencies[lane];
     float *to = t.table + (position * t.pairs + first + lane) * 2;
-    to[0] = tl_cos(angle);
-    to[1] = tl_sin(angle);
+    to[0] = tl_cos(angle) * t.rule.magnitude;
+    to[1] = tl_sin(angle) * t.rule.magnitude;
   }
 }

@@ -36,7 +36,8 @@ tl_status tl_cuda_rope_table(const tl_call *call) {
                .base = base,
                .factor = call->floats[1],
                .low = call->floats[2],
-               .high = call->floats[3]}
+               .high = call->floats[3],
+               .magnitude = call->floats[4]}
   };
   if (t.positions == 0 || t.pairs == 0) return TL_OK;
   const int64_t columns = (t.pairs + TL_ROPE_TABLE_PAIRS - 1) / TL_ROPE_TABLE_PAIRS;

@@ -94,8 +94,10 @@ function hf.run(folder, sequences, options)
   local result = { loss = step.loss, logits = run:kept "logits", grads = {} }
   local bits = { step.loss_bits, step.grad_norm_bits, result.logits:hash(), run:weights_hash() }
   for _, weight in ipairs(run:weights()) do
-    local grad = run:kept(weight.name .. ".grad")
-    result.grads[weight.name], bits[#bits + 1] = grad, grad:hash()
+    if weight.param.weight.kind ~= "state" then -- a state has no gradient
+      local grad = run:kept(weight.name .. ".grad")
+      result.grads[weight.name], bits[#bits + 1] = grad, grad:hash()
+    end
   end
   result.bits = table.concat(bits, " ")
   return result
