@@ -145,6 +145,11 @@ end
 --- Every rank's place, told before the first step where ranks are not all alike.
 local function places_of(self, launched)
   local count = #self.table
+  if launched and self.spec.layout.ep > 1 then
+    error({ status = 2, message = ("layout.ep: experts on %d ranks need ranks that are threads of "
+      .. "one process; processes do not exchange their rows in this version: use layout.ep=1, or "
+      .. "leave mpirun out"):format(self.spec.layout.ep) }, 0)
+  end
   if launched then return launch.agree(launched, self.plan) end
   if self.spec.device == "cuda" and count > 1 and core.cuda_count() >= count then
     return launch.of_threads(self.plan, count)
@@ -157,7 +162,8 @@ end
 ---  timeout: s, start: s, launched: tidelock.Launch,
 ---  planned: called with the plan before anything is allocated,
 ---  resume: a folder or a checkpoint, forks: fields that may differ from its run's,
----  recorder: of recorder.lua, faults: for tests (runtime/fault.h)
+---  recorder: of recorder.lua, faults: for tests (runtime/fault.h),
+---  delay_us: every instruction waits up to so long, each rank for other times
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -192,6 +198,7 @@ function driver.start(recipe, options)
     attention_rows = spec.blocks.attention.q,
     threads = options.threads, poison = options.poison, timeout_s = options.timeout,
     start_s = options.start, job = launched and launched.job, faults = options.faults,
+    delay_us = options.delay_us,
   })
   if launched and launched.rank > 0 then
     local ok, problem = pcall(self.ranks.serve, self.ranks)

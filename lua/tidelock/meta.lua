@@ -384,6 +384,10 @@ function core.cuda_count() end
 ---@return { name: string, pci: string, major: integer, minor: integer, multiprocessors: integer,
 ---  shared_max: integer, memory: integer }
 function core.cuda_device(ordinal) end
+---@param ordinal integer # from 0
+---@return { clock_mhz: number?, memory_mhz: number?, celsius: number?, watts: number? }?
+---@return string? why
+function core.cuda_vitals(ordinal) end
 
 core.files = {}
 ---@return boolean

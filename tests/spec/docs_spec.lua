@@ -147,7 +147,8 @@ describe("commands in the pages", function()
   --- Runs a command of a page in `folder`, which has what the repository has; shortened.
   local function run_in(folder, entry)
     local name, quoted = entry.words[1], {}
-    local takes_value = { ["--stop-at"] = true, ["--rounds"] = true, ["--steps"] = true }
+    local takes_value = { ["--stop-at"] = true, ["--rounds"] = true, ["--steps"] = true,
+      ["--repeat-for"] = true, ["--every"] = true }
     local i = 1
     while i <= #entry.words do
       local word = entry.words[i]
