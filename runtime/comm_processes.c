@@ -107,13 +107,16 @@ static void rest(int32_t *looks) {
 
 static tl_status wait_move(tl_processes *x, tl_move *move, int32_t peer) {
   int32_t looks = 0;
+  int64_t start = 0;
   while (move->handle != NULL) {
     TL_TRY(call(x, TEST, 0, 0, NULL, 0, move));
     if (move->handle == NULL) break;
+    if (start == 0) start = tl_now_ns();
     if (tl_world_aborted(x->world)) return tl_world_stopped(x->world);
     tl_world_patient(x->world, x->rank, peer); /* who waits too long is judged in one place */
     rest(&looks);
   }
+  if (start != 0) tl_world_waited(x->world, x->rank, tl_now_ns() - start);
   tl_gate_done(x->world, x->rank);
   return TL_OK;
 }
@@ -132,6 +135,7 @@ static tl_status put(process_comm *c, int32_t member, const void *data, int64_t 
 
 static tl_status take(process_comm *c, int32_t member, void *data, int64_t bytes) {
   if (bytes <= 0) return TL_OK;
+  c->base.moved += bytes;
   return call(c->processes, RECEIVE, c->base.ranks[member], c->tag, data, bytes,
               &c->moves[c->base.size + member]);
 }
@@ -335,6 +339,7 @@ static tl_status send(tl_comm *comm, int32_t peer, int32_t number, const void *d
   slot *s = &found->slots[found->sent++ % TL_SLOTS];
   TL_TRY(wait_move(x, &s->move, target));
   memcpy(s->data, data, (size_t)bytes);
+  comm->moved += bytes;
   return call(x, SEND, target, TAGS + number, s->data, bytes, &s->move);
 }
 
@@ -343,6 +348,7 @@ static tl_status recv(tl_comm *comm, int32_t peer, int32_t number, void *data, i
   tl_processes *x = c->processes;
   const int32_t source = comm->ranks[peer];
   tl_move move = {NULL};
+  comm->moved += bytes;
   TL_TRY(check_message(find_channel(x, source, x->rank, number), source, x->rank, number, bytes));
   TL_TRY(call(x, RECEIVE, source, TAGS + number, data, bytes, &move));
   return wait_move(x, &move, source);

@@ -90,6 +90,26 @@ describe("ranks as processes", function()
     end)
   end)
 
+  test("are recorded like threads: rank 0 gathers hashes, times and values", function()
+    in_folder(function(folder)
+      local what = quickstart .. "layout.tp=2 layout.dp=2 --full --values --stop-at 1 --trace-steps "
+        .. ("1 --runs %s/%%s --trace %s/%%s"):format(folder, folder)
+      local text, status = mpirun(4, what:format("a", "processes"))
+      assert.equal(0, status, text)
+      shell(tidelock .. " " .. what:format("b", "threads"))
+      text, status = shell(("%s diff %s/processes %s/threads"):format(tidelock, folder, folder))
+      assert.equal(0, status, text)
+      assert.matches("steps 1 to 1: all outputs equal", text)
+      text = shell(("%s trace %s/processes"):format(tidelock, folder))
+      local moved, planned = text:match "\n +3 +%S+ +%S+ +%S+ +(%S+) +(%S+)\n"
+      assert.equal(planned, moved, text)
+      for rank = 0, 3 do
+        local name = ("values-1-%04d.bin"):format(rank)
+        assert.is_true(works(("cmp %s/processes/%s %s/threads/%s"):format(folder, name, folder, name)))
+      end
+    end)
+  end)
+
   test("list every rank before the first step; only rank 0 prints", function()
     in_folder(function(folder)
       local text = mpirun(4, "run recipes/quickstart.lua layout.tp=2 layout.dp=2 --stop-at 1 "
