@@ -10,6 +10,7 @@
 -- names the step, the first instruction and its tensor.
 
 local checkpoint = require "tidelock.checkpoint"
+local cluster = require "tidelock.cluster"
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local explain = require "tidelock.explain"
@@ -19,6 +20,7 @@ local launch = require "tidelock.launch"
 local loads = require "tidelock.loads"
 local log = require "tidelock.log"
 local metrics = require "tidelock.metrics"
+local observer = require "tidelock.observer"
 local recorder = require "tidelock.recorder"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
@@ -82,6 +84,9 @@ local function save(session, record, stop)
     local before = saves.current
     saves:save(session.run, session.parent)
     if saves.current and saves.current ~= before then
+      if session.metrics then
+        session.metrics:checkpoint(record.step, session.run:weights_hash(), saves.current.bytes)
+      end
       session.screen:print(("  checkpoint %s: %s MiB, copied in %.0f ms"):format(
         saves.current.folder, screen.mib(saves.current.bytes), saves.copy_ms))
     end
@@ -90,9 +95,12 @@ local function save(session, record, stop)
 end
 
 --- The step in the file of `--metrics`; where it cannot be written, that is said once.
-local function tell_metrics(session, record, skipped)
+local function tell_metrics(session, record, skipped, seen)
   if not session.metrics then return end
-  local problem = session.metrics:step(record, skipped, session.plan.summary.planned_bytes)
+  local problem = session.metrics:step(record, {
+    skipped = skipped, planned = session.plan.summary.planned_bytes, seen = seen,
+  })
+  session.observer:mark()
   if problem and not session.metrics_failed then session.screen:note(problem) end
   session.metrics_failed = problem
 end
@@ -106,6 +114,7 @@ local function train(session)
     local step = session.run:step()
     if step.skipped then show:note(("step %d: skipped: %s"):format(step.step, step.skipped)) end
     local record = record_of(session, step, core.files.seconds() - begin)
+    local seen = session.observer and session.observer:step(record)
     session.stopped = step.step < session.last and core.interrupted()
     local stop = step.step >= session.last or session.stopped
     first = first or record
@@ -118,7 +127,7 @@ local function train(session)
     end
     evaluate(session, record)
     session.log:write(record)
-    tell_metrics(session, record, step.skipped)
+    tell_metrics(session, record, step.skipped, seen)
     save(session, record, stop)
     local difference = session.folder:compare(record)
     if difference then
@@ -236,7 +245,7 @@ local function drive(session, request)
   local status = conclude(session, summary, request)
   if session.metrics then
     local state = status == 1 and "failed" or session.stopped and "stopped" or "finished"
-    session.metrics:finish(state, summary.weights_hash)
+    session.metrics:finish(state, { step = summary.steps, hash = summary.weights_hash })
   end
   return status
 end
@@ -306,7 +315,7 @@ local function about(plan, request)
 end
 
 --- The session of a started run: folder, log, screen, and what the machine can do.
-local function new_session(trained, request, begin, found, peak)
+local function new_session(trained, request, begin, found, peak, facts)
   local options, plan = request.options, trained.plan
   local show, earlier = new_screen(options), found and records_before(found, trained.forks) or {}
   local last = math.min(plan.spec.train.steps, options.stop_at or math.huge)
@@ -327,6 +336,7 @@ local function new_session(trained, request, begin, found, peak)
     run = trained, plan = plan, screen = show, folder = folder, terms = terms,
     first = found and found.state.step + 1 or 1,
     last = last, saves = saves, metrics = told or nil,
+    observer = told and observer.new(trained, facts),
     parent = parent or found and found.state.parent, log = records,
     work = flops.of_step(plan.graph, plan.spec.batch),
     peak = peak,
@@ -372,6 +382,7 @@ end
 --- The run of the one process, or of rank 0.
 local function lead(request, launched)
   local options, begin, peak = request.options, core.files.seconds(), nil
+  local facts = options.cluster and cluster.read(options.cluster)
   local found, forks = find_checkpoint(options)
   local start = start_options(options, launched, found, forks)
   start.recorder = recorder_of(request)
@@ -381,13 +392,13 @@ local function lead(request, launched)
   local trained <close> = requests.guarded(driver.start, requests.of(request), start)
   check_steps(found, trained, options)
   core.catch_interrupts()
-  local session = new_session(trained, request, begin, found, peak)
+  local session = new_session(trained, request, begin, found, peak, facts)
   session.found = found
   local ok, result = pcall(drive, session, request)
   if ok then return result end
   session.screen:close()
   session.log:close()
-  if session.metrics then session.metrics:finish "failed" end
+  if session.metrics then session.metrics:finish("failed", nil, result) end
   if session.saves then session.saves:close() end
   session.folder:abandon()
   error(result, 0)
