@@ -55,6 +55,7 @@ end
 --- What the log and the screen say of a step.
 local function record_of(session, step, elapsed)
   local record = {
+    version = log.version,
     step = step.step, loss = step.loss, loss_bits = screen.bits(step.loss_bits),
     grad_norm = step.grad_norm, grad_norm_bits = screen.bits(step.grad_norm_bits),
     lr = step.lr, tokens = step.tokens, ms = step.ms, watch = step.watch,
@@ -143,7 +144,8 @@ end
 local function summary_of(session, request, last)
   local memory = session.run:memory()
   return {
-    summary = true, key = session.plan.key, recipe_hash = session.plan.recipe_hash,
+    version = log.version, summary = true,
+    key = session.plan.key, recipe_hash = session.plan.recipe_hash,
     weights_hash = session.run:weights_hash(), peak_bytes = memory.peak_bytes,
     planned_bytes = memory.planned_bytes, beside_bytes = memory.beside_bytes,
     beside = memory.beside, steps = last.step, loss = last.loss,
