@@ -21,6 +21,7 @@ local loads = require "tidelock.loads"
 local log = require "tidelock.log"
 local metrics = require "tidelock.metrics"
 local observer = require "tidelock.observer"
+local origin = require "tidelock.origin"
 local recorder = require "tidelock.recorder"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
@@ -289,14 +290,15 @@ local function check_steps(found, trained, options)
 end
 
 --- The run's folder with what is known before the first step, and its log.
-local function open_folder(plan, options, append)
+local function open_folder(plan, options, append, origin_text, kept)
   local records = log.open({ options.jsonl }, append) -- first: a wrong name leaves no folder behind
-  local root = options.runs or "runs"
+  local beside = kept and kept.folder:match "^(.*)/[^/]+$" -- a repeated run is compared with itself
+  local root = options.runs or beside or "runs"
   local made, folder = pcall(runs.open, root, plan.spec.name, plan.key)
   local good, message = made, folder
   if made then
     good, message = pcall(function()
-      folder:describe(plan.recipe.files, explain.text(plan, "check"))
+      folder:describe(plan.recipe.files, explain.text(plan, "check"), origin_text)
       records:add(folder:path "log.jsonl")
     end)
     if not good then folder:discard() end
@@ -317,12 +319,13 @@ local function about(plan, request)
 end
 
 --- The session of a started run: folder, log, screen, and what the machine can do.
-local function new_session(trained, request, begin, found, peak, facts)
+local function new_session(trained, request, begin, found, peak, facts, known)
   local options, plan = request.options, trained.plan
   local show, earlier = new_screen(options), found and records_before(found, trained.forks) or {}
   local last = math.min(plan.spec.train.steps, options.stop_at or math.huge)
   local told = options.metrics and metrics.open(options.metrics, about(plan, request), last)
-  local made, folder, records = pcall(open_folder, plan, options, found ~= nil)
+  local made, folder, records = pcall(open_folder, plan, options, found ~= nil,
+    origin.text(trained, request, known), known)
   if not made then
     if told then told:finish "failed" end
     error(folder, 0)
@@ -394,7 +397,10 @@ local function lead(request, launched)
   local trained <close> = requests.guarded(driver.start, requests.of(request), start)
   check_steps(found, trained, options)
   core.catch_interrupts()
-  local session = new_session(trained, request, begin, found, peak, facts)
+  local known = origin.read(request.recipe)
+  local note = origin.check(known, trained.plan, #request.overrides > 0)
+  local session = new_session(trained, request, begin, found, peak, facts, known)
+  if note then session.screen:note(note) end
   session.found = found
   local ok, result = pcall(drive, session, request)
   if ok then return result end
