@@ -182,6 +182,17 @@ commands.list = {
     example = "diff runs/a runs/b", options = {},
   },
   {
+    name = "replay", recipe = false, words = { "RUN" }, overrides = true,
+    module = "tidelock.replay", about = "a step of a run again, on this CPU, with the run's bits",
+    example = "replay runs/quickstart-5e1c --step 12",
+    options = {
+      { name = "step", kind = "count", about = "which; of a run that failed, the one that did" },
+      { name = "trace", kind = "folder", about = "record the step, with values, into DIR" },
+      { name = "repl", about = "look at its tensors: inputs[1]:to_table()" },
+      threads,
+    },
+  },
+  {
     name = "export", recipe = false, words = { "CHECKPOINT", "OUT" }, module = "tidelock.export",
     about = "the weights of a checkpoint, for inference elsewhere",
     example = "export runs/quickstart-5e1c quickstart-bf16 --dtype bf16",

@@ -1,9 +1,9 @@
 --- Recipe files: runs their text, under limits, and finishes the recipe that it returns.
 --
--- One loading has one context: { path, problems, files, given, declared, modules, texts }. A recipe
--- that loads another (tl.load) shares it, so that all mistakes of both files are printed together
--- and the command line reaches the knobs of both. A folder of a run is a recipe, too: the texts that it
--- has kept (origin.lua) stand for the files.
+-- One loading has one context: { path, problems, files, given, declared, modules, texts }. A
+-- recipe that loads another (tl.load) shares it, so that all mistakes of both files are printed
+-- together and the command line reaches the knobs of both. A folder of a run is a recipe, too: the
+-- texts that it has kept (origin.lua) stand for the files.
 local core = require "tidelock.core"
 local draft = require "tidelock.draft"
 local origin = require "tidelock.origin"

@@ -187,7 +187,7 @@ describe("commands in the pages", function()
   it("run, shortened, those that train, measure and drive", function()
     local names = {
       run = true, bench = true, lua = true, repl = true, version = true, export = true,
-      tokenize = true, sweep = true, report = true,
+      tokenize = true, sweep = true, report = true, replay = true,
     }
     assert.is_true(run_all(function(name, entry)
       return names[name] and entry.line ~= "bench" -- its parts are there one by one

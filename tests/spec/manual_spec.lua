@@ -111,7 +111,7 @@ describe("completion", function()
   end
 
   it("in bash finds commands, options, topics, choices, files and fields", function()
-    assert.equal("report repl", bash("./tl", "rep"))
+    assert.equal("report replay repl", bash("./tl", "rep"))
     assert.equal("--stop-at", bash("./tl", "run", "--sto"))
     assert.equal("attention", bash("./tl", "bench", "a"))
     assert.equal("md", bash("./tl", "bench", "--output", "m"))
