@@ -9,7 +9,6 @@
 --- The recipe comes from the run's folder (origin.lua). Whatever layout and device the run had, one
 --- rank of the host gives its bits; overrides choose another layout. Of a run that failed the step
 --- is the one after the last in its log. With `--repl` the tensors can be looked at.
-local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local log = require "tidelock.log"

@@ -121,7 +121,10 @@ describe("commands in the pages", function()
       else
         local ok, request = pcall(commands.parse, entry.words)
         assert.is_true(ok, ok or entry.line .. ": " .. request.message)
-        if request.recipe then assert.is_true(core.files.exists(request.recipe), entry.line) end
+        local made = request.recipe and request.recipe:find "^runs/" -- by a command above it
+        if request.recipe and not made then
+          assert.is_true(core.files.exists(request.recipe), entry.line)
+        end
       end
     end
   end)
