@@ -230,6 +230,7 @@ local function drive(session, request)
     for _, warning in ipairs(notes.warnings) do show:note(warning) end
   end
   for _, note in ipairs(session.plan.spec.notes or {}) do show:note(note) end
+  for _, doubt in ipairs(session.plan.doubts or {}) do show:note("note: " .. doubt) end
   if session.found then
     for _, note in ipairs(session.found.notes) do show:note(note) end
     show:print(screen.summary_line("resumed", ("%s: step %d; %s MiB read in %.2f s"):format(
