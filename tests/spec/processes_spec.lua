@@ -74,6 +74,21 @@ describe("ranks as processes", function()
     end)
   end)
 
+  test("exchange rows of experts straight, by islands and in a ring", function()
+    in_folder(function(folder)
+      local moe = "run recipes/moe_small.lua --quiet --stop-at 1 layout.ep=4 --runs " .. folder .. " "
+      local one = shell(("%s run recipes/moe_small.lua --quiet --stop-at 1 --runs %s"):format(
+        tidelock, folder))
+      local hash = assert(one:match "weights +(%x+)")
+      for _, way in ipairs { "layout.dp=4", "layout.dp=4 layout.all_to_all=ring blocks.moe.waves=2",
+        "layout.tp=2 layout.dp=2 layout.all_to_all=hierarchical layout.island=2" } do
+        local text, status = mpirun(4, moe .. way)
+        assert.equal(0, status, text)
+        assert.matches("weights +" .. hash, text)
+      end
+    end)
+  end)
+
   test("save a state that other processes in another layout go on from", function()
     in_folder(function(folder)
       local runs = (" --runs %s/a "):format(folder)
