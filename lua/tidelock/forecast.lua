@@ -224,6 +224,7 @@ function forecast.command(request)
     local served = requests.guarded(serving.plan, recipe)
     io.stdout:write(forecast.serving_text(served), "\n")
   end
+  for _, doubt in ipairs(plan.doubts) do io.stderr:write("note: ", doubt, "\n") end
   if facts then io.stdout:write(forecast.cluster_text(plan, facts), "\n") end
   if request.options.memory then write_memory(plan, request) end
   return 0

@@ -7,6 +7,7 @@
 **   ranks:trace(on)    ranks:times(rank) -> { ns, .. }    ranks:spans(rank) -> { { from, to }, .. }
 **   ranks:record(rank, instruction, count) -> bytes    ranks:captured(rank, first, count) -> bytes
 **   ranks:serve()   of a process whose rank is not 0 (job.h): until rank 0 closes its ranks
+**   ranks:traffic(rank) -> { moved by group, from the program's first }, ns waited; nil on a GPU
 **   ranks:memory() -> { arena =, .., peak = { arena =, .. } }    ranks:count()    ranks:close()
 **
 ** Ranks count from 0, tensors and instructions from 1. Fields of a result that the section does not
@@ -217,6 +218,25 @@ static int ranks_memory(lua_State *L) {
   return 1;
 }
 
+/* Bytes of each group of the rank's program, and the time that it waited for others. */
+static int ranks_traffic(lua_State *L) {
+  const tl_ranks *ranks = check_ranks(L);
+  const lua_Integer rank = luaL_checkinteger(L, 2);
+  luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), 2, "no such rank");
+  const int32_t groups = tl_ranks_program(ranks, (int32_t)rank)->group_count;
+  int64_t waited = 0;
+  lua_createtable(L, groups, 0);
+  for (int32_t group = 0; group < groups; group++) {
+    const tl_traffic traffic = tl_ranks_traffic(ranks, (int32_t)rank, group);
+    if (traffic.moved < 0) return 0;
+    lua_pushinteger(L, traffic.moved);
+    lua_rawseti(L, -2, group + 1);
+    waited = traffic.wait_ns;
+  }
+  lua_pushinteger(L, waited);
+  return 2;
+}
+
 static int ranks_count(lua_State *L) {
   lua_pushinteger(L, tl_ranks_count(check_ranks(L)));
   return 1;
@@ -300,6 +320,7 @@ void bind_ranks_open(lua_State *L) {
       {"write",    ranks_write   },
       {"hash",     ranks_hash    },
       {"memory",   ranks_memory  },
+      {"traffic",  ranks_traffic },
       {"count",    ranks_count   },
       {"serve",    ranks_serve   },
       {"trace",    ranks_trace   },
