@@ -5,7 +5,7 @@
 **     half-split   [ a: 8 of pairs | .. ][ b: the same 8 | .. ][ rest: 8 at a time ]
 **     interleaved  [ a b a b .. 16 channels | ..              ][ rest: 8 at a time ]
 **
-** Segments are known on the device only, so a position past the table, an error on the host, makes
+** Positions are known on the device only, so one outside the table, an error on the host, makes
 ** the turned channels NaN: the loss of that step is NaN and the optimizer skips it.
 */
 #include "../device.cuh"
@@ -32,7 +32,7 @@ TL_GPU void turn(const tl_rope_args &r, int64_t position, int64_t pair, int n, f
                     float *b) {
   float table[2 * TL_P];
   const int more = 2 * n - TL_P;
-  if (position < r.positions) {
+  if (position >= 0 && position < r.positions) {
     const int64_t at = (position * r.pairs + pair) * 2;
     tl_load_piece(r.table, at, more > 0 ? TL_P : 2 * n, table);
     tl_load_piece(r.table, at + TL_P, more > 0 ? more : 0, table + TL_P);
@@ -77,10 +77,7 @@ TL_GPU void turn_neighbours(const tl_rope_args &r, int64_t head, int64_t positio
   tl_store(r.y, head + 2 * pair + TL_P, high, x + TL_P);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    rope_rows(const __grid_constant__ tl_rope_args r) {
-  const int64_t row = blockIdx.x;
-  const int64_t position = row - segment_start(r.cu, r.entries, row);
+TL_GPU void turn_row(const tl_rope_args &r, int64_t row, int64_t position) {
   const int64_t turned = 2 * r.pairs, rest = r.channels - turned;
   const int pair_units = (int)((r.pairs + TL_P - 1) / TL_P);
   const int units = pair_units + (int)((rest + TL_P - 1) / TL_P);
@@ -99,6 +96,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       turn_halves(r, head, position, unit * TL_P);
     }
   }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rope_rows(const __grid_constant__ tl_rope_args r) {
+  const int64_t row = blockIdx.x;
+  turn_row(r, row, row - segment_start(r.cu, r.entries, row));
+}
+
+/* rope_rows of ops.def: rows of many requests, each with a position of its own. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rope_placed_rows(const __grid_constant__ tl_rope_args r) {
+  const int64_t row = blockIdx.x;
+  turn_row(r, row, r.placed[row]);
 }
 
 /* Block (x, y): some pairs of some positions; the frequencies of its pairs are computed once. */

@@ -16,7 +16,9 @@
 --- pages, prefixes and time change no bit (serving.lua, kernels/cache/cache.h).
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
+local gpus = require "tidelock.gpus"
 local pages = require "tidelock.pages"
+local problems = require "tidelock.problems"
 local room = require "tidelock.room"
 local screen = require "tidelock.screen"
 local serving = require "tidelock.serving"
@@ -68,10 +70,29 @@ local function open_ranks(plan, options)
     programs[rank + 1] = core.program(plan.programs[rank + 1])
   end
   return core.ranks { programs = programs, ranks = table_, seed = plan.spec.policy.seed,
-    threads = options.threads, poison = options.poison }
+    threads = options.threads, poison = options.poison,
+    gpu_first = plan.spec.device == "cuda" and 0 or -1 }
+end
+
+--- The GPUs are there, have kernels for this arithmetic and room for the plan.
+local function check_gpus(plan)
+  local spec, machine, found = plan.spec, gpus.machine(), problems.new()
+  local complaints = gpus.compare(core.manifest.images())
+  local more = gpus.complaints(spec, machine, spec.layout.tp)
+  table.move(more, 1, #more, #complaints + 1, complaints)
+  for _, text in ipairs(complaints) do found:add(spec.site "device", "device", text) end
+  found:raise()
+  for rank = 1, spec.layout.tp do
+    if plan.places[1].bytes > machine.facts[rank].memory then
+      error({ status = 2, message = ("%s: %s MiB of weights and pages, GPU %d has %s; fewer "
+        .. "serve.pages need less"):format(spec.site "serve" or "serve",
+        screen.mib(plan.places[1].bytes), rank - 1, screen.mib(machine.facts[rank].memory)) }, 0)
+    end
+  end
 end
 
 local function check_room(plan)
+  if plan.spec.device == "cuda" then return check_gpus(plan) end
   local bytes, needed = room.bytes(), plan.places[1].bytes * plan.spec.layout.tp
   if bytes and needed > bytes then
     error({ status = 2, message = ("%s: %s MiB of weights and pages, this machine has %s; fewer "
@@ -94,10 +115,6 @@ end
 function engine.open(model, options)
   options = options or {}
   local plan = serving.plan(model.recipe)
-  if plan.spec.device == "cuda" then
-    error({ status = 2, message = ("%s: device: generation runs on the host in this version; use "
-      .. "device=host"):format(plan.spec.site "device" or "device") }, 0)
-  end
   check_room(plan)
   local sizes = plan.sizes
   local self = setmetatable({
@@ -325,6 +342,10 @@ end
 --- What a row has come to, as an event; nil for a part of a prompt without echo.
 local function settle(row, token, nll, bits)
   local request, position, next_token = row[1], row[2], row[3]
+  if next_token == -1 and token < 0 then -- a GPU's way to say what the host says by itself
+    error({ status = 1, message = ("request %d: the logits at position %d hold a NaN or Inf"):format(
+      request.id, position) }, 0)
+  end
   request.done = position + 1
   if next_token == -2 then return nil end
   local event = { id = request.id, token = token, position = position + 1, logprob = -nll,
