@@ -54,17 +54,16 @@ enum {
 };
 
 /* Bytes of shared memory: of a tile; of bf16, for blocks of `block` keys, whole chunks; of f32. */
-#define TL_CACHED_TILE(w, chunk)                                                         \
-  ((w) * (2 * (chunk) + 16) > (chunk) * (2 * (w) + 16) ? (w) * (2 * (chunk) + 16)        \
+#define TL_CACHED_TILE(w, chunk)                                                  \
+  ((w) * (2 * (chunk) + 16) > (chunk) * (2 * (w) + 16) ? (w) * (2 * (chunk) + 16) \
                                                        : (chunk) * (2 * (w) + 16))
 #define TL_CACHED_QUERIES(w) (TL_CACHED_VECTORS * (2 * (w) + 16))
 #define TL_CACHED_SCORES(block) (16 * 4 * ((block) + 4))
 #define TL_CACHED_WEIGHTS(block) (16 * (2 * (block) + 16))
 #define TL_CACHED_STATE (16 * 4 * 8)
-#define TL_CACHED_SHARED(w, chunk, slots, block)                                       \
-  ((slots) * TL_CACHED_TILE(w, chunk) + TL_CACHED_QUERIES(w) + TL_CACHED_STATE +       \
+#define TL_CACHED_SHARED(w, chunk, slots, block)                               \
+  ((slots)*TL_CACHED_TILE(w, chunk) + TL_CACHED_QUERIES(w) + TL_CACHED_STATE + \
    TL_CACHED_SCORES(block) + TL_CACHED_WEIGHTS(block))
-#define TL_CACHED_F32_SHARED(w, block) \
-  (4 * TL_CACHED_F32_HEADS * ((w) + (block) + 8))
+#define TL_CACHED_F32_SHARED(w, block) (4 * TL_CACHED_F32_HEADS * ((w) + (block) + 8))
 
 #endif

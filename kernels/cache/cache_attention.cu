@@ -32,8 +32,8 @@ GPU int rows_together(const tl_cached_args &g, int row) {
   int differs = 0;
   if (count < 2) return 1;
   for (int i = threadIdx.x; i < count; i += TL_CACHED_THREADS)
-    differs |= g.at.request[first + i] != request ||
-               !is_place(g.at, request, g.at.position[first + i]);
+    differs |=
+        g.at.request[first + i] != request || !is_place(g.at, request, g.at.position[first + i]);
   return __syncthreads_or(differs) ? 1 : count;
 }
 
@@ -55,9 +55,9 @@ GPU void attend(const tl_cached_args &g) {
     One<width, chunk, slots>::run(g, row, {request, position, kv_head, done}, shared);
 }
 
-#define KERNEL(w, chunk, slots)                                    \
-  extern "C" __global__ void __launch_bounds__(TL_CACHED_THREADS, 2) \
+#define KERNEL(w, chunk, slots)                                             \
+  extern "C" __global__ void __launch_bounds__(TL_CACHED_THREADS, 2)        \
       attention_cached_bf16_##w(const __grid_constant__ tl_cached_args g) { \
-    attend<w, chunk, slots>(g);                                    \
+    attend<w, chunk, slots>(g);                                             \
   }
 TL_CACHED_BF16(KERNEL)

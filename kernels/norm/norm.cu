@@ -43,7 +43,7 @@ TL_KERNEL rms_norm_rows(const __grid_constant__ tl_norm_args a) {
 
 /* What the gradients read of a row: x, and g = dy * gain. */
 TL_GPU void load_gradient(const tl_norm_args &a, int64_t row, int64_t at, int n, float *x,
-                             float *g) {
+                          float *g) {
   const tl_bits xs = tl_fetch(a.x, row * a.dim + at, n), dys = tl_fetch(a.dy, row * a.dim + at, n);
   const tl_bits gains = tl_fetch(a.gain, at, n);
   float gain[TL_P];

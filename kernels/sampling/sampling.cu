@@ -48,9 +48,7 @@ TL_GPU uint32_t key_of(float z) {
   return bits >> 31 ? bits : ~(bits | 0x80000000u);
 }
 
-TL_GPU float z_of(uint32_t key) {
-  return tl_math_float(key >> 31 ? key : ~key & 0x7fffffffu);
-}
+TL_GPU float z_of(uint32_t key) { return tl_math_float(key >> 31 ? key : ~key & 0x7fffffffu); }
 
 TL_GPU float weight_of(const Row &r, float z) {
   return tl_exp2(((z - r.m) / r.temperature) * TL_LOG2E);
