@@ -86,7 +86,11 @@ end
 local function begin(self, event, kind)
   local wanted, refusal = asked.read(kind, event.body, self.model)
   if not wanted then return self:refuse(event.id, refusal) end
-  local count = #wanted.prompts * wanted.n
+  local count, all = #wanted.prompts * wanted.n, self.engine.sizes.requests + self.queue
+  if count > all then
+    return self:refuse(event.id, { status = 400, message = ("%d choices in one request; this server "
+      .. "has room for %d"):format(count, all) })
+  end
   if not has_room(self, count) then
     return self:refuse(event.id, { status = 429, message = ("%d more are too many: %d requests run "
       .. "and %d wait, of at most %d and %d"):format(count, self.engine:stats().running,

@@ -265,7 +265,9 @@ describe("the server", function()
     assert.equal(model.path:match "[^/]+$", models.data[1].id)
     assert.equal(256, models.data[1].max_model_len)
     local text = server:ask("/metrics").body
+    local page = core.files.read_all "docs/operations.md"
     for _, family in ipairs(require "tidelock.serve_metrics".families) do
+      assert.is_truthy(page:find("`" .. family[1] .. "`", 1, true), family[1])
       local line = ("\n# TYPE %s %s\n"):format(family[1], family[2])
       assert.is_truthy(text:find(line, 1, true), family[1])
     end
@@ -298,9 +300,22 @@ describe("the server", function()
     end
     assert.is_true(counts[200] >= 4 and counts[429] >= 1)
     local many = one:ask("/v1/completions", { prompt = "Tides", n = 5 })
-    assert.equal(429, many.status)
-    assert.matches("5 more are too many: 0 requests run and 0 wait, of at most 2 and 2",
+    assert.equal(400, many.status)
+    assert.matches("5 choices in one request; this server has room for 4",
       decode(many).error.message)
+    local running <close> = talks.start(one.port, {
+      { "-drop 1500", talks.post("/v1/completions", streamed) } })
+    one:await("running", 2)
+    many = one:ask("/v1/completions", { prompt = "Tides", n = 3 })
+    assert.equal(429, many.status)
+    assert.matches("3 more are too many: 2 requests run and 0 wait, of at most 2 and 2",
+      decode(many).error.message)
+    streamed.max_tokens = 2
+    local waits <close> = talks.start(one.port, {
+      { "-drop 0", talks.post("/v1/completions", streamed) } })
+    waits:raw()
+    running:raw()
+    one:await("left_total", 4) -- one of them only waited
 
     streamed.max_tokens, streamed.n = 6000, 1
     local last <close> = talks.start(one.port, { talks.post("/v1/completions", streamed) })
