@@ -7,6 +7,9 @@ local talks = require "support.talk"
 
 local model, server
 
+--- Tokens that take a second or so; a sanitizer makes each ten times as long.
+local slow = core.build().sanitizer == "none" and 1 or 10
+
 setup(function()
   model = servers.train()
   server = servers.start(model.path, "serve.requests=5 serve.page=4 serve.context=256 --queue 40")
@@ -289,7 +292,7 @@ describe("the server", function()
     one:await("running", 0)
     assert.equal(one:metric "pages", one:metric "pages_free" + one:metric "pages_kept")
 
-    long.n, long.max_tokens = 1, 1500
+    long.n, long.max_tokens = 1, 1500 // slow
     local list = {}
     for i = 1, 9 do list[i] = talks.post("/v1/completions", long) end
     local crowd <close> = talks.start(one.port, list)
@@ -317,7 +320,7 @@ describe("the server", function()
     running:raw()
     one:await("left_total", 4) -- one of them only waited
 
-    streamed.max_tokens, streamed.n = 6000, 1
+    streamed.max_tokens, streamed.n = 6000 // slow, 1
     local last <close> = talks.start(one.port, { talks.post("/v1/completions", streamed) })
     one:await("running", 1)
     one:signal "TERM"
