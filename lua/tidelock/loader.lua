@@ -89,7 +89,7 @@ local function checkpoint_reader(found)
   return reader(files, found.folder)
 end
 
---- The recipe of a run folder as it ran, but for the layout that it was told: that was for training.
+--- The recipe of a run folder as it ran, but for the layout that it was told: it was for training.
 local function recipe_of(folder, words)
   local path, summary = folder .. "/recipe.lua", runs.summary(folder)
   if not core.files.exists(path) then usage("%s holds no recipe.lua: it is no run", folder) end

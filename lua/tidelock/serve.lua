@@ -88,8 +88,8 @@ local function begin(self, event, kind)
   if not wanted then return self:refuse(event.id, refusal) end
   local count, all = #wanted.prompts * wanted.n, self.engine.sizes.requests + self.queue
   if count > all then
-    return self:refuse(event.id, { status = 400, message = ("%d choices in one request; this server "
-      .. "has room for %d"):format(count, all) })
+    return self:refuse(event.id, { status = 400, message = ("%d choices in one request; this "
+      .. "server has room for %d"):format(count, all) })
   end
   if not has_room(self, count) then
     return self:refuse(event.id, { status = 429, message = ("%d more are too many: %d requests run "

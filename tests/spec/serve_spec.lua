@@ -7,8 +7,8 @@ local talks = require "support.talk"
 
 local model, server
 
---- Tokens that take a second or so; a sanitizer makes each ten times as long.
-local slow = core.build().sanitizer == "none" and 1 or 10
+--- Tokens that take a second or so; a sanitizer makes each longer.
+local slow = core.build().sanitizer == "none" and 1 or 3
 
 setup(function()
   model = servers.train()
@@ -278,7 +278,8 @@ describe("the server", function()
   end)
 
   it("frees what belongs to clients that leave, asks no more than it can, and ends well", function()
-    local one = servers.start(model.path, "serve.requests=2 serve.context=30000 --queue 2")
+    local one <close> = servers.start(model.path,
+      "serve.requests=2 serve.context=30000 --queue 2")
     local long = { prompt = "Tides", max_tokens = 29000, n = 2 }
     local streamed = { prompt = "Tides", max_tokens = 29000, n = 2, stream = true }
     local gone <close> = talks.start(one.port, {

@@ -98,8 +98,9 @@ function pipeline.borders(nodes, chunk_of, backward)
   return list
 end
 
---- Receives and sends of a chunk in a micro-batch, as two functions that emit them. Each border has a channel of its own: then an
---- operation of the schedule is one message on any channel, which is what two slots suffice for.
+--- Receives and sends of a chunk in a micro-batch, as two functions that emit them. Each border has
+--- a channel of its own: then an operation of the schedule is one message on any channel, which is
+--- what two slots suffice for.
 function pipeline.cross(self, list, chunk, env, backward)
   local step, kind = backward and -1 or 1, backward and 1 or 0
   local arriving, leaving = {}, {}
