@@ -1,7 +1,7 @@
 --- asked.lua - what the body of a request to ./tl serve asks for, or all that is wrong with it.
 ---
 ---     asked.read("completions", '{"prompt":"Tide","seed":1}', model)
----         -> { prompts = { { 84, .. } }, n = 1, submission = { max_tokens = 16, seed = 1, .. }, .. }
+---         -> { prompts = { { 84, .. } }, n = 1, submission = { seed = 1, .. }, .. }
 ---         -> nil, { status = 400, message = "..; ..", param = "seed" }
 ---
 --- A field that this server does not act on is refused by name, unless its value asks for nothing:
@@ -15,10 +15,13 @@ local array_of_json = getmetatable(core.json.array {})
 local completion_tokens = 16 -- OpenAI's, where max_tokens is absent
 local choices_most, stops_most, prompts_most = 16, 4, 64
 
-local function is_list(value) return type(value) == "table" and getmetatable(value) == array_of_json end
+local function is_list(value)
+  return type(value) == "table" and getmetatable(value) == array_of_json
+end
 
 --- A value as a message shows it, short.
 local function shown(value)
+  if value == nil then return "absent" end
   local good, text = pcall(core.json.encode, value)
   if not good then text = tostring(value) end
   return #text > 40 and text:sub(1, 40):gsub("[\128-\255]+$", "") .. ".." or text
@@ -184,7 +187,8 @@ local function is_id(value) return math.type(value) == "integer" end
 --- Lists of ids: of a text, texts, ids, or lists of ids.
 local function read_prompts(prompt, model, problems)
   local list = prompt
-  if type(prompt) == "string" or is_list(prompt) and all_of(prompt, is_id) then list = { prompt } end
+  local single = type(prompt) == "string" or is_list(prompt) and all_of(prompt, is_id)
+  if single then list = { prompt } end
   if not is_list(list) and list == prompt or #list == 0 then
     problems:add("prompt", "prompt is %s; it can be a text, texts, token ids, or lists of them",
       shown(prompt))
@@ -214,7 +218,8 @@ local function content_of(content)
   if not is_list(content) then return nil end
   local parts = {}
   for i, part in ipairs(content) do
-    if type(part) ~= "table" or part.type ~= "text" or type(part.text) ~= "string" then return nil end
+    local good = type(part) == "table" and part.type == "text" and type(part.text) == "string"
+    if not good then return nil end
     parts[i] = part.text
   end
   return table.concat(parts)
@@ -231,8 +236,8 @@ local function read_messages(given, problems)
     local fine = type(message) == "table" and not is_list(message)
     local content = fine and content_of(message.content)
     if not fine or type(message.role) ~= "string" or not content then
-      problems:add("messages", "message %d is %s; it can be {\"role\": a text, \"content\": a text, "
-        .. "or parts of type text}", i - 1, shown(message))
+      problems:add("messages", "message %d is %s; it can be {\"role\": a text, \"content\": a "
+        .. "text, or parts of type text}", i - 1, shown(message))
       return messages
     end
     for name, value in pairs(message) do
@@ -316,7 +321,8 @@ end
 function asked.read(kind, body, model)
   local good, given = pcall(core.json.decode, body)
   if not good or type(given) ~= "table" or is_list(given) then
-    local why = good and "the body is no JSON object" or tostring(given):gsub("^[^\n]-: JSON", "JSON")
+    local why = good and "the body is no JSON object"
+      or tostring(given):gsub("^[^\n]-: JSON", "JSON")
     return nil, { status = 400, message = why }
   end
   local problems, prompts = setmetatable({}, Problems), {}

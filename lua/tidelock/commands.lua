@@ -225,22 +225,7 @@ commands.list = {
       threads,
     },
   },
-  {
-    name = "serve", recipe = false, words = { "MODEL" }, overrides = true,
-    module = "tidelock.serve", about = "OpenAI's API over HTTP, for the model of a run",
-    example = "serve runs/quickstart-5e1c --port 8000",
-    options = {
-      { name = "port", kind = "index", about = "8000 unless given; 0: one that is free" },
-      { name = "host", kind = "text", about = "address to listen at; 127.0.0.1: this machine only" },
-      { name = "key-file", kind = "file", about = "its first line is the key that clients need" },
-      { name = "name", kind = "text", about = "of the model, for clients; its folder's" },
-      { name = "queue", kind = "count", about = "requests that may wait; more get 429; 64" },
-      { name = "body", kind = "count", about = "most bytes of a request; 4194304" },
-      { name = "timeout", kind = "count", about = "seconds that a silent client is kept; 30" },
-      { name = "tokenizer", kind = "file", about = "a tokenizer.json or its folder; bytes" },
-      threads,
-    },
-  },
+  require "tidelock.commands_serve",
   {
     name = "tokenize", recipe = false, words = { "TOKENIZER", "TEXT" }, words_needed = 1,
     module = "tidelock.tokenize", about = "a text as token ids, or ids as text",

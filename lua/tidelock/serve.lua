@@ -1,7 +1,7 @@
 --- `./tl serve MODEL`: OpenAI's API over HTTP, for one model.
 --
 --     ./tl serve runs/quickstart-5e1c --port 8000
---     curl localhost:8000/v1/completions -d '{"prompt": "You may copy", "max_tokens": 20, "seed": 1}'
+--     curl localhost:8000/v1/completions -d '{"prompt": "You may copy", "seed": 1}'
 --
 --   server thread   protocol, limits, key, /health /metrics /v1/models      runtime/http.h
 --   this loop       requests in -> engine:step() -> events out, until a signal comes
@@ -86,7 +86,11 @@ end
 local function begin(self, event, kind)
   local wanted, refusal = asked.read(kind, event.body, self.model)
   if not wanted then return self:refuse(event.id, refusal) end
-  local count = #wanted.prompts * wanted.n
+  local count, all = #wanted.prompts * wanted.n, self.engine.sizes.requests + self.queue
+  if count > all then
+    return self:refuse(event.id, { status = 400, message = ("%d choices in one request; this "
+      .. "server has room for %d"):format(count, all) })
+  end
   if not has_room(self, count) then
     return self:refuse(event.id, { status = 429, message = ("%d more are too many: %d requests run "
       .. "and %d wait, of at most %d and %d"):format(count, self.engine:stats().running,
@@ -265,9 +269,10 @@ function serve.command(request)
   if host == "localhost" then host = "127.0.0.1" end
   local loaded = loader.open(request.words[1], request.overrides, options)
   local e <close> = requests.guarded(engine.open, loaded, { threads = options.threads })
+  local render, no_chat = chat.open((options.tokenizer or loaded.path):gsub("/tokenizer.json$", ""))
   local model = {
-    name = options.name or loaded.path:match "[^/]+$", context = e.context, stop = loaded.stop or {},
-    tokenizer = loaded.tokenizer, chat = chat.open(loaded),
+    name = options.name or loaded.path:match "[^/]+$", context = e.context,
+    stop = loaded.stop or {}, tokenizer = loaded.tokenizer, chat = render,
     fingerprint = "tidelock-" .. core.build().version,
   }
   local server <close> = serve.open(model, e, { host = host, port = options.port or 8000,
@@ -279,6 +284,7 @@ function serve.command(request)
   end
   print(("%s: http://%s:%d/v1, %d requests at a time, context %d"):format(loaded.description,
     host:find ":" and "[" .. host .. "]" or host, server.http:port(), e.sizes.requests, e.context))
+  if no_chat then print("no /v1/chat/completions: " .. no_chat) end
   io.stdout:flush()
   server:run()
   print(("serve: %s"):format(server.metrics:summary()))

@@ -100,7 +100,8 @@ end
 function Metrics:summary()
   local words = {}
   for _, status in ipairs(statuses_of(self)) do
-    words[#words + 1] = ("%s with %d"):format(screen.plural(self.statuses[status], "answer"), status)
+    words[#words + 1] = ("%s with %d"):format(screen.plural(self.statuses[status], "answer"),
+      status)
   end
   if #words == 0 then words[1] = "no request came" end
   return ("%s; %s made"):format(table.concat(words, ", "), screen.plural(self.tokens, "token"))
