@@ -176,8 +176,8 @@ tl_status tl_host_rope_table(const tl_call *call) {
                              .magnitude = call->floats[4]};
   float *frequencies = tl_team_scratch(call->team, 0);
   for (int64_t i = 0; i < pairs; i++) frequencies[i] = tl_rope_frequency(&rule, i, pairs);
-  const rope_table t = {.out = out->data, .frequencies = frequencies, .pairs = pairs,
-                        .magnitude = rule.magnitude};
+  const rope_table t = {
+      .out = out->data, .frequencies = frequencies, .pairs = pairs, .magnitude = rule.magnitude};
   tl_each_row(call->team, out->shape[0], 64 * pairs, table_row, &t);
   return TL_OK;
 }

@@ -18,8 +18,7 @@ static tl_status check_alike(const char *op, const char *name, const tl_view *vi
                              const tl_view *whole, int shared) {
   TL_TRY(check_view(op, name, view));
   const int64_t heads = view->shape[1];
-  if (view->shape[0] != whole->shape[0] ||
-      (heads != whole->shape[1] && !(shared && heads == 1))) {
+  if (view->shape[0] != whole->shape[0] || (heads != whole->shape[1] && !(shared && heads == 1))) {
     return tl_fail(TL_SHAPE, "%s: %s has %lld rows of %lld heads beside %lld of %lld", op, name,
                    (long long)view->shape[0], (long long)heads, (long long)whole->shape[0],
                    (long long)whole->shape[1]);
@@ -64,8 +63,9 @@ tl_status tl_sum_heads_check(const tl_call *call) {
   TL_TRY(tl_expect_range(op, "channels of y", width, 1, x->shape[2] - first));
   TL_TRY(tl_expect_range(op, "leaves", leaves, 1, TL_HEADS_LEAVES_MAX));
   if ((leaves & (leaves - 1)) != 0 || x->shape[1] % leaves != 0) {
-    return tl_fail(TL_ARGUMENT, "%s: leaves is %lld, must be a power of two that divides heads %lld",
-                   op, (long long)leaves, (long long)x->shape[1]);
+    return tl_fail(TL_ARGUMENT,
+                   "%s: leaves is %lld, must be a power of two that divides heads %lld", op,
+                   (long long)leaves, (long long)x->shape[1]);
   }
   return TL_OK;
 }

@@ -272,7 +272,8 @@ describe("a folder that is no model of ours", function()
 
   it("names the fields that cannot be computed, all at once", function()
     with { hidden_act = "gelu", attention_dropout = 0.1, rope_scaling = core.json.null,
-      rope_parameters = { rope_type = "longrope", factor = 4.0 }, quantization_config = { bits = 8 },
+      rope_parameters = { rope_type = "longrope", factor = 4.0 },
+      quantization_config = { bits = 8 },
       hidden_size = core.json.null, num_attention_heads = "four", novel_gate = true,
       tie_word_embeddings = 1, layer_types = { "full_attention", "linear_attention" } }
     local text = message()
