@@ -17,8 +17,8 @@
 ** split_heads (int first): piece i has the channels from first + c_0 + .. + c_{i-1} on.
 ** join_heads: pieces side by side, the first one first; a piece with one head is every head's.
 ** sum_heads (ints first, leaves): y_j is the sum of channel first + j of x over the H heads, in
-**   f32, rounded once. The heads are cut into `leaves` equal runs (leaves is a power of two, at most 64,
-**   that divides H); a run is a chain from +0, heads ascending; the tree adds runs pairwise:
+**   f32, rounded once. The heads are cut into `leaves` equal runs (a power of two, at most 64, that
+**   divides H); a run is a chain from +0, heads ascending; the tree adds runs pairwise:
 **   (r0 + r1) + (r2 + r3) .. A rank that has some of the heads makes an f32 root of its own runs,
 **   and the ranks' roots go on in the same tree.
 **
