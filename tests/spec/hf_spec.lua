@@ -58,6 +58,17 @@ describe("what transformers computes", function()
     it("is what " .. family .. " gives: logits, loss, every gradient", function()
       parity(hf.golden(folder:path(family), family))
     end)
+
+    it("is what " .. family .. " generates, token by token", function()
+      local golden = hf.golden(folder:path(family), family)
+      local ids, count = golden.input_ids[1], #golden.greedy
+      local function generated(...) return hf.generated(golden.folder, ids, count, ...) end
+      assert.same(golden.greedy, generated { "serve.page=5" })
+      assert.same(golden.greedy, generated({ "serve.page=32" }, 2))
+      if not hf.facts(golden.folder).experts then
+        assert.same(golden.greedy, generated { "layout.tp=2" })
+      end
+    end)
   end
 
   for _, family in ipairs(in_hf_tiny) do
