@@ -3,8 +3,8 @@
 ---     hf.golden(folder, "llama")     tests/golden/hf, weights by the formula in `folder`
 ---     hf.tiny "llama"                ../shared/data/hf_tiny, or nil
 ---
---- A golden is { name, folder, input_ids, greedy, single = { result .. }, batch = result }; a result
---- { targets, loss, logits, grads }, of which logits and each gradient are { norm, dot, samples }.
+--- A golden is { name, folder, input_ids, greedy, single = { result .. }, batch = result }; a
+--- result { targets, loss, logits, grads }, where logits and each gradient are { norm, dot, samples }.
 local config = require "tidelock.hf_config"
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
