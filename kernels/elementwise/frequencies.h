@@ -40,9 +40,10 @@ TL_MATH double tl_exp2_f64(double x) {
   return y;
 }
 
-/* The yarn rule: waves that turn less than `low` times in the original length are slowed by `factor`,
-** those that turn more than `high` times are kept, and between the two borders, rounded outwards to
-** whole pairs, the share of the slow ones rises evenly. cd(r) is the pair that turns r times. */
+/* The yarn rule: waves that turn less than `low` times in the original length are slowed by
+** `factor`, those that turn more than `high` times are kept, and between the two borders, rounded
+** outwards to whole pairs, the share of the slow ones rises evenly. A border is the pair that turns
+** so many times. */
 TL_MATH double tl_rope_border(const tl_rope_rule *rule, int64_t pairs, double turns) {
   const double waves = (double)rule->original / (turns * (2.0 * 0x1.921fb54442d18p+1));
   return (double)(2 * pairs) * tl_log2_f64(waves) / (2.0 * tl_log2_f64((double)rule->base));

@@ -11,14 +11,14 @@
 **
 ** T rows, H heads. Latent attention is made of these: a head's query and key have channels that
 ** turn with the position beside channels that do not, and one turned part of the key serves all
-** heads. Elements are f32 or bf16, each operand with its own; what is copied is rounded once to the
-** output's dtype, so between equal dtypes the bits stay (a NaN stays a NaN).
+** heads. Elements are f32 or bf16, each operand with its own dtype; what is copied is rounded once
+** to the output's dtype, so between equal dtypes the bits stay (a NaN stays a NaN).
 **
 ** split_heads (int first): piece i has the channels from first + c_0 + .. + c_{i-1} on.
 ** join_heads: pieces side by side, the first one first; a piece with one head is every head's.
-** sum_heads (ints first, leaves): y_j is the sum of channel first + j of x over the H heads, in f32,
-**   rounded once. The heads are cut into `leaves` equal runs (leaves is a power of two, at most 64,
-**   that divides H); a run is a chain from +0, heads ascending; the tree adds runs pairwise:
+** sum_heads (ints first, leaves): y_j is the sum of channel first + j of x over the H heads, in
+**   f32, rounded once. The heads are cut into `leaves` equal runs (a power of two, at most 64, that
+**   divides H); a run is a chain from +0, heads ascending; the tree adds runs pairwise:
 **   (r0 + r1) + (r2 + r3) .. A rank that has some of the heads makes an f32 root of its own runs,
 **   and the ranks' roots go on in the same tree.
 **
@@ -34,8 +34,8 @@
 
 enum { TL_HEADS_LEAVES_MAX = 64 };
 
-/* A piece: channels `first` .. first + width - 1 of one view to those from `to_first` on of another.
-** A view with one head serves every head of the other. */
+/* A piece: `width` channels of one view, from `from_first` on, to those of another from `to_first`
+** on. A source with one head serves every head. */
 typedef struct tl_heads_piece {
   const tl_view *from, *to;
   int64_t rows, heads;

@@ -19,6 +19,7 @@ local hf = {}
 ---@field family string
 ---@field bytes integer # of all tensors
 ---@field context? integer # positions that the model was trained for
+---@field further_layers? integer # that guess further tokens, and are left aside
 ---@field stored fun(name: string): table? # { file, name } of the tensor that a weight starts from
 ---@field config fun(): table # config.json as it was
 

@@ -50,8 +50,7 @@ config.families = {
 local known_families = "deepseek_v3, llama, mixtral, qwen3, qwen3_moe"
 
 local refused_families = {
-  deepseek_v2 = "its routers, greedy or limited to groups by the largest score, are not available "
-    .. "in this version",
+  deepseek_v2 = "its attention is that of deepseek_v3, but its files are not read in this version",
   deepseek_v32 = "the indexer that picks the keys of its attention is not available in this "
     .. "version",
   deepseek_v4 = "its compressed attention and hyper-connections are not available in this version",

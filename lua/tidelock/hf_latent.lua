@@ -1,14 +1,14 @@
---- hf_latent.lua - what config.json of deepseek_v3 says beyond other families: latent attention, and
---- a router of sigmoids with groups and a bias.
+--- hf_latent.lua - what config.json of deepseek_v3 says beyond other families: latent attention,
+--- and a router of sigmoids with groups and a bias.
 ---
 ---     q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim     facts.latent
 ---     n_routed_experts, n_shared_experts, n_group, topk_group, norm_topk_prob,      facts.experts
 ---     routed_scaling_factor, moe_intermediate_size, first_k_dense_replace
 ---
---- num_nextn_predict_layers counts layers behind the last one that guess further tokens: they change
---- nothing of what the model says about the next one. transformers leaves their tensors aside, and
---- so does this program. The two losses of DeepSeek's training (aux_loss_alpha, seq_aux) are in no
---- file of transformers either.
+--- num_nextn_predict_layers counts layers behind the last one that guess further tokens: they
+--- change nothing of what the model says about the next one. transformers leaves their tensors
+--- aside, and so does this program. The losses of DeepSeek's training (aux_loss_alpha, seq_aux) are
+--- no part of it either.
 local latent = {}
 
 --- Norms of latents have this epsilon in transformers, whatever rms_norm_eps is.

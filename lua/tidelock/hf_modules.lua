@@ -227,7 +227,9 @@ local function read(spec)
   local scopes = { norm = norm and scope_of(norm, "the last norm") or "norm" }
   for i = 1, model.layers do scopes[i] = read_layer(facts, model.layer_modules[i], i) end
   choose_family(facts)
-  for _, key in ipairs { "rope_text", "experts_text", "latent_text", "mixer" } do facts[key] = nil end
+  for _, key in ipairs { "rope_text", "experts_text", "latent_text", "mixer" } do
+    facts[key] = nil
+  end
   facts.further_layers = model.hf and model.hf.further_layers
   facts.context = math.max(model.hf and model.hf.context or 0, spec.batch.length)
   return facts, scopes

@@ -3,7 +3,8 @@
 --     ms(s, m) = 0.1 m ln s + 1 for s > 1, else 1
 --
 --     magnitude   cosines and sines are multiplied by it: attention_factor where it is given, else
---                 ms(factor, mscale) / ms(factor, mscale_all_dim) where both are, else ms(factor, 1)
+--                 ms(factor, mscale) / ms(factor, mscale_all_dim) where both are, else
+--                 ms(factor, 1)
 --     softness    latent attention multiplies the scale of its softmax by ms(factor,
 --                 mscale_all_dim)^2 where that is given
 --

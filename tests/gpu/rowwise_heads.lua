@@ -1,5 +1,5 @@
---- rowwise_heads.lua - channels of heads on the GPU: pieces that start and end anywhere, sums of any
---- number of leaves.
+--- rowwise_heads.lua - channels of heads on the GPU: pieces that start and end anywhere, sums of
+--- any number of leaves.
 local data = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/rowwise_data.lua")
 local spread, poison = data.spread, data.poison
 
@@ -9,8 +9,8 @@ local function add(op, name, make) cases[#cases + 1] = { op = op, name = name, m
 
 for _, dtypes in ipairs(data.dtypes) do
   local words = dtypes[1] .. " to " .. dtypes[2]
-  for _, size in ipairs { { 1, 7, 0, { 4, 3 } }, { 128, 192, 0, { 128, 64 } }, { 3, 24, 5, { 1, 9 } },
-    { 16, 256, 8, { 128, 120 } }, { 1, 576, 0, { 512, 64 } } } do
+  for _, size in ipairs { { 1, 7, 0, { 4, 3 } }, { 128, 192, 0, { 128, 64 } },
+    { 3, 24, 5, { 1, 9 } }, { 16, 256, 8, { 128, 120 } }, { 1, 576, 0, { 512, 64 } } } do
     local heads, channels, first, widths = table.unpack(size)
     add("split_heads", ("%d heads of %d from %d, %s"):format(heads, channels, first, words),
       function()

@@ -8,7 +8,8 @@ tests/support/init.lua, times 0.25 for matrices and biases, 1 + 0.25 F for gains
 
     FAMILY.config.json  as transformers writes it
     golden.json         ids of the sequences; for each family every sequence alone ("single") and
-                        all of them as one batch: loss over all targets, logits, gradients
+                        all of them as one batch: loss over all targets, logits, gradients; and the
+                        likeliest tokens after the first one
 """
 
 import json
@@ -121,6 +122,16 @@ def result(model, sequences):
     return out
 
 
+def greedy(model, ids, count):
+    """The likeliest token after ids, and so on; and how far the second one ever was, at least."""
+    made, least = list(ids), float("inf")
+    for _ in range(count):
+        best = model(input_ids=torch.tensor([made])).logits[0, -1].topk(2)
+        least = min(least, float(best.values[0] - best.values[1]))
+        made.append(int(best.indices[0]))
+    return {"ids": made[len(ids):], "least": rounded(least)}
+
+
 def sequences_of(vocab):
     ids = ((fill(1000, sum(LENGTHS)) + 1) / 2 * vocab).astype(int).tolist()
     return [[ids.pop(0) for _ in range(length)] for length in LENGTHS]
@@ -136,7 +147,8 @@ def golden(name, sequences):
         model = make_model.from_pretrained(folder, **EXACT)
     with open(os.path.join(FOLDER, name + ".config.json"), "w") as file:
         file.write(text)
-    return {"single": [result(model, [s]) for s in sequences], "batch": result(model, sequences)}
+    return {"single": [result(model, [s]) for s in sequences], "batch": result(model, sequences),
+            "greedy": greedy(model, sequences[0], 24)}
 
 
 def write_golden():

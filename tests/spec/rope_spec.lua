@@ -32,7 +32,7 @@ describe("a table of rope", function()
     end
   end)
 
-  it("has the borders of DeepSeek-V3: waves are whole up to pair 10, slowed from pair 23", function()
+  it("has the borders of DeepSeek-V3: waves are kept up to pair 10, slow from pair 23", function()
     local function sines(fields)
       return table_of(2, 32, 10000, fields):narrow(1, 2, 1):flat()
     end

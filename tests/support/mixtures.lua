@@ -33,7 +33,8 @@ mixtures.zoo = {
     layer = function(i)
       local attention = { heads = 4, q_rank = 9, kv_rank = 10, nope_dim = 6, rope_dim = 4 }
       local experts = { experts = 8, top_k = 2, hidden = 16, shared = 1,
-        router = { "sigmoid", groups = 4, top_groups = 2, scale = 2.5 }, balance = { "bias", 0.01 } }
+        router = { "sigmoid", groups = 4, top_groups = 2, scale = 2.5 },
+        balance = { "bias", 0.01 } }
       return {
         nn.residual { nn.rms_norm {}, nn.mla(attention) },
         nn.residual { nn.rms_norm {}, i == 1 and nn.swiglu { hidden = 48 } or nn.moe(experts) },

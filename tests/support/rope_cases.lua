@@ -4,8 +4,8 @@ local promises = require "support.promises"
 
 local rope = { cases = {} }
 
---- Waves that turn less than `low` times in the original length are slowed, those that turn more than
---- `high` times kept.
+--- Waves that turn less than `low` times in the original length are slowed, those that turn more
+--- than `high` times kept.
 function rope.yarn(f, i, pairs_count, base, s)
   local function border(turns)
     return pairs_count * math.log(s.original / (turns * 2 * math.pi)) / math.log(base)

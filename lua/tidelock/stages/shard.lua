@@ -14,7 +14,7 @@
 --- trunk, through the tree) are inserted; each is the gradient of the other. Numbers that differ
 --- between tp ranks are `by_tp` lists, so that one result serves all ranks.
 local fit = require "tidelock.fit"
-local heads = require "tidelock.heads"
+local heads_shard = require("tidelock.heads").shard
 local moe = require "tidelock.experts_shard"
 
 local shard = {}
@@ -182,8 +182,8 @@ end
 
 -- operators ----------------------------------------------------------------------------------
 
-local rule = { moe = moe.shard, load_sign = moe.load_sign, split_heads = heads.shard.split_heads,
-  join_heads = heads.shard.join_heads }
+local rule = { moe = moe.shard, load_sign = moe.load_sign, split_heads = heads_shard.split_heads,
+  join_heads = heads_shard.join_heads }
 
 local function mapped(dims)
   for _, dim in ipairs(dims) do if dim.axis == "tp" then return true end end
