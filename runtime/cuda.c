@@ -107,8 +107,7 @@ static tl_status load_images(tl_cuda *cuda) {
 static tl_status open_found(tl_cuda *cuda) {
   void *pinned;
   TL_TRY(tl_cuda_alloc(cuda, sizeof *cuda->looked, &cuda->found));
-  TRY_CUDA(cuda, "pinned memory",
-           host_alloc(&pinned, sizeof *cuda->looked, TL_CUDA_HOST_PORTABLE));
+  TRY_CUDA(cuda, "pinned memory", host_alloc(&pinned, sizeof *cuda->looked, TL_CUDA_HOST_PORTABLE));
   cuda->looked = pinned;
   TL_TRY(tl_cuda_queue_look(cuda)); /* fills it, too */
   TRY_CUDA(cuda, "fill", stream_wait(cuda->stream));

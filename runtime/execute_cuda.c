@@ -8,6 +8,7 @@
 #include "../kernels/comm/comm_args.h"
 #include "../kernels/moe/moe.h"
 #include "cuda.h"
+#include "exchange_cuda.h"
 #include "execute_inner.h"
 #include "lanes_cuda.h"
 #include "memory.h"
@@ -26,7 +27,7 @@ struct tl_gpu {
   int64_t *staging_at; /* by instruction; -1: none */
   int64_t staging_bytes;
   tl_gpu_trace *trace; /* NULL: none, or one whose operands the host takes */
-  int32_t routes; /* 1: kernels may find something wrong with data */
+  int32_t routes;      /* 1: kernels may find something wrong with data */
   void *graphs[TL_SECTIONS], *traced_graphs[TL_SECTIONS];
   int32_t runs[TL_SECTIONS], traced_runs[TL_SECTIONS];
 };
@@ -181,9 +182,12 @@ static tl_status queue_message(tl_gpu *gpu, tl_executor *e, int32_t index) {
   const tl_gpu_message message = {.op = i->op,
                                   .instruction = index,
                                   .ints = gpu->program->ints + i->ints.first,
+                                  .int_count = i->ints.count,
                                   .x = i->in.count > 0 ? e->views + i->in.first : NULL,
                                   .y = i->out.count > 0 ? e->views + i->out.first : NULL,
                                   .stream = tl_lanes_stream(gpu->lanes, index)};
+  if (gpu->comm == NULL && i->op == TL_OP_exchange)
+    return tl_exchange_queue(gpu->cuda, &message, NULL, 1, 0);
   if (gpu->comm == NULL)
     return tl_fail(TL_PROGRAM, "%s: this rank has nobody to talk to", tl_ops[i->op].name);
   return gpu->comm->kind->queue(gpu->comm, &message);

@@ -39,8 +39,8 @@ __device__ __forceinline__ void describe(const tl_grouped_args &k, int expert, i
     g.rows = P == SEGMENTS ? all.rows : k.offsets[expert + 1] - first;
     g.row_tiles = all.row_tiles;
     g.segments = P == SEGMENTS ? k.offsets + expert * k.each + k.first : nullptr;
-    g.out = (char *)all.out +
-            (P == SEGMENTS ? expert * k.stack[0] : first * all.columns) * out_bytes;
+    g.out =
+        (char *)all.out + (P == SEGMENTS ? expert * k.stack[0] : first * all.columns) * out_bytes;
   }
   __syncthreads();
 }
@@ -60,8 +60,7 @@ __device__ __forceinline__ void each_tile(const tl_grouped_args &k, tl_gemm_args
       __syncthreads();
     }
 #pragma unroll 1
-    for (; next < first + tiles; next += gridDim.x)
-      compute(find_tile(g, next - first, size, size));
+    for (; next < first + tiles; next += gridDim.x) compute(find_tile(g, next - first, size, size));
     first += tiles;
   }
 }

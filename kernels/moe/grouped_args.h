@@ -9,10 +9,10 @@
 enum { TL_GROUPED_PARTS = 8 }; /* TL_MOE_PARTS_MAX */
 
 typedef struct tl_grouped_args {
-  tl_gemm_args product;             /* of expert 0, with all rows */
-  const int32_t *offsets;           /* (experts + 1); of weight gradients: segments */
-  int64_t each, first;              /* segments of an expert; the first that counts */
-  int64_t stack[TL_GROUPED_PARTS];  /* numbers from expert to expert: of weights of run i, or out */
+  tl_gemm_args product;            /* of expert 0, with all rows */
+  const int32_t *offsets;          /* (experts + 1); of weight gradients: segments */
+  int64_t each, first;             /* segments of an expert; the first that counts */
+  int64_t stack[TL_GROUPED_PARTS]; /* numbers from expert to expert: of weights of run i, or out */
   int32_t experts;
 } tl_grouped_args;
 

@@ -7,9 +7,8 @@ __device__ __forceinline__ void run(const tl_grouped_args &k) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ tl_gemm_args g;
   const uint32_t ring = shared_address(shared);
-  each_tile<P, 64, 2>(k, g, [&](const Tile &tile) {
-    Block<P, 64, 64, 32, 32, 4>::compute(g, tile, ring);
-  });
+  each_tile<P, 64, 2>(
+      k, g, [&](const Tile &tile) { Block<P, 64, 64, 32, 32, 4>::compute(g, tile, ring); });
 }
 
 // The launcher knows tiles, threads and shared memory by these names: grouped_cuda.c.

@@ -7,7 +7,13 @@
 #include "grouped_hopper.h"
 #include "moe_check.h"
 
-enum { TILE = 64, DEPTH = 64, SLOTS = 4, BF16_SHARED = SLOTS * 2 * TILE * DEPTH * 2, BLOCKS_EACH = 3 };
+enum {
+  TILE = 64,
+  DEPTH = 64,
+  SLOTS = 4,
+  BF16_SHARED = SLOTS * 2 * TILE * DEPTH * 2,
+  BLOCKS_EACH = 3
+};
 
 typedef struct product {
   const char *f32, *bf16;

@@ -95,9 +95,9 @@ static tl_status map_along(tl_cuda *cuda, const matrix *m, int64_t experts, int3
       .data = m->data,
       .dtype = TL_BF16,
       .dims = 3,
-      .size = {m->columns, m->stack == 0 ? 1 : experts, m->rows},
-      .stride = {1, m->stack == 0 ? m->columns : m->stack, m->columns},
-      .box = {DEPTH, 1, rows},
+      .size = {m->columns, m->stack == 0 ? 1 : experts,           m->rows   },
+      .stride = {1,          m->stack == 0 ? m->columns : m->stack, m->columns},
+      .box = {DEPTH,      1,                                     rows      },
   };
   return tl_tensor_map_make(cuda, "map of rows of experts", &box, out);
 }
@@ -107,9 +107,9 @@ static tl_status map_across(tl_cuda *cuda, const matrix *m, int64_t experts, tl_
       .data = m->data,
       .dtype = TL_BF16,
       .dims = 3,
-      .size = {m->columns, m->rows, m->stack == 0 ? 1 : experts},
-      .stride = {1, m->columns, m->stack == 0 ? m->columns : m->stack},
-      .box = {64, DEPTH, 1},
+      .size = {m->columns, m->rows,    m->stack == 0 ? 1 : experts          },
+      .stride = {1,          m->columns, m->stack == 0 ? m->columns : m->stack},
+      .box = {64,         DEPTH,      1                                    },
   };
   return tl_tensor_map_make(cuda, "map of columns of experts", &box, out);
 }
@@ -119,15 +119,14 @@ static tl_status map_output(tl_cuda *cuda, const matrix *m, int64_t experts, tl_
       .data = m->data,
       .dtype = m->dtype,
       .dims = 3,
-      .size = {m->columns, m->stack == 0 ? 1 : experts, m->rows},
-      .stride = {1, m->stack == 0 ? m->columns : m->stack, m->columns},
-      .box = {m->dtype == TL_BF16 ? 64 : 32, 1, 64},
+      .size = {m->columns,                    m->stack == 0 ? 1 : experts,           m->rows   },
+      .stride = {1,                             m->stack == 0 ? m->columns : m->stack, m->columns},
+      .box = {m->dtype == TL_BF16 ? 64 : 32, 1,                                     64        },
   };
   return tl_tensor_map_make(cuda, "map of an output of experts", &box, out);
 }
 
-static tl_status make_maps(const plan *p, const variant *v, tl_cuda *cuda,
-                           tl_gemm_hopper_args *g) {
+static tl_status make_maps(const plan *p, const variant *v, tl_cuda *cuda, tl_gemm_hopper_args *g) {
   for (int32_t i = 0; i < p->runs; i++) {
     g->slots[i] = (int32_t)quotient_up(p->a[i].columns, DEPTH);
     if (p->kind == GRAD_WEIGHT)

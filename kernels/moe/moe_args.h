@@ -42,8 +42,8 @@ typedef struct tl_route_sums_args {
   const float *z;
   const int32_t *expert;
   float *share, *load;
-  float *sums;     /* (samples, runs, blocks, experts) */
-  int32_t *counts; /* the same */
+  float *sums;                           /* (samples, runs, blocks, experts) */
+  int32_t *counts;                       /* the same */
   int64_t samples, tokens, runs, blocks; /* blocks: of the longest run */
   int32_t experts, slots;
   int32_t vectors;

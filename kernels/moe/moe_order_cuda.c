@@ -24,8 +24,7 @@ tl_status tl_cuda_expert_counts(const tl_call *call) {
       .slots = (int32_t)tl_view_row(expert),
   };
   TL_TRY(tl_expect_range("expert_counts", "experts", k.experts, 1, TL_MOE_EXPERTS_MAX));
-  TL_TRY(
-      tl_launch_threads(call->cuda, "expert_counts_clear", samples * pieces * k.experts, &k));
+  TL_TRY(tl_launch_threads(call->cuda, "expert_counts_clear", samples * pieces * k.experts, &k));
   return tl_launch_blocks(call->cuda, "expert_counts_add", samples * pieces * k.blocks,
                           TL_DEVICE_THREADS, &k);
 }

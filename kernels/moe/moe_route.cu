@@ -1,8 +1,8 @@
 /* moe_route.cu - the router on a GPU: a warp for each row of logits.
 **
-** Lane l holds the experts each * l .. each * l + each - 1, where each * 32 is the power of two from
-** E up (at least 32): the tree of neighbours of the row rule is then a tree in the lane's registers,
-** and on top of it one over neighbouring lanes.
+** Lane l holds the experts each * l .. each * l + each - 1, where each * 32 is the power of two
+** from E up (at least 32): the tree of neighbours of the row rule is then a tree in the lane's
+** registers, and on top of it one over neighbouring lanes.
 **
 ** The best expert that is left: a choice becomes a whole number in the same order, the largest of
 ** the lanes is one instruction, and the lowest lane that has it has the lowest index. 0: taken.
@@ -269,9 +269,9 @@ TL_GPU void slope_row(const tl_route_grad_args &k, int64_t row, float *memory) {
     const int e = __shfl_sync(ALL, i < WARP ? expert[0] : expert[1], i % WARP);
     const float own = __shfl_sync(ALL, i < WARP ? d[0] : d[1], i % WARP);
     if (lane == e % WARP)
-      slope[e] = slope[e] +
-                 (whole ? own : slot_slope(k, own, g, total, memory[e],
-                                           k.kind == SQRT_SOFTPLUS ? logits[e] : 0.0f));
+      slope[e] = slope[e] + (whole ? own
+                                   : slot_slope(k, own, g, total, memory[e],
+                                                k.kind == SQRT_SOFTPLUS ? logits[e] : 0.0f));
   }
   __syncwarp();
   float dz[each], t[each], product[each];
@@ -406,7 +406,7 @@ TL_GPU void balance(const tl_balance_args &k) {
 
 #define KERNELS(each)                                                                      \
   TL_KERNEL route_rows_##each(const __grid_constant__ tl_route_args k) { route<each>(k); } \
-  extern "C" __global__ void __launch_bounds__(TL_DEVICE_THREADS, each > 16 ? 1 : 2)      \
+  extern "C" __global__ void __launch_bounds__(TL_DEVICE_THREADS, each > 16 ? 1 : 2)       \
       route_grad_rows_##each(const __grid_constant__ tl_route_grad_args k) {               \
     route_grad<each>(k);                                                                   \
   }                                                                                        \

@@ -6,7 +6,8 @@
 enum { SIZES = 6, BLOCKS_EACH = 8 /* of a multiprocessor, striding over rows */ };
 typedef const char *kernels[SIZES];
 
-#define NAMES(name) {name "_1", name "_2", name "_4", name "_8", name "_16", name "_32"}
+#define NAMES(name) \
+  { name "_1", name "_2", name "_4", name "_8", name "_16", name "_32" }
 static const kernels route_rows = NAMES("route_rows");
 static const kernels route_grad_rows = NAMES("route_grad_rows");
 static const kernels route_sums_blocks = NAMES("route_sums_blocks");

@@ -16,8 +16,8 @@ TL_GPU void take(const tl_take_args &k) {
   for (int64_t r = (int64_t)blockIdx.x * each + threadIdx.x / lanes; r < rows && r < k.room;
        r += (int64_t)gridDim.x * each) {
     const int32_t from_row = k.order[first + r];
-    const Word *from = (const Word *)k.x + (int64_t)(k.per == 1 ? from_row : from_row / k.per) *
-                                               k.words;
+    const Word *from =
+        (const Word *)k.x + (int64_t)(k.per == 1 ? from_row : from_row / k.per) * k.words;
     Word *to = (Word *)k.rows + r * k.words;
     for (int64_t w = lane; w < k.words; w += AHEAD * lanes) {
       Word value[AHEAD];

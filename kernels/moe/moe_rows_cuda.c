@@ -24,8 +24,8 @@ tl_status tl_cuda_take_rows(const tl_call *call) {
   const tl_view *x = &call->in[0], *rows = &call->out[0];
   TL_TRY(tl_take_rows_check(call));
   const int64_t bytes = tl_view_row(x) * tl_dtype_bytes(x->dtype);
-  const uint64_t all = (uint64_t)(uintptr_t)x->data | (uint64_t)(uintptr_t)rows->data |
-                       (uint64_t)bytes;
+  const uint64_t all =
+      (uint64_t)(uintptr_t)x->data | (uint64_t)(uintptr_t)rows->data | (uint64_t)bytes;
   const int32_t word = all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 2;
   const tl_take_args k = {.x = x->data,
                           .rows = rows->data,

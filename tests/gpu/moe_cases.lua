@@ -1,8 +1,8 @@
 --- moe_cases.lua - mixtures of experts on the GPU: router, order, rows, and products of experts.
 ---
 --- The edges: 32 lanes of a row of logits and 2 .. 32 experts of a lane; 64 slots; 64 tokens of a
---- block of route_sums, 1,024 of expert_counts, 512 slots of a warp that sorts; tiles of 64, 128 and
---- 256 rows, with experts that have none, one, all; segments that end inside a step of 16.
+--- block of route_sums, 1,024 of expert_counts, 512 slots of a warp that sorts; tiles of 64, 128
+--- and 256 rows, with experts that have none, one, all; segments that end inside a step of 16.
 ---
 --- Rows past the last of an expert hold poison on the way in, and must still do so on the way out.
 --- Ids, places and segments come from the host twins, which have specs of their own.
@@ -185,8 +185,8 @@ for _, experts in ipairs { 1, 16, 300, 1024 } do
 end
 
 --- ranks, share, pieces, waves, slots
-for _, grid in ipairs { { 1, 1, 1, 1, 16 }, { 2, 1, 4, 2, 8 }, { 4, 2, 3, 1, 5 }, { 8, 4, 2, 4, 40 },
-  { 1, 1, 8, 1, 1000 } } do
+for _, grid in ipairs { { 1, 1, 1, 1, 16 }, { 2, 1, 4, 2, 8 }, { 4, 2, 3, 1, 5 },
+  { 8, 4, 2, 4, 40 }, { 1, 1, 8, 1, 1000 } } do
   local ranks, share, pieces, waves, slots = table.unpack(grid)
   for position = 0, ranks - 1, 3 do
     add("expert_segments", ("%d ranks, %d pieces, %d of %d slots, at %d"):format(ranks, pieces,
