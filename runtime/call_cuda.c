@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "../kernels/moe/moe.h"
+
 typedef struct operands {
   tl_view views[TL_CALL_OPERANDS_MAX]; /* inputs, then outputs, with device addresses */
   const void *host[TL_CALL_OPERANDS_MAX];
@@ -64,7 +66,9 @@ static tl_status copy_back(tl_cuda *cuda, const operands *o, int32_t first) {
                                       (size_t)tl_view_bytes(&o->views[i]), tl_cuda_stream(cuda)),
         "copy out"));
   }
-  return check(cuda, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)), "waiting for the GPU");
+  TL_TRY(tl_cuda_queue_look(cuda));
+  TL_TRY(check(cuda, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)), "waiting"));
+  return tl_route_found(tl_cuda_looked(cuda));
 }
 
 /* A graph of `repeats` runs, as a captured step would hold them: the host's part is not timed. */

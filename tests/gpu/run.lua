@@ -10,7 +10,7 @@ local core = require "tidelock.core"
 
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."
 local families = { table.unpack(arg) }
-if #families == 0 then families = { "rowwise", "gemm", "attention", "serving" } end
+if #families == 0 then families = { "rowwise", "gemm", "attention", "serving", "moe" } end
 
 --- A copy of an operand list: fresh tensors with the same bytes.
 local function copy_all(list)
