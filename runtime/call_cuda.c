@@ -1,6 +1,8 @@
 /* call_cuda.c - copies operands to a GPU and back around one launch. */
 #include "call_cuda.h"
 
+#include "../kernels/gemm/gemm_provider.h"
+
 #include <string.h>
 
 #include "../kernels/moe/moe.h"
@@ -122,6 +124,7 @@ tl_status tl_call_on_gpu(tl_cuda *cuda, tl_op op, const tl_call *call, int32_t r
   TL_TRY_GOTO(status, add_all(cuda, &o, call), done);
   queued.in = o.views, queued.out = o.views + call->in_count;
   queued.step = step, queued.team = NULL, queued.cuda = cuda;
+  TL_TRY_GOTO(status, tl_gemm_prepare(op, &queued), done);
   TL_TRY_GOTO(status, tl_ops[op].cuda(&queued), done);
   if (repeats > 0) TL_TRY_GOTO(status, time_repeats(cuda, op, &queued, repeats, ms), done);
   TL_TRY_GOTO(status, copy_back(cuda, &o, call->in_count), done);

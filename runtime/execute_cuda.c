@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "../kernels/comm/comm_args.h"
+#include "../kernels/gemm/gemm_provider.h"
 #include "../kernels/moe/moe.h"
 #include "cuda.h"
 #include "exchange_cuda.h"
@@ -193,21 +194,36 @@ static tl_status queue_message(tl_gpu *gpu, tl_executor *e, int32_t index) {
   return gpu->comm->kind->queue(gpu->comm, &message);
 }
 
-static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
+static tl_call call_of(const tl_gpu *gpu, const tl_executor *e, int32_t index) {
   const tl_program *p = gpu->program;
   const tl_instruction *i = &p->instructions[index];
-  const tl_call call = {.in = e->views + i->in.first,
-                        .out = e->views + i->out.first,
-                        .in_count = i->in.count,
-                        .out_count = i->out.count,
-                        .ints = p->ints + i->ints.first,
-                        .int_count = i->ints.count,
-                        .floats = p->floats + i->floats.first,
-                        .float_count = i->floats.count,
-                        .step = gpu->step,
-                        .cuda = gpu->cuda};
+  return (tl_call){.in = e->views + i->in.first,
+                   .out = e->views + i->out.first,
+                   .in_count = i->in.count,
+                   .out_count = i->out.count,
+                   .ints = p->ints + i->ints.first,
+                   .int_count = i->ints.count,
+                   .floats = p->floats + i->floats.first,
+                   .float_count = i->floats.count,
+                   .step = gpu->step,
+                   .cuda = gpu->cuda};
+}
+
+static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
+  const tl_call call = call_of(gpu, e, index);
   tl_cuda_set_place(gpu->cuda, index);
-  return tl_ops[i->op].cuda(&call);
+  return tl_ops[gpu->program->instructions[index].op].cuda(&call);
+}
+
+/* Before a section runs for the first time: who multiplies each of its products. */
+static tl_status prepare_products(tl_gpu *gpu, tl_executor *e, tl_range section,
+                                  const tl_step *step) {
+  for (int32_t index = section.first; index < section.first + section.count; index++) {
+    const tl_call call = call_of(gpu, e, index);
+    const tl_status status = tl_gemm_prepare(gpu->program->instructions[index].op, &call);
+    if (status != TL_OK) return tl_execute_locate(e, index, step, status);
+  }
+  return TL_OK;
 }
 
 static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
@@ -378,6 +394,7 @@ static tl_status run_section(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
   const int traced = gpu->trace != NULL, kept = e->trace != NULL && !traced;
   int32_t *runs = traced ? &gpu->traced_runs[run->section] : &gpu->runs[run->section];
   void **graph = traced ? &gpu->traced_graphs[run->section] : &gpu->graphs[run->section];
+  if (*runs == 0) TL_TRY(prepare_products(gpu, e, gpu->program->sections[run->section], step));
   if (run->check || run->eager || kept || e->fault_count > 0 || e->delay_us > 0 || *runs == 0) {
     TL_TRY(run_eagerly(gpu, e, run, step));
     ++*runs;

@@ -5,6 +5,7 @@
 ---
 --- A rank is a thread that executes its flat program; Lua is entered once a step. Logical tensors
 --- are put together from the shards of the ranks, so their bits do not depend on the layout.
+local blocks = require "tidelock.blocks"
 local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local data = require "tidelock.data"
@@ -196,6 +197,7 @@ function driver.start(recipe, options)
     gpu_first = spec.device == "cuda" and (launched and launched.here or 0) or -1,
     gemm_rows = spec.blocks.gemm.m, gemm_columns = spec.blocks.gemm.n,
     attention_rows = spec.blocks.attention.q,
+    gemm_provider = blocks.gemm_providers[spec.blocks.gemm.provider],
     threads = options.threads, poison = options.poison, timeout_s = options.timeout,
     start_s = options.start, job = launched and launched.job, faults = options.faults,
     delay_us = options.delay_us,

@@ -90,7 +90,8 @@ function core.assemble(dtype, shape, pieces) end
 ---@param numbers? table<string, number|number[]> # all ints and floats of the row
 ---@param options? { step?: integer, seed?: integer, sample_base?: integer, scalars?: number[],
 ---  threads?: integer, scratch?: integer, device?: "host"|"cuda", repeats?: integer,
----  gemm_rows?: integer, gemm_columns?: integer, attention_rows?: integer }
+---  gemm_rows?: integer, gemm_columns?: integer, attention_rows?: integer,
+---  gemm_provider?: integer }
 ---@return number? # with repeats: milliseconds of one of as many runs on the GPU
 function core.call(op, inputs, outputs, numbers, options) end
 
