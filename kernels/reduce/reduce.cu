@@ -41,8 +41,9 @@ TL_GPU void add_term(const tl_sum_tokens_args &k, int64_t row, int64_t column, i
   }
 }
 
-extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
-    sum_tokens_blocks(const __grid_constant__ tl_sum_tokens_args k) {
+/* The sum of 8 columns of a block: add(row, column, n, s) adds the term of one row. */
+template <int unrolled, class Add>
+TL_GPU void sum_block(const tl_sum_tokens_args &k, Add add) {
   const int64_t thread = (int64_t)blockIdx.x * TL_TOKEN_THREADS + threadIdx.x;
   const tl_place_of p = tl_row_piece(thread, k.columns);
   const int64_t of_piece = tl_quotient(p.row, k.blocks), block = p.row - of_piece * k.blocks;
@@ -55,9 +56,16 @@ extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
   const int n = tl_piece_length(k.columns, p.at);
   float s[TL_P];
   tl_clear(s);
-#pragma unroll 4
-  for (int i = 0; i < rows; i++) add_term(k, first + i, k.column_first + p.at, n, s);
+#pragma unroll unrolled
+  for (int i = 0; i < rows; i++) add(first + i, k.column_first + p.at, n, s);
   tl_store(k.partial, p.row * k.columns + p.at, n, s);
+}
+
+extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
+    sum_tokens_blocks(const __grid_constant__ tl_sum_tokens_args k) {
+  sum_block<4>(k, [&](int64_t row, int64_t column, int n, float *s) {
+    add_term(k, row, column, n, s);
+  });
 }
 
 /* add_term for kinds 2 and 3 where parts of a row were normalized apart. */
@@ -85,21 +93,9 @@ TL_GPU void add_part_term(const tl_sum_parts_args &a, int64_t row, int64_t colum
 /* sum_tokens_blocks for them. */
 extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
     sum_tokens_parts(const __grid_constant__ tl_sum_parts_args a) {
-  const tl_sum_tokens_args &k = a.sums;
-  const int64_t thread = (int64_t)blockIdx.x * TL_TOKEN_THREADS + threadIdx.x;
-  const tl_place_of p = tl_row_piece(thread, k.columns);
-  const int64_t of_piece = tl_quotient(p.row, k.blocks), block = p.row - of_piece * k.blocks;
-  const int64_t run = tl_quotient(of_piece, k.samples), piece = of_piece - run * k.samples;
-  if (run >= k.runs || block >= blocks_of(k, run)) return;
-  const int64_t start = border(run, k.runs, k.length) + block * TL_TOKEN_BLOCK;
-  const int64_t left = border(run + 1, k.runs, k.length) - start;
-  const int64_t first = k.first + piece * k.length + start;
-  const int rows = left < TL_TOKEN_BLOCK ? (int)left : TL_TOKEN_BLOCK;
-  const int n = tl_piece_length(k.columns, p.at);
-  float s[TL_P];
-  tl_clear(s);
-  for (int i = 0; i < rows; i++) add_part_term(a, first + i, k.column_first + p.at, n, s);
-  tl_store(k.partial, p.row * k.columns + p.at, n, s);
+  sum_block<1>(a.sums, [&](int64_t row, int64_t column, int n, float *s) {
+    add_part_term(a, row, column, n, s);
+  });
 }
 
 TL_KERNEL sum_tokens_chain(const __grid_constant__ tl_sum_tokens_args k) {

@@ -4,6 +4,7 @@
 --   ./tl bench matmul          matrix products beside OpenBLAS
 --   ./tl bench gemm            matrix products on a GPU beside PyTorch
 --   ./tl bench attention       attention on a GPU beside PyTorch
+--   ./tl bench rowwise         kernels that move bytes, on a GPU, beside a copy
 --   ./tl bench step            the quickstart's training step beside PyTorch; time by operator
 --   ./tl bench plan            planning 1,024 ranks
 --   ./tl bench ranks           eight thread ranks against one
@@ -26,6 +27,7 @@ local kinds = {
   { "matmul", require "tidelock.bench_matmul" },
   { "gemm", require "tidelock.bench_gemm" },
   { "attention", require "tidelock.bench_attention" },
+  { "rowwise", require "tidelock.bench_rowwise" },
   { "step", require "tidelock.bench_step" },
   { "ranks", require "tidelock.bench_ranks" },
   { "serve", require "tidelock.bench_serve" },

@@ -210,7 +210,8 @@ commands.list = {
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
     topics = {
-      "plan", "matmul", "gemm", "attention", "step", "ranks", "serve", "trace", "capture",
+      "plan", "matmul", "gemm", "attention", "rowwise", "step", "ranks", "serve", "trace",
+      "capture",
     },
     about = "speed of products, a step, planning, ranks, generation",
     example = "bench step --rounds 5",

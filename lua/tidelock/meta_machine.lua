@@ -43,6 +43,10 @@ function core.doctor.driver_version() end
 --- From GPU `from` to GPU `to`; copies 64 MiB a few times.
 ---@return { direct: boolean, rank: integer, bytes_per_second: number }
 function core.doctor.link(from, to) end
+--- Bytes read and written a second by copies of 1 GiB inside a GPU.
+---@param device integer # from 0
+---@return number
+function core.doctor.copy_speed(device) end
 ---@param i integer # from 1; nil behind the last one
 ---@return { name: string, use: string, file: string?, version: integer? }?
 function core.doctor.library(i) end
