@@ -5,6 +5,12 @@
 
 enum { ROPE_THREADS = 128 };
 
+/* Whether rope_whole_rows takes it; its blocks have a row for each warp. */
+static int is_whole(const tl_rope_args *r) {
+  return !r->interleaved && r->channels == 2 * r->pairs && tl_whole(&r->x, r->pairs) &&
+         tl_whole(&r->y, r->pairs) && r->heads * r->pairs < INT32_MAX;
+}
+
 tl_status tl_cuda_rope(const tl_call *call) {
   const tl_view *x = &call->in[0], *cu = &call->in[1], *table = &call->in[2];
   const int64_t channels = x->shape[x->dims - 1];
@@ -18,9 +24,14 @@ tl_status tl_cuda_rope(const tl_call *call) {
                           .pairs = table->shape[1],
                           .heads = tl_view_row(x) / channels,
                           .channels = channels,
+                          .rows = x->shape[0],
                           .interleaved = call->ints[1] != 0,
                           .sign = call->ints[0] != 0 ? -1.0f : 1.0f};
-  return tl_launch_blocks(call->cuda, "rope_rows", x->shape[0], ROPE_THREADS, &r);
+  const int64_t warps = ROPE_THREADS / TL_DEVICE_WARP;
+  if (is_whole(&r))
+    return tl_launch_blocks(call->cuda, "rope_whole_rows", (r.rows + warps - 1) / warps,
+                            ROPE_THREADS, &r);
+  return tl_launch_blocks(call->cuda, "rope_rows", r.rows, ROPE_THREADS, &r);
 }
 
 tl_status tl_cuda_rope_table(const tl_call *call) {

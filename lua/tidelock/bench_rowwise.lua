@@ -2,8 +2,8 @@
 -- beside copies of the driver in the same rounds.
 --
 -- Sizes are those of a micro-batch of 8 samples of 2,048 tokens: dim 2048, hidden 5632, 32 heads and
--- 4 KV heads of 64; of the loss 4,096 tokens and 32,000 columns; of the optimizer the largest weight
--- of a layer and the embedding.
+-- 4 KV heads of 64; of swiglu 8,192 of those tokens, of the loss 2,048 and 32,000 columns; of the
+-- optimizer the largest weight of a layer, and one of 16 M elements.
 --
 --   moved     each operand once: what is read and what is written
 --   of copy   moved / time against the bytes that a copy of 1 GiB reads and writes a second
@@ -17,7 +17,7 @@ local rounds = require "tidelock.bench_rounds"
 local rowwise = {}
 
 local tokens, length, dim, hidden, heads, width = 16384, 2048, 2048, 5632, 32, 64
-local loss_tokens, vocab = 4096, 32000
+local swiglu_tokens, loss_tokens, vocab = 8192, 2048, 32000
 local cache = 50 << 20 -- bytes, of an H200
 
 local function random(dtype, ...)
@@ -80,12 +80,12 @@ local function row_sum_exp(name, leaves)
 end
 
 --- `ins` and `outs` bf16 operands of one shape.
-local function elements(op, columns, ins, outs, attrs)
+local function elements(op, rows, columns, ins, outs, attrs)
   return { op = op, name = op == "binary" and "residual" or op,
-    moved = 2 * tokens * columns * (ins + outs), make = function()
+    moved = 2 * rows * columns * (ins + outs), make = function()
     local inputs, outputs = {}, {}
-    for i = 1, ins do inputs[i] = random("bf16", tokens, columns) end
-    for i = 1, outs do outputs[i] = core.tensor("bf16", { tokens, columns }) end
+    for i = 1, ins do inputs[i] = random("bf16", rows, columns) end
+    for i = 1, outs do outputs[i] = core.tensor("bf16", { rows, columns }) end
     return inputs, outputs, attrs
   end }
 end
@@ -106,11 +106,11 @@ local cases = {
       { core.tensor("f32", { 1, dim }) }, { kind = 2, first = 0, samples = tokens // length,
       length = length, runs = 1, mode = 0 }
   end },
-  elements("swiglu", hidden, 2, 1, {}),
-  elements("swiglu_grad", hidden, 3, 2, {}),
+  elements("swiglu", swiglu_tokens, hidden, 2, 1, {}),
+  elements("swiglu_grad", swiglu_tokens, hidden, 3, 2, {}),
   rope("rope, 32 heads", heads),
   rope("rope, 4 KV heads", 4),
-  elements("binary", dim, 2, 1, { kind = 0, broadcast = 0 }),
+  elements("binary", tokens, dim, 2, 1, { kind = 0, broadcast = 0 }),
   { op = "embedding", name = "embedding", moved = 4 * tokens * dim, make = function()
     return { ids(tokens), random("bf16", vocab, dim) }, { core.tensor("bf16", { tokens, dim }) },
       { first = 0 }
@@ -131,8 +131,8 @@ local cases = {
       { axis = 0, begin = 0, extent = vocab, parts = 1, slot_first = 0 }
   end },
   adamw("adamw, a layer's largest", dim * hidden, true),
-  adamw("adamw, embedding", dim * vocab, true),
-  adamw("adamw, embedding, f32", dim * vocab, false),
+  adamw("adamw, 16 M", 1 << 24, true),
+  adamw("adamw, 16 M, f32", 1 << 24, false),
 }
 
 local function measure(case, copies, count)
