@@ -65,4 +65,28 @@ function core.doctor.steps(device, pattern, seed, tiles) end
 ---@return string[]
 function core.doctor.patterns() end
 
+--- One range of addresses in the memory of several GPUs; `tl.memory.span` checks its keys.
+---@class tidelock.Span
+local Span = {}
+---@return integer # of the whole range
+function Span:bytes() end
+---@return { gpu: integer, first: integer, bytes: integer }[] # first: a byte of the range, from 0
+function Span:parts() end
+---@param at integer # a byte, from 0
+---@param tensor tidelock.Tensor
+function Span:write(at, tensor) end
+---@param at integer
+---@param tensor tidelock.Tensor # is filled
+---@return tidelock.Tensor
+function Span:read(at, tensor) end
+--- An operator on GPU `gpu`; operands are { at =, dtype =, shape = }, or false. Waits for it.
+---@param gpu integer # one of the span's
+---@param op string
+function Span:call(gpu, op, inputs, outputs, attrs) end
+function Span:close() end
+
+---@param options { gpus: integer[], bytes: integer }
+---@return tidelock.Span
+function core.span(options) end
+
 return core
