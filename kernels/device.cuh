@@ -28,9 +28,7 @@ enum { TL_P = TL_DEVICE_PIECE };
 
 /* --- Indices ---------------------------------------------------------------------------------- */
 
-TL_GPU int64_t tl_thread(void) {
-  return (int64_t)blockIdx.x * TL_DEVICE_THREADS + threadIdx.x;
-}
+TL_GPU int64_t tl_thread(void) { return (int64_t)blockIdx.x * TL_DEVICE_THREADS + threadIdx.x; }
 
 /* a / b for a >= 0, b > 0; short where both fit into 32 bits. */
 TL_GPU int64_t tl_quotient(int64_t a, int64_t b) {

@@ -116,10 +116,10 @@ tl_status tl_call_in_place(tl_cuda *cuda, tl_op op, const tl_call *call) {
   TL_TRY_GOTO(status, copy_step(cuda, call->step, step), done);
   queued.step = step, queued.team = NULL, queued.cuda = cuda;
   TL_TRY_GOTO(status, tl_ops[op].cuda(&queued), done);
-  TL_TRY_GOTO(status,
-              check(cuda, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)),
-                    "waiting for the GPU"),
-              done);
+  TL_TRY_GOTO(
+      status,
+      check(cuda, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)), "waiting for the GPU"),
+      done);
 done:
   tl_cuda_free(cuda, step);
   return status;

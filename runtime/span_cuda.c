@@ -45,7 +45,9 @@ struct tl_span {
 #define TRY_CUDA(s, what, call) TL_TRY(tl_cuda_check((s)->api, (s)->api->call, what))
 
 static allocation allocation_of(const part *p) {
-  return (allocation){.kind = PINNED, .where = {ON_DEVICE, p->device}};
+  return (allocation){
+      .kind = PINNED, .where = {ON_DEVICE, p->device}
+  };
 }
 
 static tl_status check_arguments(const int32_t *gpus, int32_t count, int64_t bytes) {
@@ -99,8 +101,7 @@ static tl_status find_granularity(const tl_span *s, int64_t *out) {
   for (int32_t i = 0; i < s->count; i++) {
     const allocation wanted = allocation_of(&s->parts[i]);
     size_t each = 0;
-    TRY_CUDA(s, "memory.span: granularity",
-             map_granularity(&each, &wanted, GRANULARITY_MINIMUM));
+    TRY_CUDA(s, "memory.span: granularity", map_granularity(&each, &wanted, GRANULARITY_MINIMUM));
     if ((int64_t)each > *out) *out = (int64_t)each; /* powers of two */
   }
   return TL_OK;
@@ -109,8 +110,7 @@ static tl_status find_granularity(const tl_span *s, int64_t *out) {
 static tl_status map_part(tl_span *s, int32_t i) {
   part *p = &s->parts[i];
   const allocation wanted = allocation_of(p);
-  TRY_CUDA(s, "memory.span: memory of a GPU",
-           map_create(&p->memory, (size_t)s->each, &wanted, 0));
+  TRY_CUDA(s, "memory.span: memory of a GPU", map_create(&p->memory, (size_t)s->each, &wanted, 0));
   TRY_CUDA(s, "memory.span: map",
            map_place(s->base + (uint64_t)(i * s->each), (size_t)s->each, 0, p->memory, 0));
   p->mapped = 1;
@@ -126,7 +126,10 @@ static tl_status map_all(tl_span *s, int64_t bytes) {
            map_reserve(&s->base, (size_t)(s->count * s->each), (size_t)granularity, 0, 0));
   for (int32_t i = 0; i < s->count; i++) {
     TL_TRY(map_part(s, i));
-    all[i] = (access){.where = {ON_DEVICE, s->parts[i].device}, .how = READ_WRITE};
+    all[i] = (access){
+        .where = {ON_DEVICE, s->parts[i].device},
+          .how = READ_WRITE
+    };
   }
   TRY_CUDA(s, "memory.span: access",
            map_access(s->base, (size_t)(s->count * s->each), all, (size_t)s->count));

@@ -35,8 +35,7 @@ static tl_status allocate(tl_gpu_trace *t) {
   void *device = NULL, *host = NULL;
   t->launches = calloc((size_t)t->program->instruction_count + 1, sizeof *t->launches);
   t->begins = calloc((size_t)t->program->instruction_count + 1, sizeof *t->begins);
-  if (t->launches == NULL || t->begins == NULL)
-    return tl_fail(TL_MEMORY, "no room for a trace");
+  if (t->launches == NULL || t->begins == NULL) return tl_fail(TL_MEMORY, "no room for a trace");
   TL_TRY(tl_cuda_alloc(t->cuda, (int64_t)bytes + 64, &device));
   t->device = device;
   TRY_CUDA(t, "pinned memory", host_alloc(&host, bytes + 64, TL_CUDA_HOST_PORTABLE));

@@ -138,7 +138,7 @@ GPU void multiply_across(const Rows &stream, const float *weights, const Seen (&
   weights += threadIdx.x / 16 * 4;
 #pragma unroll 1
   for (int first = 0; first < stream.count; first += SLICE) {
-    __syncthreads();  // the stage has been read
+    __syncthreads();                     // the stage has been read
 #pragma unroll(width > 128 ? 1 : SLICE)  // the widest heads leave few registers
     for (int i = threadIdx.x; i < SLICE * width / 4; i += THREADS) {
       const int row = i / (width / 4), c = i % (width / 4) * 4;

@@ -17,7 +17,7 @@ template <int width, int values, int block, int k_slots, int v_slots>
 struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
   typedef ForwardPlaces<width, values, block, k_slots, v_slots> P;
   typedef typename P::Walk Walk;
-  typedef float Output[values / 2];  // a thread's share of 64 rows
+  typedef float Output[values / 2];                      // a thread's share of 64 rows
   typedef uint32_t Queries[P::Q_STAYS ? 1 : width / 4];  // fragments, unless they stay
 
   // ---- the two warpgroups ----
@@ -88,8 +88,7 @@ struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
 
   // Merges the part (t, l, o) into the state of the parts before, which the last part takes back.
   static __device__ __forceinline__ void merge_part(float *kept, bool merged_before, bool is_last,
-                                                    float (&t)[2], float (&l)[2],
-                                                    Output &o) {
+                                                    float (&t)[2], float (&l)[2], Output &o) {
     volatile float *place = kept + int64_t(blockIdx.x) * (values / 2 + 4) * READER_THREADS +
                             threadIdx.x % READER_THREADS;
     volatile float *state = place + values / 2 * READER_THREADS;
@@ -302,8 +301,7 @@ struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
 
   // The tiles from `item` on, up to one without rows of this warpgroup, which is returned: their
   // blocks follow each other without a gap.
-  static __device__ __forceinline__ Item run_tiles(Reader &at, Item item,
-                                                   Queries &queries) {
+  static __device__ __forceinline__ Item run_tiles(Reader &at, Item item, Queries &queries) {
     const tl_attention_args &g = at.a.g;
     uint32_t p[block / 4];
     float s[block / 2];
@@ -402,9 +400,9 @@ struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
   }
 };
 
-#define KERNEL(name, width, values, block, k_slots, v_slots)                           \
-  extern "C" __global__ void __launch_bounds__(TL_ATTENTION_WGMMA_THREADS, 1)          \
+#define KERNEL(name, width, values, block, k_slots, v_slots)                                 \
+  extern "C" __global__ void __launch_bounds__(TL_ATTENTION_WGMMA_THREADS, 1)                \
       attention_wgmma_##name##_##block(const __grid_constant__ tl_attention_hopper_args a) { \
-    Forward<width, values, block, k_slots, v_slots>::run(a);                           \
+    Forward<width, values, block, k_slots, v_slots>::run(a);                                 \
   }
 TL_ATTENTION_WGMMA(KERNEL)

@@ -19,7 +19,12 @@ typedef struct variant {
 } variant;
 
 #define ROW(name, w, v, b, k_slots, v_slots) \
-  {"attention_wgmma_" #name "_" #b, w, v, b, b, TL_ATTENTION_WGMMA_SHARED(w, v, b, k_slots, v_slots)},
+  {"attention_wgmma_" #name "_" #b,          \
+   w,                                        \
+   v,                                        \
+   b,                                        \
+   b,                                        \
+   TL_ATTENTION_WGMMA_SHARED(w, v, b, k_slots, v_slots)},
 static const variant forward[] = {
     TL_ATTENTION_WGMMA(ROW){NULL, 0, 0, 0, 0, 0}
 };

@@ -25,7 +25,7 @@ struct ForwardPlaces {
     KEYS = QUERIES,
     VALUES = KEYS + k_slots * K_SLOT,
     // What has no room in registers stays where it is.
-    Q_STAYS = width + values > 320,  // in shared memory, as a factor of each product
+    Q_STAYS = width + values > 320,     // in shared memory, as a factor of each product
     STAGE = VALUES + v_slots * V_SLOT,  // O on its way out
     BARRIERS = STAGE + 2 * OWN_ROWS * values,
     Q_FULL = BARRIERS,

@@ -174,6 +174,6 @@ struct GradKey {
 #define KERNEL(width, step, slots)                                                           \
   extern "C" __global__ void __launch_bounds__(TL_ATTENTION_WGMMA_THREADS, 1)                \
       attention_grad_key_wgmma_##width(const __grid_constant__ tl_attention_hopper_args a) { \
-    run_tiles<GradKey<width, step, slots>, 40, 232>(a);                                                     \
+    run_tiles<GradKey<width, step, slots>, 40, 232>(a);                                      \
   }
 TL_ATTENTION_GRAD_KEY_WGMMA(KERNEL)

@@ -102,6 +102,6 @@ struct GradQuery {
 #define KERNEL(width, step, slots)                                                             \
   extern "C" __global__ void __launch_bounds__(TL_ATTENTION_WGMMA_THREADS, 1)                  \
       attention_grad_query_wgmma_##width(const __grid_constant__ tl_attention_hopper_args a) { \
-    run_tiles<GradQuery<width, step, slots>, 24, 240>(a);                                                     \
+    run_tiles<GradQuery<width, step, slots>, 24, 240>(a);                                      \
   }
 TL_ATTENTION_GRAD_QUERY_WGMMA(KERNEL)

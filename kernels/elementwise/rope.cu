@@ -28,8 +28,7 @@ TL_GPU int64_t segment_start(const int32_t *cu, int64_t entries, int64_t row) {
 }
 
 /* Turns n pairs (a, b) by the n angles of the table that start at pair `pair`. */
-TL_GPU void turn(const tl_rope_args &r, int64_t position, int64_t pair, int n, float *a,
-                    float *b) {
+TL_GPU void turn(const tl_rope_args &r, int64_t position, int64_t pair, int n, float *a, float *b) {
   float table[2 * TL_P];
   const int more = 2 * n - TL_P;
   if (position < r.positions) {
@@ -59,8 +58,7 @@ TL_GPU void turn_halves(const tl_rope_args &r, int64_t head, int64_t position, i
   tl_store(r.y, head + r.pairs + pair, n, b);
 }
 
-TL_GPU void turn_neighbours(const tl_rope_args &r, int64_t head, int64_t position,
-                               int64_t pair) {
+TL_GPU void turn_neighbours(const tl_rope_args &r, int64_t head, int64_t position, int64_t pair) {
   const int n = tl_piece_length(r.pairs, pair), more = 2 * n - TL_P;
   const int low = more > 0 ? TL_P : 2 * n, high = more > 0 ? more : 0;
   const tl_bits lows = tl_fetch(r.x, head + 2 * pair, low);

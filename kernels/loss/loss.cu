@@ -102,8 +102,8 @@ TL_KERNEL row_sum_exp_whole(const __grid_constant__ tl_logits_args k) {
     for (int j = 0; j < AHEAD; j++) {
       const int64_t at = (int64_t)i * SPAN + threadIdx.x * TL_P;
       live[j] = first + j < all && at < length;
-      pieces[j] = live[j] ? tl_fetch_whole(k.z, row * k.width + l * length + at)
-                          : make_uint4(0, 0, 0, 0);
+      pieces[j] =
+          live[j] ? tl_fetch_whole(k.z, row * k.width + l * length + at) : make_uint4(0, 0, 0, 0);
       if (++i == spans) i = 0, l++;
     }
 #pragma unroll

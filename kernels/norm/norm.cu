@@ -63,9 +63,7 @@ TL_GPU float warp_total(const float *p) {
 template <int groups, int spans>
 struct warp_row {
   enum { PIECES = groups * spans };
-  static __device__ __forceinline__ int64_t row() {
-    return tl_thread() / TL_DEVICE_WARP;
-  }
+  static __device__ __forceinline__ int64_t row() { return tl_thread() / TL_DEVICE_WARP; }
   static __device__ __forceinline__ int64_t at(int piece) {
     return (piece * TL_DEVICE_WARP + threadIdx.x % TL_DEVICE_WARP) * TL_P;
   }
@@ -139,21 +137,21 @@ struct warp_row {
   }
 };
 
-#define WARPS(width, groups, spans)                                            \
-  TL_KERNEL rms_norm_warps_##width(const __grid_constant__ tl_norm_args a) {     \
-    warp_row<groups, spans>::norm(a);                                          \
+#define WARPS(width, groups, spans)                                          \
+  TL_KERNEL rms_norm_warps_##width(const __grid_constant__ tl_norm_args a) { \
+    warp_row<groups, spans>::norm(a);                                        \
   }
 TL_NORM_WARPS(WARPS)
-#define GRAD_WARPS(width, groups, spans)                                         \
-  extern "C" __global__ void __launch_bounds__(TL_DEVICE_THREADS, 2)             \
-      rms_norm_grad_warps_##width(const __grid_constant__ tl_norm_args a) {      \
-    warp_row<groups, spans>::grad(a);                                            \
+#define GRAD_WARPS(width, groups, spans)                                    \
+  extern "C" __global__ void __launch_bounds__(TL_DEVICE_THREADS, 2)        \
+      rms_norm_grad_warps_##width(const __grid_constant__ tl_norm_args a) { \
+    warp_row<groups, spans>::grad(a);                                       \
   }
 TL_NORM_GRAD_WARPS(GRAD_WARPS)
 
 /* What the gradients read of a row: x, and g = dy * gain. */
 TL_GPU void load_gradient(const tl_norm_args &a, int64_t row, int64_t at, int n, float *x,
-                             float *g) {
+                          float *g) {
   const tl_bits xs = tl_fetch(a.x, row * a.dim + at, n), dys = tl_fetch(a.dy, row * a.dim + at, n);
   const tl_bits gains = tl_fetch(a.gain, at, n);
   float gain[TL_P];

@@ -130,9 +130,9 @@ end
 
 --- Sums of arrays that lie across the border between two GPUs, by a kernel of each GPU.
 local function check_span()
-  local gpus, count = {}, 4096
-  for i = 1, n do gpus[i] = i - 1 end
-  local span <close> = core.span { gpus = gpus, bytes = (2 << 20) + 1 }
+  local all, count = {}, 4096
+  for i = 1, n do all[i] = i - 1 end
+  local span <close> = core.span { gpus = all, bytes = (2 << 20) + 1 }
   local parts = span:parts()
   local function numbers(factor)
     local list = {}
@@ -146,7 +146,7 @@ local function check_span()
   local places = { at(border - 2 * count), at(border + parts[2].bytes - 4 * count), at(0) }
   span:write(places[1].at, a)
   span:write(places[2].at, b)
-  for _, gpu in ipairs(gpus) do
+  for _, gpu in ipairs(all) do
     for i, out in ipairs { places[3], places[1] } do -- on GPU 0, then across the border in place
       local y = core.tensor("f32", { count })
       span:call(gpu, "binary", { places[1], places[2] }, { out }, { kind = 0, broadcast = 0 })
