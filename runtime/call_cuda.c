@@ -111,6 +111,26 @@ done:
   return status;
 }
 
+tl_status tl_call_in_place(tl_cuda *cuda, tl_op op, const tl_call *call) {
+  void *step = NULL;
+  tl_status status = TL_OK;
+  tl_call queued = *call;
+  if (tl_ops[op].cuda == NULL)
+    return tl_fail(TL_DEVICE, "operator %s has no GPU kernel", tl_ops[op].name);
+  TL_TRY(tl_cuda_enter(cuda));
+  TL_TRY(tl_cuda_alloc(cuda, sizeof(tl_device_step), &step));
+  TL_TRY_GOTO(status, copy_step(cuda, call->step, step), done);
+  queued.step = step, queued.team = NULL, queued.cuda = cuda;
+  TL_TRY_GOTO(status, tl_ops[op].cuda(&queued), done);
+  TL_TRY_GOTO(
+      status,
+      check(cuda, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)), "waiting for the GPU"),
+      done);
+done:
+  tl_cuda_free(cuda, step);
+  return status;
+}
+
 tl_status tl_call_on_gpu(tl_cuda *cuda, tl_op op, const tl_call *call, int32_t repeats, float *ms) {
   operands o = {.count = 0};
   void *step = NULL;

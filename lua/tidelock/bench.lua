@@ -5,6 +5,7 @@
 --   ./tl bench gemm            matrix products on a GPU beside PyTorch
 --   ./tl bench attention       attention on a GPU beside PyTorch
 --   ./tl bench moe             mixtures of experts on a GPU beside PyTorch
+--   ./tl bench rowwise         kernels that move bytes, on a GPU, beside a copy
 --   ./tl bench step            the quickstart's training step beside PyTorch; time by operator
 --   ./tl bench plan            planning 1,024 ranks
 --   ./tl bench ranks           eight thread ranks against one
@@ -28,6 +29,7 @@ local kinds = {
   { "gemm", require "tidelock.bench_gemm" },
   { "attention", require "tidelock.bench_attention" },
   { "moe", require "tidelock.bench_moe" },
+  { "rowwise", require "tidelock.bench_rowwise" },
   { "step", require "tidelock.bench_step" },
   { "ranks", require "tidelock.bench_ranks" },
   { "serve", require "tidelock.bench_serve" },

@@ -239,7 +239,8 @@ commands.list = {
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
     topics = {
-      "plan", "matmul", "gemm", "attention", "moe", "step", "ranks", "serve", "trace", "capture",
+      "plan", "matmul", "gemm", "attention", "moe", "rowwise", "step", "ranks", "serve", "trace",
+      "capture",
     },
     about = "speed of products, a step, planning, ranks, generation",
     example = "bench step --rounds 5",
