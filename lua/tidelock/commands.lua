@@ -100,6 +100,7 @@ commands.list = {
       { name = "trace-steps", kind = "text", about = "these steps only: 3:5; 0 is the start" },
       { name = "full", about = "hash every element; else one run of 64 in 4,096" },
       { name = "values", about = "keep the tensors, too" },
+      { name = "profile", kind = "text", about = "ranges for a profiler in these steps: 10:12" },
       { name = "timeout", kind = "count", about = "seconds that a silent rank is waited for; 10" },
       threads, point,
     },
