@@ -51,10 +51,10 @@ enum {
 
 typedef struct tl_run {
   tl_section section;
-  tl_step step;  /* its sample_base is the executor's */
-  int32_t check; /* 1: floats of every output are looked at; NaN and Inf end the run */
+  tl_step step;    /* its sample_base is the executor's */
+  int32_t check;   /* 1: floats of every output are looked at; NaN and Inf end the run */
   int32_t profile; /* of enum below, ored */
-  int32_t eager; /* 1: on a GPU instructions are queued one by one, not replayed as a graph */
+  int32_t eager;   /* 1: on a GPU instructions are queued one by one, not replayed as a graph */
 } tl_run;
 
 /* Points `views` into the arena. Call once. */
