@@ -111,6 +111,7 @@ commands.list = {
     example = "plan recipes/quickstart.lua layout.dp=128 policy.leaves.dp=128 batch.samples=1024",
     options = {
       { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
+      { name = "program", kind = "file", about = "the program of its one rank, for C" },
       { name = "memory", kind = "file", about = "the arena: FILE.svg or FILE.pickle" },
       { name = "rank", kind = "index", about = "whose arena, from 0; a rank of the fullest stage" },
       point,
