@@ -13,6 +13,7 @@
 #include "execute_inner.h"
 #include "lanes_cuda.h"
 #include "memory.h"
+#include "nvtx.h"
 #include "trace_cuda.h"
 
 enum { LOOK_NS = 20000 }; /* between two looks at a device that may wait for a peer */
@@ -358,13 +359,21 @@ static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
   const tl_range section = gpu->program->sections[run->section];
   const int kept = e->trace != NULL && gpu->trace == NULL;
   const int wait = run->check || e->fault_count > 0;
+  tl_spans spans;
   TL_TRY(queue_step(gpu));
+  tl_spans_begin(&spans, gpu->program, run->profile & TL_PROFILE_RANGES, step->step);
   for (int32_t index = section.first; index < section.first + section.count; index++) {
     tl_world_at(e->world, e->rank, index);
+    tl_spans_enter(&spans, index);
     const tl_status status =
         kept ? run_kept(gpu, e, index, run) : run_one(gpu, e, index, run, wait);
-    if (status != TL_OK) return tl_execute_locate(e, index, step, status);
+    tl_spans_leave(&spans);
+    if (status != TL_OK) {
+      tl_spans_end(&spans);
+      return tl_execute_locate(e, index, step, status);
+    }
   }
+  tl_spans_end(&spans);
   TL_TRY(queue_end(gpu));
   return wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda));
 }
@@ -420,8 +429,10 @@ tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *e, const tl_run *run) {
   step.sample_base = e->sample_base;
   TL_TRY(tl_cuda_enter(gpu->cuda));
   TL_TRY(prepare(gpu, e, run, &step));
+  if (run->profile & TL_PROFILE_START) TRY_CUDA(gpu, "profiler", profiler_start());
   const int64_t start = tl_now_ns();
   TL_TRY(run_section(gpu, e, run, &step));
+  if (run->profile & TL_PROFILE_STOP) TRY_CUDA(gpu, "profiler", profiler_stop());
   TL_TRY(check_found(gpu, e, &step));
   if (gpu->trace != NULL) tl_gpu_trace_take(gpu->trace, section.first, section.count, start);
   tl_world_at(e->world, e->rank, -1);

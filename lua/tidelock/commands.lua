@@ -100,6 +100,7 @@ commands.list = {
       { name = "trace-steps", kind = "text", about = "these steps only: 3:5; 0 is the start" },
       { name = "full", about = "hash every element; else one run of 64 in 4,096" },
       { name = "values", about = "keep the tensors, too" },
+      { name = "profile", kind = "text", about = "ranges for a profiler in these steps: 10:12" },
       { name = "timeout", kind = "count", about = "seconds that a silent rank is waited for; 10" },
       threads, point,
     },
@@ -110,6 +111,7 @@ commands.list = {
     example = "plan recipes/quickstart.lua layout.dp=128 policy.leaves.dp=128 batch.samples=1024",
     options = {
       { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
+      { name = "program", kind = "file", about = "the program of its one rank, for C" },
       { name = "memory", kind = "file", about = "the arena: FILE.svg or FILE.pickle" },
       { name = "rank", kind = "index", about = "whose arena, from 0; a rank of the fullest stage" },
       point,

@@ -164,7 +164,8 @@ end
 ---  planned: called with the plan before anything is allocated,
 ---  resume: a folder or a checkpoint, forks: fields that may differ from its run's,
 ---  recorder: of recorder.lua, faults: for tests (runtime/fault.h),
----  delay_us: every instruction waits up to so long, each rank for other times
+---  delay_us: every instruction waits up to so long, each rank for other times,
+---  profile: { first, last }: steps with ranges for a profiler, run one by one on a GPU
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -179,7 +180,7 @@ function driver.start(recipe, options)
   self.table = rank_table(plan)
   local sources, samples, notes = open_data(spec)
   self.sources, self.notes = sources, notes
-  self.check, self.eager = options.check, options.eager
+  self.check, self.eager, self.profile = options.check, options.eager, options.profile
   local texts = {}
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
   plan.key, plan.recipe_hash, plan.key_parts = summary.keys(plan, texts[1])
@@ -274,14 +275,21 @@ local function terms_of(self)
   if next(values) then return values, bits end
 end
 
+--- What a profiler is told about a step: 1 ranges, 2 begin, 4 end (runtime/execute.h).
+local function profile_of(self, step)
+  local window = self.profile
+  if not window or step < window[1] or step > window[2] then return 0 end
+  return 1 | (step == window[1] and 2 or 0) | (step == window[2] and 4 or 0)
+end
+
 --- Runs the next step. Raises when a value is not finite, naming its first instruction.
 function Run:step()
   local step = self.done + 1
   local scalars = scalars_of(self, step)
   if self.recorder then self.recorder:before(self, step) end
-  local clock = core.files.seconds()
+  local profile, clock = profile_of(self, step), core.files.seconds()
   local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check,
-    eager = self.eager })
+    eager = self.eager or profile ~= 0, profile = profile })
   result.ms = (core.files.seconds() - clock) * 1000
   if self.recorder then self.recorder:after(self, step, result, scalars) end
   result.step, result.lr = step, scalars[1]

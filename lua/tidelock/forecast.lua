@@ -227,6 +227,8 @@ function forecast.command(request)
   for _, doubt in ipairs(plan.doubts) do io.stderr:write("note: ", doubt, "\n") end
   if facts then io.stdout:write(forecast.cluster_text(plan, facts), "\n") end
   if request.options.memory then write_memory(plan, request) end
+  local file = request.options.program
+  if file then require("tidelock.plan_file").write(plan, file) end
   return 0
 end
 

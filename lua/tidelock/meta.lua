@@ -238,6 +238,9 @@ function Program:instructions() end
 function Program:arena_bytes() end
 ---@return integer bytes # that no section may expect to find from an earlier one
 function Program:scratch() end
+---@param path string
+---@param about string # JSON: runtime/program_file.h
+function Program:save(path, about) end
 function Program:close() end
 ---@param description table
 ---@return tidelock.Program

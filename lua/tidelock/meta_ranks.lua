@@ -60,6 +60,9 @@ function Ranks:traffic(rank) end
 function Ranks:count() end
 function Ranks:serve() end -- in a process whose rank is not 0: does what rank 0 says
 function Ranks:close() end
+---@return boolean # whether a profiler listens for ranges
+---@return string? # why not
+function core.profiler() end
 ---@param options table # programs, ranks, seed, data, samples, threads, timeout_s, faults, ..
 ---@return tidelock.Ranks
 function core.ranks(options) end

@@ -22,6 +22,7 @@ local log = require "tidelock.log"
 local metrics = require "tidelock.metrics"
 local observer = require "tidelock.observer"
 local origin = require "tidelock.origin"
+local profile = require "tidelock.profile"
 local recorder = require "tidelock.recorder"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
@@ -241,6 +242,10 @@ local function drive(session, request)
       session.plan.spec.model.hf.folder, screen.mib(session.run.loaded_bytes),
       session.run.loaded_seconds)))
   end
+  if session.run.profile then
+    for _, text in ipairs(profile.lines(session.run.profile, header.words(request)
+      .. " --profile " .. request.options.profile)) do show:print(text) end
+  end
   show:print("\n" .. screen.titles(show.width()))
   local first, last, seconds = train(session)
   show:print ""
@@ -379,7 +384,7 @@ local function start_options(options, launched, found, forks)
   local cores = launched and math.max(1, core.files.cpu_count() // launched.here_world)
   return {
     threads = options.threads or cores, check = options.check, launched = launched,
-    timeout = timeout, eager = options.eager,
+    timeout = timeout, eager = options.eager, profile = profile.window(options.profile),
     start = timeout and math.max(timeout, start_seconds), resume = found, forks = forks,
     poison = options.poison and poison_byte or nil,
   }
