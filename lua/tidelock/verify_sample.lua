@@ -7,7 +7,8 @@
 ---
 --- The whole batch is one micro-batch of one rank, so that the kernels really see so many rows. A
 --- model whose balance of experts looks at all samples (a balance loss, a bias) has gradients of
---- its neighbours by definition: there the first step's loss and logits are compared, and it is said.
+--- its neighbours by definition: there the first step's loss and logits are compared, and the
+--- output says so.
 local data = require "tidelock.data"
 
 local sample = {}
