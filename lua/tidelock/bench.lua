@@ -4,6 +4,8 @@
 --   ./tl bench matmul          matrix products beside OpenBLAS
 --   ./tl bench gemm            matrix products on a GPU beside PyTorch
 --   ./tl bench attention       attention on a GPU beside PyTorch
+--   ./tl bench moe             mixtures of experts on a GPU beside PyTorch
+--   ./tl bench rowwise         kernels that move bytes, on a GPU, beside a copy
 --   ./tl bench step            the quickstart's training step beside PyTorch; where its time goes
 --   ./tl bench roofline        every operator of a step against this machine's ceilings
 --   ./tl bench collectives     sums and gathers of ranks, in the columns of nccl-tests
@@ -33,6 +35,8 @@ local kinds = {
   { "matmul", require "tidelock.bench_matmul" },
   { "gemm", require "tidelock.bench_gemm" },
   { "attention", require "tidelock.bench_attention" },
+  { "moe", require "tidelock.bench_moe" },
+  { "rowwise", require "tidelock.bench_rowwise" },
   { "step", require "tidelock.bench_step" },
   { "roofline", require "tidelock.bench_roofline" },
   { "collectives", require "tidelock.bench_collectives" },

@@ -1,4 +1,4 @@
---- estimate.lua - time and memory of a step in a layout, from the profile of a model's layers: what
+--- estimate.lua - time and memory of a step in a layout, from what a model's layers cost: what
 --- predict.lua says of a whole plan, without making the plan. Good to a tenth or so (the test says
 --- how good), and a thousand times as quick.
 ---
@@ -151,7 +151,7 @@ local function stage_of(layers, sum, c, spec, facts, stage)
 end
 
 --- The estimate of a candidate.
----@param layers table # of profile.lua
+---@param layers table # of layer_costs.lua
 ---@param c table # tp, dp, pp, ep, micro, micros, schedule, virtual, waves, leaves_dp
 ---@param spec table
 ---@param facts table

@@ -158,7 +158,7 @@ end
 --- What generation needs on a rank, as lines below the plan.
 ---@param plan tidelock.ServingPlan
 function forecast.serving_text(plan)
-  local sizes, place = plan.sizes, plan.places[1]
+  local sizes, place, layout = plan.sizes, plan.places[fullest(plan.places)], plan.spec.layout
   local lines = {
     ("  serving    %s of %s: %s of %d positions; steps of at most %s"):format(
       screen.plural(sizes.requests, "request"), screen.plural(sizes.context, "token"),
@@ -169,8 +169,8 @@ function forecast.serving_text(plan)
       screen.grouped(kind[2] // (sizes.pages * sizes.page))) or ""
     lines[#lines + 1] = ("    %-12s %10s%s"):format(kind[1], screen.mib(kind[2]), each)
   end
-  lines[#lines + 1] = ("    %-12s %10s   of a rank, tp %d"):format("arena",
-    screen.mib(place.bytes), plan.spec.layout.tp)
+  lines[#lines + 1] = ("    %-12s %10s   of a rank, tp %d%s"):format("arena",
+    screen.mib(place.bytes), layout.tp, layout.pp > 1 and ", pp " .. layout.pp or "")
   return table.concat(lines, "\n")
 end
 
@@ -208,10 +208,13 @@ function forecast.command(request)
     local served = requests.guarded(serving.plan, recipe)
     io.stdout:write(forecast.serving_text(served), "\n")
   end
+  for _, doubt in ipairs(plan.doubts) do io.stderr:write("note: ", doubt, "\n") end
   if facts then
     io.stdout:write(require("tidelock.cluster_text").of(plan, facts), "\n") -- it needs this module
   end
   if request.options.memory then write_memory(plan, request) end
+  local file = request.options.program
+  if file then require("tidelock.plan_file").write(plan, file) end
   return 0
 end
 

@@ -1,123 +1,46 @@
---- profile.lua - what each layer of a model costs per token, before any layout: the numbers from
---- which `./tl plan --search` estimates thousands of layouts in a second.
+--- profile.lua - `./tl run R --profile 10:12`: exactly these steps for a profiler.
 ---
----     graph (expand)  ->  layer 1, 2, .., embed, head:
+---     nsys profile --capture-range=cudaProfilerApi .. ./tl run R --profile 10:12
+---       step 10 > micro-batch 0 > linear (recipes/x.lua:7) > kernels
 ---
----       flop        of products with a dim that is cut over tp | of those that every rank repeats
----       attention   FLOP of scores and values, cut over tp
----       bytes       read and written by all else, forward and backward, cut | repeated
----       kept        bytes of activations until the backward pass, cut | repeated
----       weights     elements, cut over tp | held by every tp rank | of experts, cut over ep
----       gathers     columns that sequence parallelism gathers; reduces: sums it cuts into runs
----
---- Forward counts one, backward two products; a sample is one causal segment.
+--- In these steps every instruction is a named range (runtime/nvtx.h), and a GPU gets them one by
+--- one instead of as a graph, with the same bits; collection starts with the first and stops behind
+--- the last of them. Other steps run as always.
+local core = require "tidelock.core"
+local recorder = require "tidelock.recorder"
+local screen = require "tidelock.screen"
+
 local profile = {}
 
-local sizes = { f32 = 4, bf16 = 2, i32 = 4 }
-
---- Elements of a value per token, or in all where it has no tokens; whether tp cuts it; whether it
---- has tokens.
-local function measure(dims)
-  local count, cut, tokens = 1, false, false
-  for _, dim in ipairs(dims) do
-    if dim.name == "tokens" then tokens = true else count = count * (dim.padded or dim.size) end
-    cut = cut or dim.axis == "tp"
+--- "10:12", "10-12" or "10" as { first, last }; nil where there is no option.
+---@param text? string
+---@return integer[]?
+function profile.window(text)
+  if not text then return nil end
+  local first, last = recorder.window((text:gsub("^(%d+)%-(%d+)$", "%1:%2")))
+  if not first or first < 1 or last == math.maxinteger then
+    error({ status = 2, message = ("tidelock: run: --profile: %s: steps are written 10 or 10:12, "
+      .. "from 1"):format(text) }, 0)
   end
-  return count, cut, tokens
+  return { first, last }
 end
 
-local function new_layer()
-  return { flop_cut = 0, flop_all = 0, attention = 0, bytes_cut = 0, bytes_all = 0, kept_cut = 0,
-    kept_all = 0, weights_cut = 0, weights_all = 0, weights_expert = 0, gathers = 0, reduces = 0,
-    calls = 0, mixtures = {} }
-end
-
-local function add(layer, name, cut, amount)
-  local field = name .. (cut and "_cut" or "_all")
-  layer[field] = layer[field] + amount
-end
-
---- Weights that no node before has used.
-local function add_weights(layer, node, seen)
-  for _, x in ipairs(node.inputs) do
-    if x.weight and not seen[x.weight] then
-      seen[x.weight] = true
-      local count, cut = measure(x.dims)
-      if x.weight.kind == "expert" then
-        layer.weights_expert = layer.weights_expert + count
-      else
-        add(layer, "weights", cut, count)
-      end
-    end
+--- What is said before the first step: which steps, who listens, what to type.
+---@param window integer[]
+---@param words string # of the command, as typed behind ./tl
+---@return string[]
+function profile.lines(window, words)
+  local listens, why = core.profiler()
+  local steps = window[1] == window[2] and ("step %d"):format(window[1])
+    or ("steps %d to %d"):format(window[1], window[2])
+  local lines = { screen.summary_line("profile", listens and steps .. ", a profiler listens"
+    or ("%s; %s; start it under one:"):format(steps, why)) }
+  if not listens then
+    lines[2] = screen.summary_line("", "nsys profile --trace=cuda,nvtx "
+      .. "--capture-range=cudaProfilerApi --capture-range-end=stop -o steps \\")
+    lines[3] = screen.summary_line("", "  ./tl " .. words)
   end
-end
-
---- Products of tokens with weights: FLOP, and what sequence parallelism sends for them.
-local function add_linear(layer, node)
-  local width, cut_in = measure(node.inputs[1].dims)
-  local cut_out = false
-  for part = 1, node.attrs.parts do
-    local count, cut = measure(node.inputs[1 + part].dims)
-    add(layer, "flop", cut, 6 * count)
-    cut_out = cut_out or select(2, measure(node.outputs[part].dims))
-  end
-  if cut_out and not cut_in then layer.gathers = layer.gathers + width end
-  if cut_in and not cut_out then
-    layer.reduces = layer.reduces + measure(node.outputs[1].dims)
-  end
-end
-
-local function add_attention(layer, node, length)
-  local q, v = node.inputs[1].dims, node.inputs[3].dims
-  local window, seen = node.attrs.window, length / 2
-  if window and window > 0 and window < length then seen = window - window * window / 2 / length end
-  layer.attention = layer.attention + 6 * q[2].size * (q[3].size + v[3].size) * seen
-end
-
-local function add_mixture(layer, node)
-  local a = node.attrs
-  local dim = node.outputs[1].dims[2].size
-  table.insert(layer.mixtures, { experts = a.experts, top_k = a.top_k, hidden = a.hidden, dim = dim,
-    flop = 6 * a.top_k * 3 * a.hidden * dim })
-end
-
---- Traffic of an operator that is no product: its operands forward, and backward those and its
---- results' gradients.
-local function add_bytes(layer, node, in_products)
-  for _, list in ipairs { node.inputs, node.outputs } do
-    for _, v in ipairs(list) do
-      local count, cut, tokens = measure(v.dims)
-      if tokens and not in_products then
-        add(layer, "bytes", cut, 2.5 * count * sizes[v.dtype])
-      end
-    end
-  end
-  for _, v in ipairs(node.outputs) do
-    local count, cut, tokens = measure(v.dims)
-    if tokens then add(layer, "kept", cut, count * sizes[v.dtype]) end
-  end
-end
-
---- Costs by layer: { [1], .., embed, head, dtype }.
----@param plan table # after the stage expand
-function profile.of(plan)
-  local spec, layers = plan.spec, { embed = new_layer(), head = new_layer() }
-  for i = 1, spec.model.layers do layers[i] = new_layer() end
-  local seen = {}
-  for _, node in ipairs(plan.graph.nodes) do
-    local layer = layers[node.layer] or layers.head
-    if not node.step then
-      layer.calls = layer.calls + 1
-      add_weights(layer, node, seen)
-      if node.op == "linear" then add_linear(layer, node) end
-      if node.op == "attention" then add_attention(layer, node, spec.batch.length) end
-      if node.op == "moe" then add_mixture(layer, node) end
-      add_bytes(layer, node, node.op == "linear" or node.op == "attention" or node.op == "moe")
-    end
-  end
-  layers.width = sizes[spec.dtype]
-  layers.dim = spec.model.dim
-  return layers
+  return lines
 end
 
 return profile

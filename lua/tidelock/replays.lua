@@ -33,9 +33,9 @@ function replays.folder()
   return setmetatable({ path = path, count = 0 }, { __close = close })
 end
 
---- The newest checkpoint of the side's run after at most `step` steps; nil: from the start.
-local function nearest(side, step)
-  local dir = side.run and side.run .. "/checkpoints"
+--- The newest checkpoint in a run's folder after at most `step` steps; nil: from the start.
+function replays.nearest(folder, step)
+  local dir = folder and folder .. "/checkpoints"
   local best
   for _, saved in ipairs(dir and core.files.is_directory(dir) and checkpoint.list(dir) or {}) do
     if saved <= step then best = saved end
@@ -64,7 +64,7 @@ end
 local function trace_of(side, first, last, values, temporary)
   temporary.count = temporary.count + 1
   local dir = ("%s/%d"):format(temporary.path, temporary.count)
-  local found = first > 0 and nearest(side, first - 1) or nil
+  local found = first > 0 and replays.nearest(side.run, first - 1) or nil
   local run <close> = start(side, found, recorder.new {
     dir = dir, first = first, last = last, full = values, values = values, recipe = side.recipe,
     overrides = side.overrides, point = side.point,

@@ -13,7 +13,7 @@ local estimate = require "tidelock.estimate"
 local fit = require "tidelock.fit"
 local flops = require "tidelock.flops"
 local predict = require "tidelock.predict"
-local profile = require "tidelock.profile"
+local layer_costs = require "tidelock.layer_costs"
 local requests = require "tidelock.requests"
 local rules = require "tidelock.rules"
 local screen = require "tidelock.screen"
@@ -117,7 +117,7 @@ end
 ---@param world integer
 ---@return table[] found, table refused # refused: texts, and by text how many; fields full, all
 function search.of(plan, facts, world)
-  local spec, layers = plan.spec, profile.of(plan)
+  local spec, layers = plan.spec, layer_costs.of(plan)
   local work = flops.of_step(plan.graph, spec.batch)
   local refused, best, found = { full = 0, all = 0 }, {}, {}
   local room = facts.memory * 2 ^ 30

@@ -136,10 +136,12 @@ describe("bench", function()
     assert.same({ "as it is", "traced", "traced, --full" }, { rows[1][1], rows[2][1], rows[3][1] })
   end)
 
-  it("says why attention on a GPU is not measured", function()
+  it("says why attention and kernels that move bytes are not measured without a GPU", function()
     local gpus, why = core.cuda_count()
     if gpus > 0 then return pending "there is a GPU" end
-    assert.is_true(run("attention"):find("not measured: " .. why, 1, true) ~= nil)
+    for _, topic in ipairs { "attention", "rowwise" } do
+      assert.is_true(run(topic):find("not measured: " .. why, 1, true) ~= nil)
+    end
   end)
 
   it("measures a captured step beside an eager one, or says why it cannot", function()

@@ -32,7 +32,7 @@ describe("the command line", function()
     assert.equal(2, problem.status)
     has(problem.message, "rnu: no such command; did you mean run?")
     has(raised(commands.parse, { "run", recipe, "--stopat", "3" }).message,
-      "no option --stopat; did you mean --stop-at?; run has --check, --eager, --fork")
+      "no option --stopat; did you mean --stop-at?; run has --check, --cluster, --eager, --fork")
     has(raised(commands.parse, { "run", recipe, "--tensor-model-parallel-size", "2" }).message,
       "no option --tensor-model-parallel-size; write layout.tp=.. (in a recipe: layout = {")
   end)

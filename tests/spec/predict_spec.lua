@@ -4,7 +4,7 @@ local estimate = require "tidelock.estimate"
 local flops = require "tidelock.flops"
 local planner = require "tidelock.plan"
 local predict = require "tidelock.predict"
-local profile = require "tidelock.profile"
+local layer_costs = require "tidelock.layer_costs"
 local recipes = require "tidelock.recipe"
 local search = require "tidelock.search"
 local summaries = require "tidelock.summary"
@@ -108,7 +108,7 @@ describe("an estimate without a plan", function()
       local plan = plan_of(case[1], table.unpack(words))
       local spec, exact = plan.spec, predicted(plan, case[2])
       local l = spec.layout
-      local guess = estimate.of(profile.of(plan), { tp = l.tp, dp = l.dp, pp = l.pp, ep = l.ep,
+      local guess = estimate.of(layer_costs.of(plan), { tp = l.tp, dp = l.dp, pp = l.pp, ep = l.ep,
         micro = spec.batch.micro, micros = plan.micros, schedule = l.schedule,
         virtual = l.virtual_stages, waves = spec.blocks.moe.waves,
         leaves_dp = spec.policy.leaves.dp,

@@ -124,12 +124,13 @@ function check.run(plan)
   local spec = sections(recipe, context, report)
   local model, facts = walk.model(spec.model, context, report, site)
   -- with experts ep folds over tp at least, so that an owner sees whole samples
-  spec.layout.ep = spec.layout.ep or #facts.moes > 0 and spec.layout.tp or 1
+  local folds = #facts.moes > 0 and not plan.serving
+  spec.layout.ep = spec.layout.ep or folds and spec.layout.tp or 1
   fit_micro(spec, site, note)
   rules.check({
     blocks = spec.blocks, layout = spec.layout, batch = spec.batch, policy = spec.policy,
     eval = spec.eval, model = facts,
-    world = plan.world, site = site,
+    world = plan.world, site = site, serving = plan.serving,
   }, report, note)
   for _, source in ipairs { spec.data, spec.eval and spec.eval.data } do
     data.check(source, facts.vocab, function(...) collected:add(...) end)
