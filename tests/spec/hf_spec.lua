@@ -334,6 +334,13 @@ describe("a folder that is no model of ours", function()
     } do contains(part, text) end
   end)
 
+  it("has no bias to move in families without one", function()
+    local good, problem = pcall(tl.nn.from_hf, { root, bias_speed = 1e-3 })
+    assert.is_false(good)
+    contains("bias_speed = 0.001, and no bias chooses experts in qwen3; leave it out",
+      problem.message)
+  end)
+
   it("may have layers for further tokens, which are left aside", function()
     root = hf.write(folder:path "deep", "deepseek_v3") -- 3 layers, and one further
     local entries = hf.tensors(root)
