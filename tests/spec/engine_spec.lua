@@ -40,9 +40,9 @@ local shapes = {
   { name = "bf16", options = { dtype = "bf16" } },
   { name = "latent attention", options = { layer = latent_layer } },
   { name = "latent attention, bf16", options = { layer = latent_layer, dtype = "bf16" } },
-  { name = "latent attention, experts by sigmoids and a bias", options = { layer = deepseek_layer },
-    tp = {} },
-  { name = "experts", options = { layer = experts_layer }, tp = {} }, -- tp wants whole samples
+  { name = "latent attention, experts by sigmoids and a bias",
+    options = { layer = deepseek_layer } },
+  { name = "experts", options = { layer = experts_layer } }, -- whole on every rank of tp
 }
 
 --- Each request alone.
@@ -92,9 +92,30 @@ for _, shape in ipairs(shapes) do
     end)
 
     it("gives the same bits under tp", function()
-      for _, tp in ipairs(shape.tp or { 2, 4 }) do
+      for _, tp in ipairs { 2, 4 } do
         assert.same(expected, (serve.outcomes(file, { ["layout.tp"] = tp }, requests, {},
           serve.order(#requests, tp), 1)))
+      end
+    end)
+
+    it("has its layers on the ranks of a pipeline, each once", function()
+      local e <close> = serve.open(file, { ["layout.pp"] = 2, ["layout.tp"] = 2 })
+      assert.equal(4, e.ranks:count())
+      local held = {}
+      for stage, low in ipairs(e.plan.ranks) do
+        for _, param in ipairs(low.params) do
+          local layer = param.name:match "^layers%.%d+"
+          if layer then held[layer] = held[layer] or stage end
+          if layer then assert.equal(held[layer], stage, param.name) end
+        end
+      end
+      assert.same({ ["layers.0"] = 1, ["layers.1"] = 2 }, held)
+    end)
+
+    it("gives the same bits under pp, and under both", function()
+      for _, tp in ipairs { 1, 2 } do
+        assert.same(expected, (serve.outcomes(file, { ["layout.pp"] = 2, ["layout.tp"] = tp },
+          requests, { poison = 255 }, serve.order(#requests, tp), 1)))
       end
     end)
 
@@ -161,12 +182,6 @@ describe("the engine", function()
     assert.matches("stop has 61", refused { tokens = { 1 }, max_tokens = 1, stop = { 61 } })
     assert.error_matches(function() serve.open(file, { ["serve.pages"] = 3 }) end,
       "serve.pages: 3 pages of 4 positions are too few for one context of 16; try serve.pages=4")
-  end)
-
-  it("says that experts generate on one rank", function()
-    local moe <close> = serve.train { layer = experts_layer }
-    assert.error_matches(function() serve.open(moe, { ["layout.tp"] = 2 }) end,
-      "layout.tp: tp 2: a model with experts generates on one rank")
   end)
 
   it("ends at a stop token, at the context, and when cancelled; and frees what they had", function()
