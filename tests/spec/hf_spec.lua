@@ -65,9 +65,8 @@ describe("what transformers computes", function()
       local function generated(...) return hf.generated(golden.folder, ids, count, ...) end
       assert.same(golden.greedy, generated { "serve.page=5" })
       assert.same(golden.greedy, generated({ "serve.page=32" }, 2))
-      if not hf.facts(golden.folder).experts then
-        assert.same(golden.greedy, generated { "layout.tp=2" })
-      end
+      assert.same(golden.greedy, generated { "layout.tp=2" })
+      assert.same(golden.greedy, generated({ "layout.pp=2", "layout.tp=2" }, 3))
     end)
   end
 
