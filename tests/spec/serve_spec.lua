@@ -198,7 +198,7 @@ describe("a bad request", function()
       { promt = "x", max_tokens = -5, n = 99 })
     assert.equal("max_tokens", problem.param)
     refused(400, "prompt is absent", {})
-    refused(400, "the prompt is empty", { prompt = "" })
+    refused(400, "empty prompt", { prompt = "" })
     refused(400, "prompt is %[%]", { prompt = core.json.array {} })
     refused(400, "the prompt has 300 tokens, and a request 256", { prompt = ("x"):rep(300) })
     refused(400, "max_tokens is 300, and prompt 0 of 1 tokens leaves 255 of the context of 256",
