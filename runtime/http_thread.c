@@ -89,13 +89,16 @@ static void send_text(struct evhttp_request *request, int status, const char *te
 }
 
 /* `message` needs no escapes. */
-static void refuse(struct evhttp_request *request, int status, const char *kind,
+static void refuse(tl_http *server, struct evhttp_request *request, int status, const char *kind,
                    const char *message) {
   char text[512];
   const int bytes = snprintf(text, sizeof text,
                              "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
                              "\"code\":null}}\n",
                              message, kind);
+  pthread_mutex_lock(&server->lock);
+  server->refused[status % 100]++;
+  pthread_mutex_unlock(&server->lock);
   add_headers(request, "application/json", status == 429 || status == 503 ? 1 : 0);
   if (status == 401) add_header(request, "WWW-Authenticate", "Bearer");
   send_text(request, status, text, bytes);
@@ -109,7 +112,7 @@ static int has_key(const tl_http *server, struct evhttp_request *request) {
   const char *given =
       evhttp_find_header(evhttp_request_get_input_headers(request), "Authorization");
   if (server->key == NULL) return 1;
-  if (given == NULL || strncmp(given, before, sizeof before - 1) != 0) return 0;
+  if (given == NULL || evutil_ascii_strncasecmp(given, before, sizeof before - 1) != 0) return 0;
   given += sizeof before - 1;
   const size_t bytes = strlen(given), wanted = strlen(server->key);
   unsigned difference = bytes != wanted;
@@ -179,7 +182,7 @@ static void hand_over(tl_http *server, struct evhttp_request *request, const cha
     free(w);
     free(farewell);
     free(news);
-    refuse(request, 503, "server_error", "no memory for this request");
+    refuse(server, request, 503, "server_error", "no memory for this request");
     return;
   }
   *w = (waiting){
@@ -205,18 +208,19 @@ static void arrive(struct evhttp_request *request, void *given) {
   const int64_t bytes = (int64_t)evbuffer_get_length(evhttp_request_get_input_buffer(request));
   char text[128];
   if (!has_key(server, request)) {
-    refuse(request, 401, "invalid_request_error",
+    refuse(server, request, 401, "invalid_request_error",
            "this server wants its key: Authorization: Bearer KEY");
   } else if (refusing) {
-    refuse(request, 503, "server_error", "this server ends when it has answered what it has");
+    refuse(server, request, 503, "server_error",
+           "this server ends when it has answered what it has");
   } else if (bytes > server->body_bytes) {
     snprintf(text, sizeof text, "the body has %lld bytes, and at most %lld are read",
              (long long)bytes, (long long)server->body_bytes);
-    refuse(request, 413, "invalid_request_error", text);
+    refuse(server, request, 413, "invalid_request_error", text);
   } else if (loop->unanswered >= server->open_most) {
     snprintf(text, sizeof text, "%d requests are unanswered, which is all that may wait",
              loop->unanswered);
-    refuse(request, 429, "rate_limit_error", text);
+    refuse(server, request, 429, "rate_limit_error", text);
   } else {
     hand_over(server, request, path);
   }
