@@ -2,7 +2,7 @@
 **
 **   arrive   page | refusal | a request for the owner     one at a time from each connection
 **   take     the owner's orders, in their order
-**   tick     ten times a second: who has left, though nothing is sent to it?
+**   tick     ten times a second: who has left, though nothing is sent to it, or does not read?
 **
 ** A connection that is waited on is not read (libevent stops it, so pipelined requests come one
 ** after the other), and libevent then does not see it close: tick asks the system.
@@ -36,6 +36,8 @@ typedef struct waiting {
   struct evhttp_request *request;
   tl_http_news *farewell; /* made with the request, so that it never lacks memory */
   int begun, answered;
+  int64_t added, unsent; /* since the last tick; then */
+  int silent_ticks;      /* in which nothing of it was sent, though something was there */
 } waiting;
 
 struct tl_http_loop {
@@ -249,6 +251,7 @@ static void carry_out(tl_http *server, const tl_http_order *order) {
     evhttp_send_reply_start(request, reply->status, NULL);
   }
   struct evbuffer *text = evbuffer_new();
+  w->added += reply->bytes;
   if (text != NULL && reply->bytes > 0 &&
       evbuffer_add(text, reply->text, (size_t)reply->bytes) == 0)
     evhttp_send_reply_chunk(request, text);
@@ -304,6 +307,18 @@ static void on_listen_error(struct evconnlistener *listener, void *given) {
   evconnlistener_disable(listener);
 }
 
+/* Whether the client has left, or has not read for too long. libevent's own timer begins anew with
+** every part that is added; what it puts around a part only makes `unsent` larger. */
+static int is_lost(waiting *w, struct bufferevent *stream) {
+  struct pollfd socket = {.fd = bufferevent_getfd(stream), .events = POLLRDHUP};
+  const int64_t unsent = (int64_t)evbuffer_get_length(bufferevent_get_output(stream));
+  const int stuck = unsent > 0 && unsent >= w->unsent + w->added;
+  w->silent_ticks = stuck ? w->silent_ticks + 1 : 0;
+  w->unsent = unsent;
+  w->added = 0;
+  return w->silent_ticks > 10 * w->server->timeout_s || poll(&socket, 1, 0) > 0;
+}
+
 static void on_tick(int file, short what, void *given) {
   tl_http *server = given;
   struct tl_http_loop *loop = server->loop;
@@ -313,9 +328,8 @@ static void on_tick(int file, short what, void *given) {
     next = w->next;
     struct evhttp_connection *connection = evhttp_request_get_connection(w->request);
     if (w->answered || connection == NULL) continue;
-    struct pollfd socket = {.fd = bufferevent_getfd(evhttp_connection_get_bufferevent(connection)),
-                            .events = POLLRDHUP};
-    if (poll(&socket, 1, 0) > 0) evhttp_connection_free(connection); /* on_close forgets w */
+    if (is_lost(w, evhttp_connection_get_bufferevent(connection)))
+      evhttp_connection_free(connection); /* on_close forgets w */
   }
   if (loop->closing_ticks > 0 && (loop->list == NULL || loop->closing_ticks++ > CLOSING_TICKS))
     event_base_loopbreak(loop->base);
