@@ -42,6 +42,7 @@ typedef struct tl_ranks_options {
   int32_t gpu_first; /* rank i runs on GPU gpu_first + i; -1: on the host */
   int32_t gemm_tile[2];   /* tl_cuda_blocks: rows, columns */
   int32_t attention_rows; /* tl_cuda_blocks */
+  int32_t gemm_provider;  /* tl_cuda_blocks */
   int32_t delay_us;       /* see tl_executor */
   const tl_fault *faults; /* copied */
   int32_t fault_count;

@@ -53,8 +53,10 @@ local kinds = {
     end,
   },
   form = {
-    word = "md|json", expected = "md or json",
-    read = function(word) return (word == "md" or word == "json") and word or nil end,
+    word = "md|csv|json|jsonl", expected = "md, csv, json or jsonl",
+    read = function(word)
+      return ({ md = true, csv = true, json = true, jsonl = true })[word] and word or nil
+    end,
   },
 }
 
@@ -112,6 +114,8 @@ commands.list = {
     options = {
       { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
       { name = "program", kind = "file", about = "the program of its one rank, for C" },
+      { name = "search", about = "with --cluster: every layout, estimated; the best ten" },
+      { name = "ranks", kind = "count", about = "with --search: so many; those of the cluster" },
       { name = "memory", kind = "file", about = "the arena: FILE.svg or FILE.pickle" },
       { name = "rank", kind = "index", about = "whose arena, from 0; a rank of the fullest stage" },
       point,
@@ -139,6 +143,14 @@ commands.list = {
       { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
       { name = "all", about = "experts: the whole product of layouts, micros, waves and ways" },
       { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
+      { name = "dtype", kind = "text", about = "f32, bf16, or f32,bf16 (the default)" },
+      { name = "ranks", kind = "count", about = "all layouts of up to N ranks" },
+      { name = "layouts", kind = "text", about = "these: \"tp=2,dp=2;pp=2,schedule=zb-h1\"" },
+      { name = "repeat", kind = "count", about = "runs of the row \"again\"; 1" },
+      { name = "repeat-for", kind = "text", about = "again and again for 10m, idle and busy" },
+      { name = "every", kind = "text", about = "with --repeat-for: a run every 30s" },
+      { name = "stress", about = "poisoned memory, delays, other threads, other processors" },
+      { name = "jsonl", kind = "file", about = "a row a cell" },
       threads, point,
     },
   },
@@ -219,6 +231,7 @@ commands.list = {
       threads,
     },
   },
+  require "tidelock.commands_serve",
   {
     name = "tokenize", recipe = false, words = { "TOKENIZER", "TEXT" }, words_needed = 1,
     module = "tidelock.tokenize", about = "a text as token ids, or ids as text",
@@ -232,16 +245,24 @@ commands.list = {
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
     topics = {
-      "plan", "matmul", "gemm", "attention", "step", "ranks", "serve", "trace", "capture",
+      "plan", "matmul", "gemm", "attention", "moe", "rowwise", "step", "roofline", "collectives",
+      "ranks", "serve", "trace", "capture",
     },
     about = "speed of products, a step, planning, ranks, generation",
     example = "bench step --rounds 5",
     options = {
-      { name = "output", short = "o", kind = "form", about = "Markdown (the default) or JSON" },
+      { name = "output", short = "o", kind = "form", about = "Markdown unless given" },
+      { name = "baseline", kind = "file", about = "an earlier -o json: 1 on a drop beyond noise" },
       { name = "rounds", kind = "count", about = "turns that everything measured gets; 7" },
       { name = "steps", kind = "count", about = "training steps of a turn; 2" },
       { name = "size", kind = "count", about = "matmul: this size only" },
       { name = "alone", about = "without peers" },
+      { name = "peers", about = "beside NumPy, PyTorch where installed: the default" },
+      { name = "device", kind = "text", about = "collectives: host (the default) or cuda" },
+      { name = "ranks", kind = "count", about = "collectives: thread ranks; 4" },
+      { name = "from", short = "b", kind = "text", about = "collectives: least size; 4K" },
+      { name = "to", short = "e", kind = "text", about = "collectives: largest size; 4M" },
+      { name = "factor", short = "f", kind = "count", about = "collectives: from size to size; 4" },
       { name = "count", kind = "count", about = "serve: requests of the load; 64" },
       { name = "rate", kind = "number", about = "serve: requests a second; 0.7 of what it can do" },
       { name = "requests", kind = "file", about = "serve: a load of its own, a JSON line each" },

@@ -12,7 +12,7 @@ local core = {}
 
 ---@class tidelock.Ranks # threads that execute programs
 local Ranks = {}
----@param section "init"|"step"|"eval"|string # or "serve0" .. "serve7"
+---@param section "init"|"step"|"eval"|string # or "serve0" .. "serve9"
 ---@param options? { step?: integer, scalars?: number[], check?: boolean }
 ---@return { loss?: number, loss_bits?: string, grad_norm?: number, grad_norm_bits?: string,
 ---  control?: number[], skipped?: string, count?: integer, ms: number }

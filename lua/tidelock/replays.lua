@@ -43,10 +43,13 @@ function replays.nearest(folder, step)
   return best and checkpoint.find(("%s/step-%08d"):format(dir, best), "diff")
 end
 
---- The run of a side; it must have the key that it had.
+--- The run of a side, with the options of the driver in side.start; it must have the key that it
+--- had.
 local function start(side, found, options)
   local recipe = requests.recipe(side.recipe, side.overrides, side.point)
-  local run = requests.guarded(driver.start, recipe, { recorder = options, resume = found })
+  local all = { recorder = options, resume = found }
+  for name, value in pairs(side.start or {}) do all[name] = value end
+  local run = requests.guarded(driver.start, recipe, all)
   if run.plan.key ~= side.key then
     local key = run.plan.key
     run:close()
