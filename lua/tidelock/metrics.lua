@@ -8,8 +8,9 @@
 --   tidelock_loss 1.4326
 --
 -- A file is written beside the target and renamed, a page is handed over whole to the server's
--- thread (runtime/http.h): a reader sees one step or the next, never a part. Nothing is synced: after a power cut the numbers are worth nothing. Counters count the steps of
--- this process; a resumed run starts them at 0, which Prometheus knows how to read.
+-- thread (runtime/http.h): a reader sees one step or the next, never a part. Nothing is synced:
+-- after a power cut the numbers are worth nothing. Counters count the steps of this process; a
+-- resumed run starts them at 0, which Prometheus knows how to read.
 
 local core = require "tidelock.core"
 
