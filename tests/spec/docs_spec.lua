@@ -8,7 +8,7 @@ local recipes = require "tidelock.recipe"
 local support = require "support"
 
 local pages = { "README.md", "docs/design.md", "docs/recipes.md", "docs/operations.md",
-  "docs/performance.md" }
+  "docs/performance.md", "docs/expectations.md" }
 
 local function read(path) return assert(core.files.read_all(path)) end
 
