@@ -55,6 +55,9 @@ typedef struct tl_cuda_grid {
   uint32_t blocks[3]; /* 0 counts as 1 */
   uint32_t threads[3];
   uint32_t shared; /* bytes of dynamic shared memory */
+  /* The kernel may begin while the one before it in the stream still runs: before it touches memory
+  ** it waits itself for all that came before (earlier_wait of kernels/hopper.cuh). */
+  int32_t overlaps;
 } tl_cuda_grid;
 
 /* Queues one kernel. Fails for a name that the cubin lacks, and for more shared memory or registers

@@ -180,6 +180,30 @@ static tl_status queue_message(tl_gpu *gpu, tl_executor *e, int32_t index) {
   return gpu->comm->kind->queue(gpu->comm, &message);
 }
 
+static int places_meet(const tl_program *p, int32_t a, int32_t b) {
+  if (a < 0 || b < 0) return 0;
+  const tl_place *x = &p->places[a], *y = &p->places[b];
+  return x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
+}
+
+/* tl_call.ahead of a linear: whether an earlier instruction of its section writes a weight. */
+static int32_t is_ahead(const tl_program *p, int32_t index) {
+  const tl_instruction *own = &p->instructions[index];
+  int32_t first = 0;
+  if (own->op != TL_OP_linear) return 0;
+  for (int s = 0; s < TL_SECTIONS; s++)
+    if (index >= p->sections[s].first && index < p->sections[s].first + p->sections[s].count)
+      first = p->sections[s].first;
+  for (int32_t i = first; i < index; i++) {
+    const tl_instruction *other = &p->instructions[i];
+    for (int32_t k = 1; k < own->in.count; k++)
+      for (int32_t j = 0; j < other->out.count; j++)
+        if (places_meet(p, p->operands[own->in.first + k], p->operands[other->out.first + j]))
+          return 0;
+  }
+  return 1;
+}
+
 static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
   const tl_program *p = gpu->program;
   const tl_instruction *i = &p->instructions[index];
@@ -192,7 +216,8 @@ static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
                         .floats = p->floats + i->floats.first,
                         .float_count = i->floats.count,
                         .step = gpu->step,
-                        .cuda = gpu->cuda};
+                        .cuda = gpu->cuda,
+                        .ahead = is_ahead(p, index)};
   return tl_ops[i->op].cuda(&call);
 }
 

@@ -34,8 +34,9 @@ typedef struct tl_cached_args {
   void *o;
   int32_t heads, kv_heads, group; /* group: query heads of a KV head */
   int32_t width, value_width;
-  int32_t keys_aligned;   /* 8 positions of a channel can be read at once */
-  int32_t values_aligned; /* 8 channels of a position can be read at once */
+  /* Pages hold whole pieces of 8 positions, so that threads share what they look up and copy 16
+  ** bytes at once, of a key's channel and of a value's channels. */
+  int32_t pages_are_shared;
   int32_t o_is_bf16;
   int32_t tile;   /* rows of one request that may share a block of threads; 1: none */
   int32_t window; /* keys that a row sees at most */
@@ -54,17 +55,16 @@ enum {
 };
 
 /* Bytes of shared memory: of a tile; of bf16, for blocks of `block` keys, whole chunks; of f32. */
-#define TL_CACHED_TILE(w, chunk)                                                         \
-  ((w) * (2 * (chunk) + 16) > (chunk) * (2 * (w) + 16) ? (w) * (2 * (chunk) + 16)        \
+#define TL_CACHED_TILE(w, chunk)                                                  \
+  ((w) * (2 * (chunk) + 16) > (chunk) * (2 * (w) + 16) ? (w) * (2 * (chunk) + 16) \
                                                        : (chunk) * (2 * (w) + 16))
 #define TL_CACHED_QUERIES(w) (TL_CACHED_VECTORS * (2 * (w) + 16))
 #define TL_CACHED_SCORES(block) (16 * 4 * ((block) + 4))
 #define TL_CACHED_WEIGHTS(block) (16 * (2 * (block) + 16))
 #define TL_CACHED_STATE (16 * 4 * 8)
-#define TL_CACHED_SHARED(w, chunk, slots, block)                                       \
-  ((slots) * TL_CACHED_TILE(w, chunk) + TL_CACHED_QUERIES(w) + TL_CACHED_STATE +       \
+#define TL_CACHED_SHARED(w, chunk, slots, block)                               \
+  ((slots)*TL_CACHED_TILE(w, chunk) + TL_CACHED_QUERIES(w) + TL_CACHED_STATE + \
    TL_CACHED_SCORES(block) + TL_CACHED_WEIGHTS(block))
-#define TL_CACHED_F32_SHARED(w, block) \
-  (4 * TL_CACHED_F32_HEADS * ((w) + (block) + 8))
+#define TL_CACHED_F32_SHARED(w, block) (4 * TL_CACHED_F32_HEADS * ((w) + (block) + 8))
 
 #endif

@@ -24,40 +24,42 @@ GPU void fill_row(const tl_cached_args &g, int64_t row, int kv_head, uint32_t bi
   }
 }
 
-// How many rows from the first of this row's group on belong to its request, if all of the group
-// do and exist; else 1.
-GPU int rows_together(const tl_cached_args &g, int row) {
+// The row of a block, and how many rows from the first of its group on belong to its request, if
+// all of the group do and exist; else 1. All numbers are asked for at once.
+struct Who {
+  int row, request, position, together;
+};
+
+GPU Who who_of(const tl_cached_args &g, int row) {
   const int first = row - row % g.tile, left = g.at.rows - first;
-  const int count = left < g.tile ? left : g.tile, request = g.at.request[row];
-  int differs = 0;
-  if (count < 2) return 1;
-  for (int i = threadIdx.x; i < count; i += TL_CACHED_THREADS)
-    differs |= g.at.request[first + i] != request ||
-               !is_place(g.at, request, g.at.position[first + i]);
-  return __syncthreads_or(differs) ? 1 : count;
+  const int count = left < g.tile ? left : g.tile, other = threadIdx.x < count ? threadIdx.x : 0;
+  const int request = g.at.request[row], position = g.at.position[row];
+  const int other_request = g.at.request[first + other];
+  const int other_position = g.at.position[first + other];
+  const bool differs = other_request != request || !is_place(g.at, request, other_position);
+  return {row, request, position, __syncthreads_or(differs) || count < 2 ? 1 : count};
 }
 
 template <int width, int chunk, int slots>
 GPU void attend(const tl_cached_args &g) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const int row = blockIdx.x / g.kv_heads, kv_head = blockIdx.x % g.kv_heads;
-  const int request = g.at.request[row];
-  if (request < 0) return fill_row(g, row, kv_head, 0);
-  const int together = rows_together(g, row);
-  if (together > 1) {
-    if (row % g.tile == 0)
-      Many<width, chunk, slots>::run(g, row, together, request, kv_head, shared);
+  after_earlier();
+  const int kv_head = blockIdx.x % g.kv_heads;
+  const Who who = who_of(g, blockIdx.x / g.kv_heads);
+  if (who.request < 0) return fill_row(g, who.row, kv_head, 0);
+  if (who.together > 1) {
+    if (who.row % g.tile == 0)
+      Many<width, chunk, slots>::run(g, who.row, who.together, who.request, kv_head, shared);
     return;
   }
-  const int position = g.at.position[row];
-  if (!is_place(g.at, request, position)) return fill_row(g, row, kv_head, 0x7fffffffu);
+  if (!is_place(g.at, who.request, who.position)) return fill_row(g, who.row, kv_head, 0x7fffffffu);
   for (int done = 0; done < g.group; done += 16)
-    One<width, chunk, slots>::run(g, row, {request, position, kv_head, done}, shared);
+    One<width, chunk, slots>::run(g, who.row, {who.request, who.position, kv_head, done}, shared);
 }
 
-#define KERNEL(w, chunk, slots)                                    \
-  extern "C" __global__ void __launch_bounds__(TL_CACHED_THREADS, 2) \
+#define KERNEL(w, chunk, slots)                                             \
+  extern "C" __global__ void __launch_bounds__(TL_CACHED_THREADS, 2)        \
       attention_cached_bf16_##w(const __grid_constant__ tl_cached_args g) { \
-    attend<w, chunk, slots>(g);                                    \
+    attend<w, chunk, slots>(g);                                             \
   }
 TL_CACHED_BF16(KERNEL)

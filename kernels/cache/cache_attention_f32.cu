@@ -19,9 +19,9 @@ enum {
 static_assert(THREADS / WARP == HEADS, "a warp a head");
 
 struct Task {
-  float *q, *score;  // [head][width], [head][block]
-  float *fade;       // of O, by head
-  float *sum, *level; // l and t of a part
+  float *q, *score;    // [head][width], [head][block]
+  float *fade;         // of O, by head
+  float *sum, *level;  // l and t of a part
   int request, position, kv_head, head, heads;
 };
 
@@ -60,8 +60,7 @@ GPU void soften(const tl_cached_args &g, const Task &t, int low, int high, Level
   float *score = t.score + head * g.kv_block;
   if (head >= t.heads) return;
   for (int j = low + lane; j < high; j += WARP) s.m = fmaxf(s.m, score[j]);
-  for (int step = WARP / 2; step > 0; step /= 2)
-    s.m = fmaxf(s.m, __shfl_xor_sync(~0u, s.m, step));
+  for (int step = WARP / 2; step > 0; step /= 2) s.m = fmaxf(s.m, __shfl_xor_sync(~0u, s.m, step));
   const float u = s.m * g.factor, a = fading(s.t, u);
   s.t = u;
   s.l = s.l * a;
@@ -181,6 +180,7 @@ GPU void fill(const tl_cached_args &g, int64_t row, int kv_head, uint32_t bits) 
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_cached_f32(const __grid_constant__ tl_cached_args g) {
   extern __shared__ __align__(16) float shared[];
+  after_earlier();
   const int64_t row = blockIdx.x / g.kv_heads;
   Task t = {};
   t.q = shared, t.score = t.q + HEADS * g.width, t.fade = t.score + HEADS * g.kv_block;

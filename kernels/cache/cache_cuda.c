@@ -48,14 +48,15 @@ tl_status tl_cuda_cache_write(const tl_call *call) {
                            .width = (int32_t)z.width,
                            .value_width = (int32_t)z.value_width};
   TL_TRY(fill_places("cache_write", &z, &k.at));
-  return tl_launch_threads(call->cuda, z.dtype == TL_BF16 ? "cache_write_2" : "cache_write_4",
+  return tl_overlap_threads(call->cuda, z.dtype == TL_BF16 ? "cache_write_2" : "cache_write_4",
                            z.rows * z.kv_heads * (z.width + z.value_width), &k);
 }
 
 static tl_status launch_f32(tl_cuda *cuda, const tl_cached_args *k) {
   const tl_cuda_grid grid = {.blocks = {(uint32_t)(k->at.rows * k->kv_heads)},
                              .threads = {TL_CACHED_F32_THREADS},
-                             .shared = (uint32_t)TL_CACHED_F32_SHARED(k->width, k->kv_block)};
+                             .shared = (uint32_t)TL_CACHED_F32_SHARED(k->width, k->kv_block),
+                             .overlaps = tl_cuda_device(cuda)->major >= 9};
   return tl_cuda_launch(cuda, "attention_cached_f32", &grid, k);
 }
 
@@ -73,7 +74,8 @@ static tl_status launch_bf16(tl_cuda *cuda, tl_cached_args *k) {
     shared += (int64_t)TL_CACHED_VECTORS * v->width * 4;
   const tl_cuda_grid grid = {.blocks = {(uint32_t)(k->at.rows * k->kv_heads)},
                              .threads = {TL_CACHED_THREADS},
-                             .shared = (uint32_t)shared};
+                             .shared = (uint32_t)shared,
+                             .overlaps = tl_cuda_device(cuda)->major >= 9};
   return tl_cuda_launch(cuda, v->name, &grid, k);
 }
 
@@ -95,8 +97,8 @@ tl_status tl_cuda_attention_cached(const tl_call *call) {
       .group = (int32_t)(heads / z.kv_heads),
       .width = (int32_t)z.width,
       .value_width = (int32_t)z.value_width,
-      .keys_aligned = z.page % 8 == 0 && (uintptr_t)keys->data % 16 == 0,
-      .values_aligned = z.value_width % 8 == 0 && (uintptr_t)values->data % 16 == 0,
+      .pages_are_shared = z.page >= 8 && (z.page & (z.page - 1)) == 0 && z.value_width % 8 == 0 &&
+                          (uintptr_t)keys->data % 16 == 0 && (uintptr_t)values->data % 16 == 0,
       .o_is_bf16 = call->out[0].dtype == TL_BF16,
       .tile = 1,
       .window = (int32_t)(window > 0 && window < most ? window : most),

@@ -6,6 +6,14 @@
 
 #define CACHE_GPU static __device__ __forceinline__
 
+/* tl_after_earlier of device.cuh. */
+CACHE_GPU void after_earlier(void) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* Entry of the table, and the place in its page. */
 CACHE_GPU int page_entry(const tl_cache_places &p, int position) {
   return p.shift >= 0 ? position >> p.shift : position / p.page;

@@ -52,8 +52,7 @@ struct Many {
     return own;
   }
 
-  GPU Stretch stretch_of(const tl_cached_args &g, int row, int count, int request,
-                                int kv_head) {
+  GPU Stretch stretch_of(const tl_cached_args &g, int row, int count, int request, int kv_head) {
     int least = 0x7fffffff, most = 0;
     for (int i = 0; i < count; i++) {
       const int position = g.at.position[row + i];
@@ -64,8 +63,7 @@ struct Many {
     return {request, kv_head, oldest > 0 ? oldest : 0, most};
   }
 
-  GPU void load_queries(const tl_cached_args &g, int64_t row, int count, int kv_head,
-                               uint32_t to) {
+  GPU void load_queries(const tl_cached_args &g, int64_t row, int count, int kv_head, uint32_t to) {
     for (int i = threadIdx.x; i < PAIRS * width / 8; i += THREADS) {
       const int pair = i / (width / 8), c = i % (width / 8) * 8, there = pair < count * g.group;
       const int64_t head = (row + pair / g.group) * g.heads + kv_head * g.group + pair % g.group;
@@ -123,9 +121,8 @@ struct Many {
   }
 
   // As End of attention.cu: merges a part into the total, whose O waits in `kept`.
-  GPU void end_part(const tl_cached_args &g, const Own &own, int first, int end,
-                           bool is_only, bool is_last, volatile float *kept, Total &total,
-                           State &s) {
+  GPU void end_part(const tl_cached_args &g, const Own &own, int first, int end, bool is_only,
+                    bool is_last, volatile float *kept, Total &total, State &s) {
     Merge m[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -147,8 +144,8 @@ struct Many {
       }
   }
 
-  GPU void store(const tl_cached_args &g, int row, int count, int kv_head,
-                        const Total &total, const State &s) {
+  GPU void store(const tl_cached_args &g, int row, int count, int kv_head, const Total &total,
+                 const State &s) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -166,7 +163,7 @@ struct Many {
   }
 
   GPU void run(const tl_cached_args &g, int row, int count, int request, int kv_head,
-                      unsigned char *shared) {
+               unsigned char *shared) {
     const Own own = own_of(g, row, count);
     const Stretch s = stretch_of(g, row, count, request, kv_head);
     const uint32_t queries = shared_address(shared) + slots * TL_CACHED_TILE(width, chunk);

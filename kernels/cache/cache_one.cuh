@@ -52,8 +52,7 @@ struct One {
     return r;
   }
 
-  GPU void load_queries(const tl_cached_args &g, int64_t row, const OneRow &one,
-                               const Room &room) {
+  GPU void load_queries(const tl_cached_args &g, int64_t row, const OneRow &one, const Room &room) {
     const int head = one.kv_head * g.group + one.done, count = g.group - one.done;
     const uint16_t *q = (const uint16_t *)g.q + (row * g.heads + head) * g.width;
     for (int i = threadIdx.x; i < 16 * width / 8; i += THREADS) {
@@ -67,8 +66,8 @@ struct One {
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int first = warp * (chunk / 4);
     float s[chunk / 32][4];
-    multiply_keys<width, chunk, chunk / 4>(
-        place_a<width>(room.queries, 0), place_of_lane(keys, 2 * chunk + 16) + first * 2, s);
+    multiply_keys<width, chunk, chunk / 4>(place_a<width>(room.queries, 0),
+                                           place_of_lane(keys, 2 * chunk + 16) + first * 2, s);
     float *to = room.score + at + first + 2 * t;
 #pragma unroll
     for (int i = 0; i < chunk / 32; i++) {
@@ -104,8 +103,7 @@ struct One {
   }
 
   // O resumes over the values of a chunk; steps low .. high - 1 of the block.
-  GPU void add_values(const Room &room, uint32_t values, int at, int low, int high,
-                             Sums &o) {
+  GPU void add_values(const Room &room, uint32_t values, int at, int low, int high, Sums &o) {
     const int warp = threadIdx.x / 32;
     const uint32_t from = place_of_lane(values, TL_ATTENTION_PITCH(width)) + warp * OWN * 2;
     const uint32_t weights = place_of_lane(room.weights, room.weight_pitch);
@@ -156,8 +154,7 @@ struct One {
     __syncthreads();  // level and sum have been read
   }
 
-  GPU void store(const tl_cached_args &g, int64_t row, const OneRow &one,
-                        const Total &total) {
+  GPU void store(const tl_cached_args &g, int64_t row, const OneRow &one, const Total &total) {
     const int lane = threadIdx.x % 32, count = g.group - one.done;
     const int64_t first = row * g.heads + one.kv_head * g.group + one.done;
 #pragma unroll
@@ -176,8 +173,7 @@ struct One {
       }
   }
 
-  GPU void run(const tl_cached_args &g, int64_t row, const OneRow &one,
-                      unsigned char *shared) {
+  GPU void run(const tl_cached_args &g, int64_t row, const OneRow &one, unsigned char *shared) {
     const int oldest = one.position - g.window + 1;
     const Stretch s = {one.request, one.kv_head, oldest > 0 ? oldest : 0, one.position};
     const Room room = room_of(g, shared);

@@ -107,6 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 /* rope_rows of ops.def: rows of many requests, each with a position of its own. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     rope_placed_rows(const __grid_constant__ tl_rope_args r) {
+  tl_after_earlier();
   const int64_t row = blockIdx.x;
   turn_row(r, row, r.placed[row]);
 }

@@ -30,7 +30,7 @@ tl_status tl_cuda_rope_rows(const tl_call *call) {
   TL_TRY(tl_rope_rows_check(call));
   tl_rope_args r = args_of(call);
   r.placed = call->in[1].data;
-  return tl_launch_blocks(call->cuda, "rope_placed_rows", call->in[0].shape[0], ROPE_THREADS, &r);
+  return tl_launch(call->cuda, "rope_placed_rows", call->in[0].shape[0], ROPE_THREADS, 1, &r);
 }
 
 tl_status tl_cuda_rope_table(const tl_call *call) {

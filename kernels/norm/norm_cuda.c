@@ -27,7 +27,7 @@ static tl_status run(const char *kernel, const tl_call *call, const norm *k) {
                           .dim = dim,
                           .lanes = tl_lanes(dim),
                           .eps = k->eps};
-  return tl_launch_rows(call->cuda, kernel, a.rows, a.lanes, &a);
+  return tl_overlap_threads(call->cuda, kernel, a.rows * a.lanes, &a);
 }
 
 tl_status tl_cuda_rms_norm(const tl_call *call) {

@@ -48,9 +48,7 @@ TL_GPU uint32_t key_of(float z) {
   return bits >> 31 ? bits : ~(bits | 0x80000000u);
 }
 
-TL_GPU float z_of(uint32_t key) {
-  return tl_math_float(key >> 31 ? key : ~key & 0x7fffffffu);
-}
+TL_GPU float z_of(uint32_t key) { return tl_math_float(key >> 31 ? key : ~key & 0x7fffffffu); }
 
 TL_GPU float weight_of(const Row &r, float z) {
   return tl_exp2(((z - r.m) / r.temperature) * TL_LOG2E);
@@ -270,6 +268,7 @@ TL_GPU int32_t choose(Row &r, float top_p, const int32_t *draws, Shared &s) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     sample_rows(const __grid_constant__ tl_sample_args g) {
+  tl_after_earlier();
   __shared__ Shared s;
   Row r = {};
   const int64_t columns = (g.columns + 3) / 4 * 4;

@@ -121,11 +121,10 @@ function engine.open(model, options)
     plan = plan, sizes = sizes, context = sizes.context, vocab = plan.spec.model.vocab,
     pages = pages.new(sizes.pages, sizes.page, options.prefix ~= false),
     chunk = options.chunk or sizes.rows, waiting = {}, running = {}, by_id = {}, free_slots = {},
-    last_id = 0, steps = 0, rows_run = 0, ended = {}, tables = {},
+    last_id = 0, steps = 0, rows_run = 0, ended = {},
   }, Engine)
   local most = options.batch == false and 1 or sizes.requests
   for slot = most - 1, 0, -1 do self.free_slots[#self.free_slots + 1] = slot end
-  for i = 1, sizes.requests * sizes.pages_each do self.tables[i] = -1 end
   self.ranks = open_ranks(plan, options)
   self.ranks:run("init", { step = 0, scalars = {} })
   load_weights(self, model.read)
@@ -201,6 +200,14 @@ end
 
 -- admission --------------------------------------------------------------------------------------
 
+--- Tells every rank which pages the request has.
+local function write_table(self, request)
+  local view, list = self.plan.ranks[1].persistent["table " .. request.slot], {}
+  for i = 1, view.shape[1] do list[i] = request.pages[i] or -1 end
+  local pages_of <close> = core.tensor("i32", { #list }, list)
+  for rank = 0, self.ranks:count() - 1 do self.ranks:write(rank, view.tensor, pages_of) end
+end
+
 --- Slot and pages for the request; false when they are not there.
 local function admit(self, request)
   if #self.free_slots == 0 then return false end
@@ -218,8 +225,7 @@ local function admit(self, request)
     request.pages[i], request.serials[i] = entry.page, entry.serial
   end
   for i = #found + 1, all do request.pages[i] = self.pages:take() end
-  local first = request.slot * self.sizes.pages_each
-  for i = 1, self.sizes.pages_each do self.tables[first + i] = request.pages[i] or -1 end
+  write_table(self, request)
   request.done = #found * size -- positions whose keys and values are there
   self.running[#self.running + 1] = request
   return true
@@ -252,7 +258,7 @@ local function choose_rows(self)
 end
 
 --- The feed of a section: lists of `count` rows, each filled up to 16 elements.
-local function feed_of(self, rows, count)
+local function feed_of(rows, count)
   local stride = (count + 15) // 16 * 16
   local feed, controls = {}, {}
   local draws = 4 * stride
@@ -272,9 +278,6 @@ local function feed_of(self, rows, count)
       feed[draws + 6 * i] = row[2] + 1
     end
   end
-  table.move(self.tables, 1, #self.tables, draws_end + 1, feed)
-  local used = #self.tables
-  for i = used + 1, (used + 15) // 16 * 16 do feed[draws_end + i] = -1 end
   return core.tensor("i32", { #feed }, feed), core.tensor("f32", { count, 2 }, controls)
 end
 
@@ -283,7 +286,7 @@ local function run_rows(self, rows)
   local class = 1
   while self.plan.classes[class] < #rows do class = class + 1 end
   local count, persistent = self.plan.classes[class], self.plan.ranks[1].persistent
-  local feed, controls = feed_of(self, rows, count)
+  local feed, controls = feed_of(rows, count)
   for rank = 0, self.ranks:count() - 1 do
     self.ranks:write(rank, persistent["feed " .. count].tensor, feed)
     self.ranks:write(rank, persistent["controls " .. count].tensor, controls)

@@ -3,6 +3,8 @@
 ---
 ---     build/tidelock lua tests/gpu/serve.lua
 ---
+--- An engine stays open throughout, so that the device does.
+---
 --- Sections run kernel by kernel at first, then as graphs: requests are long enough for both. Needs
 --- no Lua packages.
 local core = require "tidelock.core"
@@ -89,6 +91,7 @@ local ways = {
 }
 
 local function run(device, gpus)
+  local kept <close> = engine.open { recipe = recipe("f32", { device = device }), read = read }
   local passed, failed = 0, 0
   local function check(name, expected, got)
     for i = 1, #expected do
