@@ -6,11 +6,13 @@
 #include <time.h>
 
 #include "../kernels/comm/comm_args.h"
+#include "../kernels/fused/fused.h"
 #include "cuda.h"
 #include "execute_inner.h"
 #include "lanes_cuda.h"
 #include "memory.h"
 #include "trace_cuda.h"
+#include "uses.h"
 
 enum { LOOK_NS = 20000 }; /* between two looks at a device that may wait for a peer */
 
@@ -180,45 +182,44 @@ static tl_status queue_message(tl_gpu *gpu, tl_executor *e, int32_t index) {
   return gpu->comm->kind->queue(gpu->comm, &message);
 }
 
-static int places_meet(const tl_program *p, int32_t a, int32_t b) {
-  if (a < 0 || b < 0) return 0;
-  const tl_place *x = &p->places[a], *y = &p->places[b];
-  return x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
-}
-
-/* tl_call.ahead of a linear: whether an earlier instruction of its section writes a weight. */
-static int32_t is_ahead(const tl_program *p, int32_t index) {
-  const tl_instruction *own = &p->instructions[index];
-  int32_t first = 0;
-  if (own->op != TL_OP_linear) return 0;
-  for (int s = 0; s < TL_SECTIONS; s++)
-    if (index >= p->sections[s].first && index < p->sections[s].first + p->sections[s].count)
-      first = p->sections[s].first;
-  for (int32_t i = first; i < index; i++) {
-    const tl_instruction *other = &p->instructions[i];
-    for (int32_t k = 1; k < own->in.count; k++)
-      for (int32_t j = 0; j < other->out.count; j++)
-        if (places_meet(p, p->operands[own->in.first + k], p->operands[other->out.first + j]))
-          return 0;
-  }
-  return 1;
+static tl_call call_of(const tl_gpu *gpu, const tl_executor *e, int32_t index) {
+  const tl_program *p = gpu->program;
+  const tl_instruction *i = &p->instructions[index];
+  return (tl_call){.in = e->views + i->in.first,
+                   .out = e->views + i->out.first,
+                   .in_count = i->in.count,
+                   .out_count = i->out.count,
+                   .ints = p->ints + i->ints.first,
+                   .int_count = i->ints.count,
+                   .floats = p->floats + i->floats.first,
+                   .float_count = i->floats.count,
+                   .step = gpu->step,
+                   .cuda = gpu->cuda,
+                   .ahead = tl_uses_ahead(p, index)};
 }
 
 static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
-  const tl_program *p = gpu->program;
-  const tl_instruction *i = &p->instructions[index];
-  const tl_call call = {.in = e->views + i->in.first,
-                        .out = e->views + i->out.first,
-                        .in_count = i->in.count,
-                        .out_count = i->out.count,
-                        .ints = p->ints + i->ints.first,
-                        .int_count = i->ints.count,
-                        .floats = p->floats + i->floats.first,
-                        .float_count = i->floats.count,
-                        .step = gpu->step,
-                        .cuda = gpu->cuda,
-                        .ahead = is_ahead(p, index)};
-  return tl_ops[i->op].cuda(&call);
+  const tl_call call = call_of(gpu, e, index);
+  return tl_ops[gpu->program->instructions[index].op].cuda(&call);
+}
+
+/* Several instructions from `index` on as one kernel, where there is one (kernels/fused): *done of
+** them. Those that another stream waits for stay apart. */
+static tl_status queue_fused(tl_gpu *gpu, tl_executor *e, int32_t index, int32_t end,
+                             int32_t *done) {
+  tl_fused_call calls[TL_FUSED_MAX];
+  int32_t count = 0;
+  *done = 0;
+  if (gpu->trace != NULL || !tl_fused_begins(gpu->program->instructions[index].op)) return TL_OK;
+  for (; count < TL_FUSED_MAX && index + count < end; count++) {
+    const tl_instruction *i = &gpu->program->instructions[index + count];
+    if (tl_lanes_meet(gpu->lanes, index + count)) break;
+    if (tl_ops[i->op].traits & (TL_TRAIT_DATA | TL_TRAIT_COMM)) break;
+    calls[count] = (tl_fused_call){.op = i->op, .call = call_of(gpu, e, index + count)};
+    if (i->op == TL_OP_rope_rows)
+      calls[count].is_last_use = tl_uses_last(gpu->program, index + count, end);
+  }
+  return count < 2 ? TL_OK : tl_fused(calls, count, done);
 }
 
 static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
@@ -371,9 +372,11 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   void *graph = NULL;
   TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
   tl_status status = queue_step(gpu);
-  for (int32_t k = 0; k < section.count && status == TL_OK; k++) {
-    status = queue_instruction(gpu, e, section.first + k);
-    if (status != TL_OK) tl_execute_locate(e, section.first + k, step, status);
+  for (int32_t k = 0, done; k < section.count && status == TL_OK; k += done > 0 ? done : 1) {
+    const int32_t index = section.first + k;
+    status = queue_fused(gpu, e, index, section.first + section.count, &done);
+    if (status == TL_OK && done == 0) status = queue_instruction(gpu, e, index);
+    if (status != TL_OK) tl_execute_locate(e, index, step, status);
   }
   if (status == TL_OK) status = queue_end(gpu);
   const int error = api->capture_end(tl_cuda_stream(gpu->cuda), &graph);

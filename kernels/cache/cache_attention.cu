@@ -43,9 +43,11 @@ GPU Who who_of(const tl_cached_args &g, int row) {
 template <int width, int chunk, int slots>
 GPU void attend(const tl_cached_args &g) {
   extern __shared__ __align__(16) unsigned char shared[];
-  after_earlier();
+  next_begin();
+  if (!g.ahead) earlier_wait();
   const int kv_head = blockIdx.x % g.kv_heads;
   const Who who = who_of(g, blockIdx.x / g.kv_heads);
+  if (g.ahead) earlier_wait();
   if (who.request < 0) return fill_row(g, who.row, kv_head, 0);
   if (who.together > 1) {
     if (who.row % g.tile == 0)

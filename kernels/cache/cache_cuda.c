@@ -3,6 +3,7 @@
 #include "cache.h"
 #include "../math.h"
 #include "cache_args.h"
+#include "cache_cuda.h"
 
 /* A kernel for heads of up to `width`, `chunk` keys at a time. */
 typedef struct variant {
@@ -37,19 +38,26 @@ static tl_status fill_places(const char *op, const tl_cache_sizes *z, tl_cache_p
   return TL_OK;
 }
 
-tl_status tl_cuda_cache_write(const tl_call *call) {
+tl_status tl_cache_write_args_of(const tl_call *call, tl_cache_write_args *out) {
   tl_cache_sizes z;
   TL_TRY(tl_cache_write_check(call, &z));
-  tl_cache_write_args k = {.k = call->in[0].data,
-                           .v = call->in[1].data,
-                           .keys = call->out[0].data,
-                           .values = call->out[1].data,
-                           .kv_heads = (int32_t)z.kv_heads,
-                           .width = (int32_t)z.width,
-                           .value_width = (int32_t)z.value_width};
-  TL_TRY(fill_places("cache_write", &z, &k.at));
-  return tl_overlap_threads(call->cuda, z.dtype == TL_BF16 ? "cache_write_2" : "cache_write_4",
-                           z.rows * z.kv_heads * (z.width + z.value_width), &k);
+  *out = (tl_cache_write_args){.k = call->in[0].data,
+                               .v = call->in[1].data,
+                               .keys = call->out[0].data,
+                               .values = call->out[1].data,
+                               .bytes = (int32_t)tl_dtype_bytes(z.dtype),
+                               .kv_heads = (int32_t)z.kv_heads,
+                               .width = (int32_t)z.width,
+                               .value_width = (int32_t)z.value_width};
+  return fill_places("cache_write", &z, &out->at);
+}
+
+tl_status tl_cuda_cache_write(const tl_call *call) {
+  tl_cache_write_args k;
+  TL_TRY(tl_cache_write_args_of(call, &k));
+  const int64_t width = (int64_t)k.kv_heads * (k.width + k.value_width);
+  return tl_overlap_threads(call->cuda, k.bytes == 2 ? "cache_write_2" : "cache_write_4",
+                            k.at.rows * width, &k);
 }
 
 static tl_status launch_f32(tl_cuda *cuda, const tl_cached_args *k) {
@@ -101,6 +109,7 @@ tl_status tl_cuda_attention_cached(const tl_call *call) {
                           (uintptr_t)keys->data % 16 == 0 && (uintptr_t)values->data % 16 == 0,
       .o_is_bf16 = call->out[0].dtype == TL_BF16,
       .tile = 1,
+      .ahead = (call->ahead >> 3 & 7) == 7,
       .window = (int32_t)(window > 0 && window < most ? window : most),
       .kv_block = (int32_t)block,
       .split = (int32_t)least(split, INT32_MAX / block * block),

@@ -6,10 +6,15 @@
 
 #define CACHE_GPU static __device__ __forceinline__
 
-/* tl_after_earlier of device.cuh. */
-CACHE_GPU void after_earlier(void) {
+/* Where launches overlap (tl_after_earlier of device.cuh): the next kernel may begin; all that earlier
+** ones wrote is there. */
+CACHE_GPU void next_begin(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+CACHE_GPU void earlier_wait(void) {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

@@ -40,11 +40,6 @@ GPU uint2 read_once(const uint16_t *from) {
                : "l"(from));
   return x;
 }
-GPU uint2 read_shared(uint32_t from) {
-  uint2 x;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");
-  return x;
-}
 GPU void meet(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
@@ -115,19 +110,38 @@ struct Stream {
 
 // Where rows g and g + 8 of x lie; rows that x lacks stand for others, and are not written.
 struct Rows {
-  uint32_t low, high;
+  const unsigned char *low, *high;
 };
 
+GPU void multiply_step(const uint2 &low, const uint2 &high, const uint2 &w, float *sum) {
+  const uint32_t a[4] = {low.x, high.x, low.y, high.y}, b[2] = {w.x, w.y};
+  step(sum, a, b);
+}
+
+// A chain waits for each of its steps, so x of several is there before they begin.
 template <bool is_high>
 GPU void multiply(const Rows &x, const Own &o, int group, const uint2 (&w)[STEPS], float *sum) {
-  const uint32_t at = group * (STEPS * STEP * 2);
+  enum { AHEAD = is_high ? STEPS / 2 : STEPS };
+  const int at = group * (STEPS * STEP * 2), left = o.steps - group * STEPS;
+  if (left < STEPS) {
 #pragma unroll
-  for (int i = 0; i < STEPS; i++) {
-    if (group * STEPS + i >= o.steps) break;
-    const uint2 low = read_shared(x.low + at + i * STEP * 2);
-    const uint2 high = is_high ? read_shared(x.high + at + i * STEP * 2) : low;
-    const uint32_t a[4] = {low.x, high.x, low.y, high.y}, b[2] = {w[i].x, w[i].y};
-    step(sum, a, b);
+    for (int i = 0; i < STEPS - 1; i++) {
+      if (i >= left) return;
+      const uint2 low = *(const uint2 *)(x.low + at + i * STEP * 2);
+      multiply_step(low, is_high ? *(const uint2 *)(x.high + at + i * STEP * 2) : low, w[i], sum);
+    }
+    return;
+  }
+#pragma unroll
+  for (int first = 0; first < STEPS; first += AHEAD) {
+    uint2 low[AHEAD], high[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+      low[i] = *(const uint2 *)(x.low + at + (first + i) * STEP * 2);
+      high[i] = is_high ? *(const uint2 *)(x.high + at + (first + i) * STEP * 2) : low[i];
+    }
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) multiply_step(low[i], high[i], w[first + i], sum);
   }
 }
 
@@ -155,24 +169,20 @@ GPU void store(const tl_gemm_few_args &g, const Own &o, int tile, const float *s
   }
 }
 
+GPU float4 add(const float4 &a, const float4 &b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
 // The tree over the leaves of a tile, in the first of its warps. Rounds use two places in turn.
 GPU void fold(const tl_gemm_few_args &g, const Own &o, int round, float4 *slots, float *sum) {
   float4 *own = slots + (round % 2 * WARPS + o.team * o.ways) * 32 + o.lane;
   own[o.way * 32] = make_float4(sum[0], sum[1], sum[2], sum[3]);
   meet(1 + o.team, 32 * o.ways);
   if (o.way != 0) return;
-  float4 v[8];
-#pragma unroll
-  for (int i = 0; i < 8; i++) v[i] = i < o.ways ? own[i * 32] : make_float4(0, 0, 0, 0);
-#pragma unroll
-  for (int width = 1; width < 8; width *= 2)
-#pragma unroll
-    for (int i = 0; i < 8; i += 2 * width)
-      if (width < o.ways) {
-        const float4 other = v[i + width];
-        v[i] = make_float4(v[i].x + other.x, v[i].y + other.y, v[i].z + other.z, v[i].w + other.w);
-      }
-  sum[0] = v[0].x, sum[1] = v[0].y, sum[2] = v[0].z, sum[3] = v[0].w;
+  float4 v = add(own[0], own[32]);
+  if (o.ways > 2) v = add(v, add(own[64], own[96]));
+  if (o.ways > 4) v = add(v, add(add(own[128], own[160]), add(own[192], own[224])));
+  sum[0] = v.x, sum[1] = v.y, sum[2] = v.z, sum[3] = v.w;
 }
 
 // The chain as the warp before has left it, and to the warp behind. A relay has one round.
@@ -209,7 +219,6 @@ template <bool is_high>
 GPU void run(const tl_gemm_few_args &g) {
   extern __shared__ __align__(16) unsigned char shared[];
   float4 *slots = (float4 *)shared;
-  const uint32_t xs = shared_address(shared) + TL_GEMM_FEW_SLOTS;
   const Own o = own_of(g);
   Stream stream = {nullptr, o.first, 0};
   uint2 w[GROUPS][STEPS];
@@ -220,10 +229,10 @@ GPU void run(const tl_gemm_few_args &g) {
 #pragma unroll
   for (int i = 0; i < GROUPS; i++) stream.fetch(g, o, w[i]);
   asm volatile("griddepcontrol.wait;" ::: "memory");
-  load_x(g, xs);
+  load_x(g, shared_address(shared) + TL_GEMM_FEW_SLOTS);
   __syncthreads();
   const int low = o.lane / 4, high = low + 8, last = g.rows - 1;
-  const uint32_t k = xs + (o.begin + o.lane % 4 * 4) * 2;
+  const unsigned char *k = shared + TL_GEMM_FEW_SLOTS + (o.begin + o.lane % 4 * 4) * 2;
   const Rows x = {k + (low < last ? low : last) * g.x_pitch,
                   k + (high < last ? high : last) * g.x_pitch};
   int tile = o.first, group = 0, round = 0;

@@ -64,6 +64,12 @@ static int32_t count_relay(const tl_gemm_few_args *k, const tl_cuda_facts *facts
   return relay;
 }
 
+/* No kernel that may still run writes a weight. */
+static int32_t are_ahead(const tl_gemm *gemm, const tl_call *call) {
+  const uint64_t weights = (UINT64_C(1) << gemm->parts) - 1;
+  return (call->ahead >> 1 & weights) == weights;
+}
+
 tl_status tl_gemm_few_cuda(const tl_gemm *gemm, const tl_call *call, int32_t *done) {
   const tl_cuda_facts *facts = tl_cuda_device(call->cuda);
   tl_gemm_run run;
@@ -77,7 +83,7 @@ tl_status tl_gemm_few_cuda(const tl_gemm *gemm, const tl_call *call, int32_t *do
                         .x_pitch = (int32_t)(quotient_up(run.count * 2, 128) * 128 + 32),
                         .leaves = (int32_t)gemm->leaves,
                         .parts = gemm->parts,
-                        .ahead = call->ahead,
+                        .ahead = are_ahead(gemm, call),
                         .out_is_bf16 = gemm->out[0].dtype == TL_BF16,
                         .bias_is_bf16 = gemm->bias != NULL && gemm->bias[0].dtype == TL_BF16};
   const int64_t shared = TL_GEMM_FEW_SLOTS + (int64_t)k.rows * k.x_pitch;

@@ -16,6 +16,7 @@
 --- pages, prefixes and time change no bit (serving.lua, kernels/cache/cache.h).
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
+local feeds = require "tidelock.feed"
 local gpus = require "tidelock.gpus"
 local pages = require "tidelock.pages"
 local problems = require "tidelock.problems"
@@ -121,7 +122,7 @@ function engine.open(model, options)
     plan = plan, sizes = sizes, context = sizes.context, vocab = plan.spec.model.vocab,
     pages = pages.new(sizes.pages, sizes.page, options.prefix ~= false),
     chunk = options.chunk or sizes.rows, waiting = {}, running = {}, by_id = {}, free_slots = {},
-    last_id = 0, steps = 0, rows_run = 0, ended = {},
+    last_id = 0, steps = 0, rows_run = 0, ended = {}, feed = feeds.new(),
   }, Engine)
   local most = options.batch == false and 1 or sizes.requests
   for slot = most - 1, 0, -1 do self.free_slots[#self.free_slots + 1] = slot end
@@ -257,42 +258,20 @@ local function choose_rows(self)
   return rows
 end
 
---- The feed of a section: lists of `count` rows, each filled up to 16 elements.
-local function feed_of(rows, count)
-  local stride = (count + 15) // 16 * 16
-  local feed, controls = {}, {}
-  local draws = 4 * stride
-  local draws_end = draws + (6 * count + 15) // 16 * 16
-  for i = 1, draws_end do feed[i] = 0 end
-  for i = 1, count do
-    local row = rows[i]
-    local request = row and row[1]
-    feed[i] = request and request.tokens[row[2] + 1] or -1
-    feed[stride + i] = request and row[2] or 0
-    feed[2 * stride + i] = request and request.slot or -1
-    feed[3 * stride + i] = request and row[3] or -2
-    controls[2 * i - 1] = request and request.temperature or 0
-    controls[2 * i] = request and request.top_p or 1
-    if request and row[3] == -1 then
-      table.move(request.draws, 1, 5, draws + 6 * (i - 1) + 1, feed)
-      feed[draws + 6 * i] = row[2] + 1
-    end
-  end
-  return core.tensor("i32", { #feed }, feed), core.tensor("f32", { count, 2 }, controls)
-end
-
 --- Runs the rows; returns the token and the negative log-probability of each, and its bits.
 local function run_rows(self, rows)
   local class = 1
   while self.plan.classes[class] < #rows do class = class + 1 end
   local count, persistent = self.plan.classes[class], self.plan.ranks[1].persistent
-  local feed, controls = feed_of(rows, count)
+  local lists, controls = self.feed:fill(rows, count)
   for rank = 0, self.ranks:count() - 1 do
-    self.ranks:write(rank, persistent["feed " .. count].tensor, feed)
-    self.ranks:write(rank, persistent["controls " .. count].tensor, controls)
+    self.ranks:write(rank, persistent["feed " .. count].tensor, lists)
+    if controls then
+      self.ranks:write(rank, persistent["controls " .. count].tensor, controls)
+    end
   end
-  feed:close()
-  controls:close()
+  lists:close()
+  if controls then controls:close() end
   self.ranks:run("serve" .. class - 1, { step = self.steps, scalars = {} })
   self.steps, self.rows_run, self.last_rows = self.steps + 1, self.rows_run + #rows, count
   local ids = self.ranks:read(0, persistent["ids " .. count].tensor)
@@ -372,7 +351,7 @@ function Engine:step()
   local rows = choose_rows(self)
   if #rows == 0 then return events end
   local ids, nll, bits = run_rows(self, rows)
-  local seen, order, logits = {}, {}, nil
+  local order, logits = {}, nil
   for i, row in ipairs(rows) do
     local event = settle(row, ids[i], nll[i], bits[i])
     if event and row[1].top > 0 then
@@ -380,7 +359,7 @@ function Engine:step()
       event.top = top_of(self, logits, i, row[1].top)
     end
     events[#events + 1] = event
-    if not seen[row[1]] then seen[row[1]], order[#order + 1] = true, row[1] end
+    if order[#order] ~= row[1] then order[#order + 1] = row[1] end -- its rows stand side by side
   end
   for _, request in ipairs(order) do
     name_pages(self, request)
