@@ -38,7 +38,7 @@ TL_INLINE tl_status tl_launch(tl_cuda *cuda, const char *kernel, int64_t blocks,
                    (long long)blocks, INT32_MAX);
   const tl_cuda_grid grid = {
       .blocks = {(uint32_t)blocks, 1, 1},
-      .threads = {threads, 1, 1},
+      .threads = {threads,          1, 1},
       .overlaps = overlaps && tl_cuda_device(cuda)->major >= 9
   };
   return tl_cuda_launch(cuda, kernel, &grid, arguments);

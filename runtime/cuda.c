@@ -223,7 +223,7 @@ tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const
   TL_TRY(check_registers(cuda, k, grid));
   tl_launch_attribute overlap = {.id = TL_CUDA_LAUNCH_OVERLAPS, .value = {1}};
   const tl_launch_config config = {
-      .grid = {grid->blocks[0], at_least_one(grid->blocks[1]), at_least_one(grid->blocks[2])},
+      .grid = {grid->blocks[0],  at_least_one(grid->blocks[1]),  at_least_one(grid->blocks[2]) },
       .block = {grid->threads[0], at_least_one(grid->threads[1]), at_least_one(grid->threads[2])},
       .shared = grid->shared,
       .stream = stream,

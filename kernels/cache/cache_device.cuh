@@ -6,8 +6,8 @@
 
 #define CACHE_GPU static __device__ __forceinline__
 
-/* Where launches overlap (tl_after_earlier of device.cuh): the next kernel may begin; all that earlier
-** ones wrote is there. */
+/* Where launches overlap (tl_after_earlier of device.cuh): the next kernel may begin; all that
+** earlier ones wrote is there. */
 CACHE_GPU void next_begin(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

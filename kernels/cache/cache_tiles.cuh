@@ -8,7 +8,7 @@
 ** what lies in a page by chance is never added up.
 **
 **   block     | 0 .. 127            | 128 .. 255          | ..
-**   chunks    | 0 .. 127            | 128 .. 255          |      a block has several where it is longer
+**   chunks    | 0 .. 127            | 128 .. 255          |    a longer block has several
 **   tiles     keys, .., values, ..    keys, .., values, ..
 */
 #ifndef TL_CACHE_TILES_CUH

@@ -80,8 +80,8 @@ static tl_status launch_rope_write(const tl_fused_call *f) {
   tl_rope_rows_args(&f[0].call, &k.q);
   tl_rope_rows_args(&f[1].call, &k.k);
   TL_TRY(tl_cache_write_args_of(&f[2].call, &k.write));
-  return tl_launch(f[0].call.cuda, "fused_rope_write", f[0].call.in[0].shape[0],
-                   TL_DEVICE_THREADS, 1, &k);
+  return tl_launch(f[0].call.cuda, "fused_rope_write", f[0].call.in[0].shape[0], TL_DEVICE_THREADS,
+                   1, &k);
 }
 
 int32_t tl_fused_begins(tl_op op) { return op == TL_OP_binary || op == TL_OP_rope_rows; }

@@ -53,7 +53,7 @@ static void fill_parts(const tl_gemm *gemm, tl_gemm_few_args *k) {
   }
 }
 
-/* How many warps share a chain: as many as there is one for at once, each with work for its ring. */
+/* How many warps share a chain: as many as run at once, each with work for its ring. */
 static int32_t count_relay(const tl_gemm_few_args *k, const tl_cuda_facts *facts) {
   const int64_t warps = (int64_t)facts->multiprocessors * TL_GEMM_FEW_WARPS;
   int32_t relay = 1;
@@ -90,8 +90,8 @@ tl_status tl_gemm_few_cuda(const tl_gemm *gemm, const tl_call *call, int32_t *do
   if (shared > SHARED_MAX) return TL_OK;
   fill_parts(gemm, &k);
   k.relay = count_relay(&k, facts);
-  k.run = (int32_t)(k.leaves > 1 ? k.depth / k.leaves
-                                 : quotient_up(k.depth / STEP, k.relay) * STEP);
+  k.run =
+      (int32_t)(k.leaves > 1 ? k.depth / k.leaves : quotient_up(k.depth / STEP, k.relay) * STEP);
   const tl_cuda_grid grid = {
       .blocks = {(uint32_t)(k.tiles < facts->multiprocessors ? k.tiles : facts->multiprocessors)},
       .threads = {32 * TL_GEMM_FEW_WARPS},

@@ -6,7 +6,7 @@
 //   order        a stable radix sort by falling z, which keeps equal ones by rising id
 //
 //   sort, a digit at a time     | warp 0's run | warp 1's run | ..     runs of the list, in order
-//   place of an element         smaller digits + the same digit in runs before + before it in its run
+//   place of an element         smaller digits + the same digit in runs before, and in its own
 #include "../../runtime/random.h"
 #include "../device.cuh"
 #include "sampling_args.h"

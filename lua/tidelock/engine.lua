@@ -325,8 +325,8 @@ end
 local function settle(row, token, nll, bits)
   local request, position, next_token = row[1], row[2], row[3]
   if next_token == -1 and token < 0 then -- a GPU's way to say what the host says by itself
-    error({ status = 1, message = ("request %d: the logits at position %d hold a NaN or Inf"):format(
-      request.id, position) }, 0)
+    error({ status = 1, message = ("request %d: the logits at position %d hold a NaN or "
+      .. "Inf"):format(request.id, position) }, 0)
   end
   request.done = position + 1
   if next_token == -2 then return nil end

@@ -8,7 +8,7 @@
 ---     controls   | temperature, top_p         f32, a tensor of its own
 ---
 --- While requests decode, a row goes on with the request that it had: then only token and position
---- change, and the controls stay where they are. So lists are kept, one set for each number of rows.
+--- change, and the controls stay where they are. So lists are kept, a set for each number of rows.
 local core = require "tidelock.core"
 
 local feed = {}
@@ -48,8 +48,8 @@ local function begin_row(set, i, request, known)
   end
 end
 
---- The lists of rows { request, position, next } for a section of `count` rows; the controls are nil
---- where they are what they were in the last step.
+--- The lists of rows { request, position, next } for a section of `count` rows; the controls are
+--- nil where they are what they were in the last step.
 ---@param rows table[]
 ---@param count integer
 ---@return tidelock.Tensor lists

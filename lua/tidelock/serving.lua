@@ -159,7 +159,7 @@ end
 
 --- Views of the feed for this section; they start where the buffer starts.
 function Serve:open_feed(rows)
-  local sizes, largest = self.sizes, self.sizes.rows
+  local largest = self.sizes.rows
   local _, most = feed_parts(largest)
   local lists = self.lower:lasting("feed", "i32", { most }, "data", "feed")
   local floats = self.lower:lasting("controls", "f32", { largest, 2 }, "data", "controls")

@@ -68,7 +68,7 @@ local function used_pages(pages)
 end
 
 local function attention(name, o)
-  for _, dtypes in ipairs(o.dtypes or { { "f32", "f32" }, { "bf16", "f32" }, { "bf16", "bf16" } }) do
+  for _, dtypes in ipairs { { "f32", "f32" }, { "bf16", "f32" }, { "bf16", "bf16" } } do
     add("attention_cached", ("%s, %s to %s"):format(name, dtypes[1], dtypes[2]), function()
       local pages, count = table_of(o.lengths, o.page)
       local requests, positions, rows = rows_of(o)
@@ -162,8 +162,9 @@ end
 --- Few rows: as many warps for a chain as there are, leaves side by side, several tiles a warp,
 --- groups of 8 steps that end early, features and rows that fill nothing.
 local function few(rows, depth, widths, leaves, out, bias)
-  add("linear", ("%d x {%s}, K %d, leaves %d to %s%s"):format(rows, table.concat(widths, " "), depth,
-    leaves, out, bias and ", bias" or ""), function()
+  local name = ("%d x {%s}, K %d, leaves %d to %s%s"):format(rows, table.concat(widths, " "),
+    depth, leaves, out, bias and ", bias" or "")
+  add("linear", name, function()
     local inputs, outputs = { spread("bf16", { rows, depth }) }, {}
     for i, width in ipairs(widths) do
       inputs[1 + i] = spread("bf16", { width, depth })
@@ -200,7 +201,9 @@ local function sample(columns, width, make)
     row(-2, 1, 1, 0)
     for _, temperature in ipairs { 0, 0.5, 1, 30 } do
       for _, top_p in ipairs { 1, 0.95, 0.5, 0.01 } do
-        for _, top_k in ipairs { 0, 1, 300, columns, 5000 } do row(-1, temperature, top_p, top_k) end
+        for _, top_k in ipairs { 0, 1, 300, columns, 5000 } do
+          row(-1, temperature, top_p, top_k)
+        end
       end
     end
     return { make(n), list(next_), core.tensor("f32", { n, 2 }, controls),
