@@ -27,6 +27,7 @@ typedef struct tl_rope_args {
   const int32_t *cu, *placed; /* placed: the position of each row, where there is no cu */
   int64_t entries;            /* of cu */
   int64_t positions, pairs, heads, channels;
+  int64_t rows;
   int32_t interleaved;
   float sign; /* 1, or -1 to turn back */
 } tl_rope_args;

@@ -46,6 +46,42 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   turn_row(r, row, r.placed[row]);
 }
 
+/* rope_rows for heads of bf16 that are pairs in halves and nothing else, in whole pieces: a warp a
+** row. What it turns is under way while the start of the segment is looked for. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rope_whole_rows(const __grid_constant__ tl_rope_args r) {
+  enum { AHEAD = 4 };
+  const int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+  const int of_head = (int)(r.pairs / TL_P), units = (int)r.heads * of_head;
+  int64_t position = -1;
+  if (row >= r.rows) return; /* a whole warp */
+  for (int first = threadIdx.x % WARP; first - (int)(threadIdx.x % WARP) < units;
+       first += AHEAD * WARP) {
+    uint4 as[AHEAD], bs[AHEAD];
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      const int i = first + j * WARP < units ? first + j * WARP : 0, head = i / of_head;
+      const int64_t at = (row * r.heads + head) * r.channels + (i - head * of_head) * TL_P;
+      as[j] = tl_fetch_whole(r.x, at);
+      bs[j] = tl_fetch_whole(r.x, at + r.pairs);
+    }
+    if (position < 0) position = row - segment_start(r.cu, r.entries, row);
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      const int i = first + j * WARP, head = i / of_head;
+      if (i >= units) break;
+      const int64_t pair = (i - head * of_head) * TL_P;
+      const int64_t at = (row * r.heads + head) * r.channels + pair;
+      float a[TL_P], b[TL_P];
+      tl_widen_whole(as[j], a);
+      tl_widen_whole(bs[j], b);
+      turn(r, position, pair, TL_P, a, b);
+      tl_store(r.y, at, TL_P, a);
+      tl_store(r.y, at + r.pairs, TL_P, b);
+    }
+  }
+}
+
 /* Block (x, y): some pairs of some positions; the frequencies of its pairs are computed once. */
 TL_KERNEL rope_table_tiles(const __grid_constant__ tl_rope_table_args t) {
   __shared__ float frequencies[TL_ROPE_TABLE_PAIRS];
@@ -63,7 +99,7 @@ TL_KERNEL rope_table_tiles(const __grid_constant__ tl_rope_table_args t) {
     if (position >= t.positions) return;
     const float angle = (float)position * frequencies[lane];
     float *to = t.table + (position * t.pairs + first + lane) * 2;
-    to[0] = tl_cos(angle);
-    to[1] = tl_sin(angle);
+    to[0] = tl_cos(angle) * t.rule.magnitude;
+    to[1] = tl_sin(angle) * t.rule.magnitude;
   }
 }
