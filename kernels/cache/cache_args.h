@@ -39,9 +39,10 @@ typedef struct tl_cached_args {
   ** bytes at once, of a key's channel and of a value's channels. */
   int32_t pages_are_shared;
   int32_t o_is_bf16;
-  int32_t ahead;  /* no kernel that may still run writes request, position or table */
-  int32_t tile;   /* rows of one request that may share a block of threads; 1: none */
-  int32_t window; /* keys that a row sees at most */
+  int32_t ahead;   /* no kernel that may still run writes request, position or table */
+  int32_t grouped; /* a block of threads has all rows of a tile, one after the other if need be */
+  int32_t tile;    /* rows of one request that may share a block of threads; 1: none */
+  int32_t window;  /* keys that a row sees at most */
   int32_t kv_block, split;
   float factor;
 } tl_cached_args;

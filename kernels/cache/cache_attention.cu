@@ -8,8 +8,9 @@
 //   softmax   8 threads a head, in shared memory      4 lanes a pair
 //   O         a warp a quarter of the channels        a warp all channels
 //
-// Both give a row the same bits. The first row of a group of `tile` rows looks whether all of them
-// belong to one request; then the blocks of the others end at once.
+// Both give a row the same bits. The rows of a group of `tile` look whether all of them belong to one
+// request; then the block of the first does them all, and those of the others end at once. Where
+// rows are many, blocks have whole groups from the start (args.grouped).
 #include "cache_one.cuh"
 #include "cache_many.cuh"
 
@@ -41,22 +42,30 @@ GPU Who who_of(const tl_cached_args &g, int row) {
 }
 
 template <int width, int chunk, int slots>
+GPU void attend_row(const tl_cached_args &g, int row, int request, int position, int kv_head,
+                    unsigned char *shared) {
+  if (request < 0) return fill_row(g, row, kv_head, 0);
+  if (!is_place(g.at, request, position)) return fill_row(g, row, kv_head, 0x7fffffffu);
+  for (int done = 0; done < g.group; done += 16)
+    One<width, chunk, slots>::run(g, row, {request, position, kv_head, done}, shared);
+}
+
+template <int width, int chunk, int slots>
 GPU void attend(const tl_cached_args &g) {
   extern __shared__ __align__(16) unsigned char shared[];
   next_begin();
   if (!g.ahead) earlier_wait();
-  const int kv_head = blockIdx.x % g.kv_heads;
-  const Who who = who_of(g, blockIdx.x / g.kv_heads);
+  const int kv_head = blockIdx.x % g.kv_heads, place = blockIdx.x / g.kv_heads;
+  const Who who = who_of(g, g.grouped ? place * g.tile : place);
   if (g.ahead) earlier_wait();
-  if (who.request < 0) return fill_row(g, who.row, kv_head, 0);
-  if (who.together > 1) {
+  if (who.request >= 0 && who.together > 1) {
     if (who.row % g.tile == 0)
       Many<width, chunk, slots>::run(g, who.row, who.together, who.request, kv_head, shared);
     return;
   }
-  if (!is_place(g.at, who.request, who.position)) return fill_row(g, who.row, kv_head, 0x7fffffffu);
-  for (int done = 0; done < g.group; done += 16)
-    One<width, chunk, slots>::run(g, who.row, {who.request, who.position, kv_head, done}, shared);
+  const int end = g.grouped && who.row + g.tile < g.at.rows ? who.row + g.tile : g.at.rows;
+  for (int row = who.row; row < (g.grouped ? end : who.row + 1); row++)
+    attend_row<width, chunk, slots>(g, row, g.at.request[row], g.at.position[row], kv_head, shared);
 }
 
 #define KERNEL(w, chunk, slots)                                             \

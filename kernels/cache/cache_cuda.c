@@ -5,6 +5,8 @@
 #include "cache_args.h"
 #include "cache_cuda.h"
 
+enum { GROUPED_ROWS = 512 }; /* of a step that is not for decoding alone */
+
 /* A kernel for heads of up to `width`, `chunk` keys at a time. */
 typedef struct variant {
   const char *name;
@@ -80,7 +82,9 @@ static tl_status launch_bf16(tl_cuda *cuda, tl_cached_args *k) {
     k->tile = TL_CACHED_VECTORS / k->group;
   if (k->tile > 1 && (int64_t)k->at.pages_max * k->at.page > k->split)
     shared += (int64_t)TL_CACHED_VECTORS * v->width * 4;
-  const tl_cuda_grid grid = {.blocks = {(uint32_t)(k->at.rows * k->kv_heads)},
+  k->grouped = k->tile > 1 && k->at.rows >= GROUPED_ROWS;
+  const int64_t places = k->grouped ? (k->at.rows + k->tile - 1) / k->tile : k->at.rows;
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)(places * k->kv_heads)},
                              .threads = {TL_CACHED_THREADS},
                              .shared = (uint32_t)shared,
                              .overlaps = tl_cuda_device(cuda)->major >= 9};

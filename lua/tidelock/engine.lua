@@ -337,7 +337,7 @@ local function top_of(self, logits, index, count)
   return list
 end
 
---- What a row has come to, as an event; nil for a part of a prompt without echo.
+--- What a row has come to, as an event.
 local function settle(row, token, nll, bits)
   local request, position, next_token = row[1], row[2], row[3]
   if next_token == -1 and token < 0 then -- a GPU's way to say what the host says by itself
@@ -345,7 +345,6 @@ local function settle(row, token, nll, bits)
       .. "Inf"):format(request.id, position) }, 0)
   end
   request.done = position + 1
-  if next_token == -2 then return nil end
   local event = { id = request.id, token = token, position = position + 1, logprob = -nll,
     logprob_bits = bits ~ 0x80000000 }
   if next_token >= 0 then
@@ -369,12 +368,16 @@ function Engine:step()
   local ids, nll, bits = run_rows(self, rows)
   local order, logits = {}, nil
   for i, row in ipairs(rows) do
-    local event = settle(row, ids[i], nll[i], bits[i])
-    if event and row[1].top > 0 then
-      logits = logits or self:logits(self.last_rows)
-      event.top = top_of(self, logits, i, row[1].top)
+    if row[3] == -2 then -- of a prompt, without echo
+      row[1].done = row[2] + 1
+    else
+      local event = settle(row, ids[i], nll[i], bits[i])
+      if row[1].top > 0 then
+        logits = logits or self:logits(self.last_rows)
+        event.top = top_of(self, logits, i, row[1].top)
+      end
+      events[#events + 1] = event
     end
-    events[#events + 1] = event
     if order[#order] ~= row[1] then order[#order + 1] = row[1] end -- its rows stand side by side
   end
   for _, request in ipairs(order) do

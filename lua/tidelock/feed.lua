@@ -33,19 +33,16 @@ local function new_set(count)
   return set
 end
 
---- Row i belongs to another request, or to none, or does something else.
+--- Row i belongs to another request, or to none, or does something else. Controls and draws are
+--- read of rows that choose alone.
 local function begin_row(set, i, request, known)
-  local list, draws = set.list, set.draws + 6 * (i - 1)
+  local list = set.list
   set.owner[i], set.known[i] = request, known
   list[2 * set.stride + i] = request and request.slot or -1
   list[3 * set.stride + i] = request and known or -2
-  set.controls[2 * i - 1] = request and request.temperature or 0
-  set.controls[2 * i] = request and request.top_p or 1
-  if request and known == -1 then
-    table.move(request.draws, 1, 5, draws + 1, list)
-  else
-    for k = 1, 6 do list[draws + k] = 0 end
-  end
+  if not request or known ~= -1 then return end
+  set.controls[2 * i - 1], set.controls[2 * i] = request.temperature, request.top_p
+  table.move(request.draws, 1, 5, set.draws + 6 * (i - 1) + 1, list)
 end
 
 --- The lists of rows { request, position, next } for a section of `count` rows; the controls are
@@ -65,13 +62,13 @@ function Feed:fill(rows, count)
       local request, position, known = row[1], row[2], row[3]
       if owner[i] ~= request or set.known[i] ~= known then
         begin_row(set, i, request, known)
-        changed = true
+        changed = changed or known == -1
       end
       list[i], list[stride + i] = request.tokens[position + 1], position
       if known == -1 then list[draws + 6 * i] = position + 1 end
     elseif owner[i] then
       begin_row(set, i, false)
-      list[i], list[stride + i], changed = -1, 0, true
+      list[i], list[stride + i] = -1, 0
     end
   end
   self.last = count
