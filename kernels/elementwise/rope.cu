@@ -5,7 +5,7 @@
 **     half-split   [ a: 8 of pairs | .. ][ b: the same 8 | .. ][ rest: 8 at a time ]
 **     interleaved  [ a b a b .. 16 channels | ..              ][ rest: 8 at a time ]
 **
-** Segments are known on the device only, so a position past the table, an error on the host, makes
+** Positions are known on the device only, so one outside the table, an error on the host, makes
 ** the turned channels NaN: the loss of that step is NaN and the optimizer skips it.
 */
 #include "../device.cuh"
@@ -36,7 +36,7 @@ TL_GPU int64_t segment_start(const int32_t *cu, int64_t entries, int64_t row) {
 TL_GPU void turn(const tl_rope_args &r, int64_t position, int64_t pair, int n, float *a, float *b) {
   float table[2 * TL_P];
   const int more = 2 * n - TL_P;
-  if (position < r.positions) {
+  if (position >= 0 && position < r.positions) {
     const int64_t at = (position * r.pairs + pair) * 2;
     tl_load_piece(r.table, at, more > 0 ? TL_P : 2 * n, table);
     tl_load_piece(r.table, at + TL_P, more > 0 ? more : 0, table + TL_P);
@@ -80,10 +80,7 @@ TL_GPU void turn_neighbours(const tl_rope_args &r, int64_t head, int64_t positio
   tl_store(r.y, head + 2 * pair + TL_P, high, x + TL_P);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    rope_rows(const __grid_constant__ tl_rope_args r) {
-  const int64_t row = blockIdx.x;
-  const int64_t position = row - segment_start(r.cu, r.entries, row);
+TL_GPU void turn_row(const tl_rope_args &r, int64_t row, int64_t position) {
   const int64_t turned = 2 * r.pairs, rest = r.channels - turned;
   const int pair_units = (int)((r.pairs + TL_P - 1) / TL_P);
   const int units = pair_units + (int)((rest + TL_P - 1) / TL_P);
@@ -104,8 +101,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   }
 }
 
-/* rope_rows for heads of bf16 that are pairs in halves and nothing else, in whole pieces: a warp a row.
-** What it turns is under way while the start of the segment is looked for. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rope_rows(const __grid_constant__ tl_rope_args r) {
+  const int64_t row = blockIdx.x;
+  turn_row(r, row, row - segment_start(r.cu, r.entries, row));
+}
+
+/* rope_rows of ops.def: rows of many requests, each with a position of its own. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rope_placed_rows(const __grid_constant__ tl_rope_args r) {
+  const int64_t row = blockIdx.x;
+  turn_row(r, row, r.placed[row]);
+}
+
+/* rope_rows for heads of bf16 that are pairs in halves and nothing else, in whole pieces: a warp a
+** row. What it turns is under way while the start of the segment is looked for. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     rope_whole_rows(const __grid_constant__ tl_rope_args r) {
   enum { AHEAD = 2 };
@@ -157,7 +167,7 @@ TL_KERNEL rope_table_tiles(const __grid_constant__ tl_rope_table_args t) {
     if (position >= t.positions) return;
     const float angle = (float)position * frequencies[lane];
     float *to = t.table + (position * t.pairs + first + lane) * 2;
-    to[0] = tl_cos(angle);
-    to[1] = tl_sin(angle);
+    to[0] = tl_cos(angle) * t.rule.magnitude;
+    to[1] = tl_sin(angle) * t.rule.magnitude;
   }
 }

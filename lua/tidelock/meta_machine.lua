@@ -65,6 +65,11 @@ function core.doctor.steps(device, pattern, seed, tiles) end
 ---@return string[]
 function core.doctor.patterns() end
 
+--- Which way of cuBLASLt gives our own kernel's bits for a product, and is fastest; id 0: none.
+---@param device "host"|"cuda"
+---@param product table # product, dtype, out, rows, columns, depth, add
+---@return { id: integer, offered: integer, refused: integer, own_us: number, us: number }
+function core.doctor.product(device, product) end
 --- One range of addresses in the memory of several GPUs; `tl.memory.span` checks its keys.
 ---@class tidelock.Span
 local Span = {}

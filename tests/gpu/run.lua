@@ -29,7 +29,7 @@ do
     i = i + 1
   end
 end
-if #families == 0 then families = { "rowwise", "gemm", "attention" } end
+if #families == 0 then families = { "rowwise", "gemm", "attention", "serving", "moe" } end
 
 --- A copy of an operand list: fresh tensors with the same bytes.
 local function copy_all(list)
