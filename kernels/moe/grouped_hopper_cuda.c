@@ -168,7 +168,8 @@ static tl_status launch(const plan *p, tl_cuda *cuda, tl_grouped_hopper_args *ar
   const int64_t height = ROWS * v->blocks, rows = p->out[0].rows;
   const int64_t each = quotient_up(rows, height);
   const int64_t row_tiles = p->kind == GRAD_WEIGHT ? each * p->experts : each + p->experts;
-  const int64_t tiles = row_tiles * count_columns(p, v), most = facts->multiprocessors / v->blocks;
+  const int64_t tiles = row_tiles * count_columns(p, v),
+                most = (facts->multiprocessors - tl_cuda_spare(cuda)) / v->blocks;
   const uint32_t shared = v->shared + (uint32_t)(p->experts + 1) * 4;
   if (tiles >= INT32_MAX / 2 || shared > (uint32_t)facts->shared_max) return TL_OK;
   TL_TRY(make_maps(p, v, cuda, g));
