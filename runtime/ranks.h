@@ -83,9 +83,11 @@ void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak);
 tl_status tl_ranks_serve(tl_ranks *ranks);
 
 /* Records from the next run on, or stops. `options` (by rank, copied) says what besides times;
-** NULL: nothing. Fails with TL_ARGUMENT where ranks are other processes and options are given. */
+** NULL: nothing. Ranks in other processes hand over what they recorded at the end of a run, so that
+** rank 0 has all; their clocks are made ours where machines differ. */
 tl_status tl_ranks_trace(tl_ranks *ranks, int32_t on, const tl_trace_options *options);
-/* What the rank's trace has; NULL while tracing is off, and of a rank in another process. */
+/* What the rank's trace has; NULL while tracing is off. On another rank than 0 only its own has
+** anything. */
 const tl_trace *tl_ranks_traced(const tl_ranks *ranks, int32_t rank);
 
 #endif

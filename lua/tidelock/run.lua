@@ -335,7 +335,7 @@ local function new_session(trained, request, begin, found, peak)
 end
 
 --- What --trace and the options that go with it ask for; nil without it.
-local function recorder_of(request, launched)
+local function recorder_of(request)
   local options = request.options
   local function usage(text) error({ status = 2, message = "tidelock: run: " .. text }, 0) end
   if not options.trace then
@@ -344,7 +344,6 @@ local function recorder_of(request, launched)
     end
     return nil
   end
-  if launched then usage("--trace: hashes are recorded of runs in one process") end
   local first, last = 0, nil
   if options.trace_steps then
     first, last = recorder.window(options.trace_steps)
@@ -375,7 +374,7 @@ local function lead(request, launched)
   local options, begin, peak = request.options, core.files.seconds(), nil
   local found, forks = find_checkpoint(options)
   local start = start_options(options, launched, found, forks)
-  start.recorder = recorder_of(request, launched)
+  start.recorder = recorder_of(request)
   function start.planned(plan) -- before the arena takes the memory
     peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads, plan.spec.device)
   end

@@ -244,9 +244,7 @@ static const tl_trace *check_trace(lua_State *L, int32_t *count) {
   luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), 2, "no such rank");
   const tl_trace *trace = tl_ranks_traced(ranks, (int32_t)rank);
   if (trace == NULL)
-    luaL_error(L,
-               "no times of rank %I: tracing is off (call ranks:trace(true) before a run), or the "
-               "rank is another process, whose times are its own",
+    luaL_error(L, "no times of rank %I: tracing is off (call ranks:trace(true) before a run)",
                rank);
   *count = tl_ranks_program(ranks, (int32_t)rank)->instruction_count;
   return trace;
