@@ -34,6 +34,8 @@ struct tl_cuda {
   int32_t place, spare;
   tl_cuda_facts facts;
   tl_cuda_blocks blocks;
+  void *kept;
+  void (*close_kept)(void *thing);
   kernel kernels[KERNELS_MAX]; /* open addressing by name */
 };
 
@@ -148,6 +150,7 @@ tl_status tl_cuda_open(int32_t ordinal, tl_cuda **out) {
 void tl_cuda_close(tl_cuda *cuda) {
   if (cuda == NULL) return;
   if (cuda->context != NULL && tl_cuda_enter(cuda) == TL_OK) {
+    tl_cuda_keep(cuda, NULL, NULL);
     tl_cuda_free(cuda, cuda->scratch);
     tl_cuda_free(cuda, cuda->found);
     if (cuda->looked != NULL) cuda->api->host_free(cuda->looked);
@@ -163,6 +166,11 @@ const tl_cuda_facts *tl_cuda_device(const tl_cuda *cuda) { return &cuda->facts; 
 const tl_cuda_api *tl_cuda_calls(const tl_cuda *cuda) { return cuda->api; }
 void tl_cuda_set_blocks(tl_cuda *cuda, const tl_cuda_blocks *blocks) { cuda->blocks = *blocks; }
 const tl_cuda_blocks *tl_cuda_get_blocks(const tl_cuda *cuda) { return &cuda->blocks; }
+void tl_cuda_keep(tl_cuda *cuda, void *thing, void (*close)(void *)) {
+  if (cuda->kept != NULL) cuda->close_kept(cuda->kept);
+  cuda->kept = thing, cuda->close_kept = close;
+}
+void *tl_cuda_kept(const tl_cuda *cuda) { return cuda->kept; }
 void *tl_cuda_stream(const tl_cuda *cuda) { return cuda->stream; }
 void *tl_cuda_scratch(const tl_cuda *cuda) { return cuda->scratch; }
 uint64_t *tl_cuda_found(const tl_cuda *cuda) { return cuda->found; }
@@ -250,10 +258,16 @@ tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const
   TL_TRY(find_kernel(cuda, name, &k));
   TL_TRY(allow_shared(cuda, k, grid->shared));
   TL_TRY(check_registers(cuda, k, grid));
-  TRY_CUDA(cuda, name,
-           launch(k->handle, grid->blocks[0], at_least_one(grid->blocks[1]),
-                  at_least_one(grid->blocks[2]), grid->threads[0], at_least_one(grid->threads[1]),
-                  at_least_one(grid->threads[2]), grid->shared, stream, pointers, NULL));
+  tl_launch_attribute overlap = {.id = TL_CUDA_LAUNCH_OVERLAPS, .value = {1}};
+  const tl_launch_config config = {
+      .grid = {grid->blocks[0],  at_least_one(grid->blocks[1]),  at_least_one(grid->blocks[2]) },
+      .block = {grid->threads[0], at_least_one(grid->threads[1]), at_least_one(grid->threads[2])},
+      .shared = grid->shared,
+      .stream = stream,
+      .attributes = &overlap,
+      .attribute_count = grid->overlaps ? 1 : 0,
+  };
+  TRY_CUDA(cuda, name, launch(&config, k->handle, pointers, NULL));
   cuda->last = *grid;
   cuda->launched++;
   return TL_OK;

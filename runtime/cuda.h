@@ -60,6 +60,7 @@ uint64_t tl_cuda_looked(const tl_cuda *cuda);
 typedef struct tl_cuda_blocks {
   int32_t gemm_rows, gemm_columns; /* blocks.gemm: outputs of a block of threads */
   int32_t attention_rows;          /* blocks.attention.q: queries of a block of threads */
+  int32_t gemm_provider;           /* blocks.gemm.provider: gemm_provider.h; 0: our own kernels */
 } tl_cuda_blocks;
 void tl_cuda_set_blocks(tl_cuda *cuda, const tl_cuda_blocks *blocks);
 const tl_cuda_blocks *tl_cuda_get_blocks(const tl_cuda *cuda);
@@ -69,10 +70,17 @@ const tl_cuda_blocks *tl_cuda_get_blocks(const tl_cuda *cuda);
 void tl_cuda_set_spare(tl_cuda *cuda, int32_t multiprocessors);
 int32_t tl_cuda_spare(const tl_cuda *cuda);
 
+/* One thing that goes with the GPU and is closed before it; NULL: none. */
+void tl_cuda_keep(tl_cuda *cuda, void *thing, void (*close)(void *thing));
+void *tl_cuda_kept(const tl_cuda *cuda);
+
 typedef struct tl_cuda_grid {
   uint32_t blocks[3]; /* 0 counts as 1 */
   uint32_t threads[3];
   uint32_t shared; /* bytes of dynamic shared memory */
+  /* The kernel may begin while the one before it in the stream still runs: before it touches memory
+  ** it waits itself for all that came before (earlier_wait of kernels/hopper.cuh). */
+  int32_t overlaps;
 } tl_cuda_grid;
 
 /* Queues one kernel. Fails for a name that the cubin lacks, and for more shared memory or registers

@@ -43,9 +43,9 @@ TL_GPU float tl_none(float x) { return x; }
 /* y = f(x). */
 TL_GPU void values(int kind, const float *x, float *y) {
   switch (kind) {
-#define UNARY(number, name, function)                                                \
-  case number:                                                                       \
-    for (int i = 0; i < TL_P; i++)                                                   \
+#define UNARY(number, name, function)                                                        \
+  case number:                                                                               \
+    for (int i = 0; i < TL_P; i++)                                                           \
       y[i] = tl_unary_##name##_value(x[i], tl_##function(tl_unary_##name##_argument(x[i]))); \
     break;
 #include "unary.def"
@@ -57,10 +57,10 @@ TL_GPU void values(int kind, const float *x, float *y) {
 /* dx = f'(dy, x). */
 TL_GPU void slopes(int kind, const float *dy, const float *x, float *dx) {
   switch (kind) {
-#define UNARY(number, name, function)                                                         \
-  case number:                                                                                \
-    for (int i = 0; i < TL_P; i++)                                                            \
-      dx[i] =                                                                                 \
+#define UNARY(number, name, function)                                                            \
+  case number:                                                                                   \
+    for (int i = 0; i < TL_P; i++)                                                               \
+      dx[i] =                                                                                    \
           tl_unary_##name##_slope(dy[i], x[i], tl_##function(tl_unary_##name##_argument(x[i]))); \
     break;
 #include "unary.def"

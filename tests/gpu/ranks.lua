@@ -1,6 +1,7 @@
 --- ranks.lua - ranks on several GPUs against ranks on the host, bit for bit.
 ---
 ---     build/tidelock lua tests/gpu/ranks.lua           cases
+---     build/tidelock lua tests/gpu/ranks.lua span      memory.span alone
 ---     build/tidelock lua tests/gpu/ranks.lua delays    500 steps with delays of 0 to 2 ms
 ---     build/tidelock lua tests/gpu/ranks.lua speed     times of all_reduce, in a captured section
 ---
@@ -166,8 +167,43 @@ local function check_delays(steps, delay_us)
     run(lane, -1, { steps = steps }), run(lane, 0, { steps = steps, delay_us = delay_us }))
 end
 
+--- Sums of arrays that lie across the border between two GPUs, by a kernel of each GPU.
+local function check_span()
+  local all, count = {}, 4096
+  for i = 1, n do all[i] = i - 1 end
+  local span <close> = core.span { gpus = all, bytes = (2 << 20) + 1 }
+  local parts = span:parts()
+  local function numbers(factor)
+    local list = {}
+    for i = 1, count do list[i] = i * factor end
+    return core.tensor("f32", { count }, list)
+  end
+  local a, b, host = numbers(0.37), numbers(-1.9), core.tensor("f32", { count })
+  core.call("binary", { a, b }, { host }, { kind = 0, broadcast = 0 })
+  local function at(byte) return { at = byte, dtype = "f32", shape = { count } } end
+  local border = parts[2].first
+  local places = { at(border - 2 * count), at(border + parts[2].bytes - 4 * count), at(0) }
+  span:write(places[1].at, a)
+  span:write(places[2].at, b)
+  for _, gpu in ipairs(all) do
+    for i, out in ipairs { places[3], places[1] } do -- on GPU 0, then across the border in place
+      local y = core.tensor("f32", { count })
+      span:call(gpu, "binary", { places[1], places[2] }, { out }, { kind = 0, broadcast = 0 })
+      span:read(out.at, y)
+      judge(("a span, GPU %d, result %d"):format(gpu, i), core.equal(host, y))
+    end
+    span:write(places[1].at, a)
+  end
+  judge("a span's parts", parts[2].first == parts[1].bytes and span:bytes() == n * parts[1].bytes)
+end
+
 if arg[1] == "delays" then
   check_delays(500, 2000)
+  print(("%d passed, %d failed"):format(passed, failed))
+  os.exit(failed == 0 and 0 or 1)
+end
+if arg[1] == "span" then
+  check_span()
   print(("%d passed, %d failed"):format(passed, failed))
   os.exit(failed == 0 and 0 or 1)
 end
@@ -192,6 +228,7 @@ for home = 0, 1 do
   end
 end
 check_delays(20, 500)
+check_span()
 check_fault("fail", "rank 1 of " .. n .. ".*a test made it fail")
 check_fault("stall", "rank %d+ waits for rank 1: silent for .* s in instruction %d+ all_reduce")
 print(("%d passed, %d failed"):format(passed, failed))
