@@ -6,8 +6,8 @@
 **   `rows`   |  a block  |                cycles: tiles are as small as the grid fills the device,
 **   of x     +-----------+                16 x 16 for 2,048 features and up to 16 rows.
 **
-**   warps 4 .. : thread 0 brings weights     ring: x [2][rows][64 k], weight [2][columns][64 k]
-**                thread 32 brings x          its slots come with the arguments: one block on a
+**   warps 4 .. : thread 0 brings weights     ring: x [halves][rows][64 k], weight
+**                thread 32 brings x          [halves][columns][64 k]; its slots come with the arguments: one block on a
 **   warpgroups   64 rows each                multiprocessor takes twice the room of two
 **
 ** A product has 64 rows. Those that a tile or x lacks it reads from what lies in their place in
@@ -19,15 +19,16 @@
 */
 #include "gemm_hopper.cuh"
 
-enum { HALVES = 2, SPARE = 8192 /* bytes that a product may read behind the ring */ };
+enum { SPARE = 8192 /* bytes that a product may read behind the ring */ };
 
 template <int rows, int columns, int levels>
 struct Few {
   static constexpr int groups = rows < 64 ? 1 : rows / 64;
   static constexpr int sums = columns / 2;
-  static constexpr int depth = HALVES * DEPTH;
+  static constexpr int halves = rows + columns > 128 ? 1 : 2;  // of 64 k in a slot
+  static constexpr int depth = halves * DEPTH;
   static constexpr int x_bytes = rows * DEPTH * 2, weight_bytes = columns * DEPTH * 2;  // 64 k
-  static constexpr int slot_bytes = HALVES * (weight_bytes + x_bytes);
+  static constexpr int slot_bytes = halves * (weight_bytes + x_bytes);
   static_assert(x_bytes % 1024 == 0 && weight_bytes % 1024 == 0, "swizzle");
   uint32_t ring, full, empty;
   int slots;
@@ -45,7 +46,7 @@ struct Few {
   }
 
   // Tiles of rows that read the same weights stand side by side.
-  static __device__ __forceinline__ Place find(const tl_gemm_hopper_args &g, int index) {
+  static __device__ __forceinline__ Place find(const tl_gemm_few_args &g, int index) {
     const int tile = index / g.row_tiles;
     int part = 0;
     while (part + 1 < g.outputs && tile >= g.first_tile[part + 1]) part++;
@@ -53,22 +54,22 @@ struct Few {
   }
 
   template <bool weights>
-  __device__ __forceinline__ void produce(const tl_gemm_hopper_args &g) const {
+  __device__ __forceinline__ void produce(const tl_gemm_few_args &g) const {
     constexpr int bytes = weights ? weight_bytes : x_bytes;
     const int brought = weights ? weight_bytes : g.box_rows * DEPTH * 2;
     Round turn = {0, 1};
     for (int i = blockIdx.x; i < g.row_tiles * g.column_tiles; i += gridDim.x) {
       const Place p = find(g, i);
-      const tl_tensor_map *map = weights ? &g.b[p.part] : &g.a[0];
+      const tl_tensor_map *map = weights ? &g.b[p.part] : &g.a;
       const int row = weights ? p.column : p.row;
       for (int leaf = 0; leaf < g.pieces; leaf++)
-        for (int k = 0; k < g.slots[0] * DEPTH; k += depth) {
+        for (int k = 0; k < g.slots * DEPTH; k += depth) {
           const uint32_t bar = full + 8 * turn.slot;
-          const uint32_t at = ring + turn.slot * slot_bytes + (weights ? HALVES * x_bytes : 0);
+          const uint32_t at = ring + turn.slot * slot_bytes + (weights ? halves * x_bytes : 0);
           barrier_wait(empty + 8 * turn.slot, turn.parity);
-          barrier_expect(bar, HALVES * brought);
+          barrier_expect(bar, halves * brought);
 #pragma unroll
-          for (int h = 0; h < HALVES; h++)
+          for (int h = 0; h < halves; h++)
             box_load(at + h * bytes, map, bar, k + h * DEPTH, leaf, row);
           next(turn);
         }
@@ -77,9 +78,9 @@ struct Few {
 
   __device__ __forceinline__ void multiply(const Round &turn, int group, float *sum,
                                            bool first) const {
-    const uint32_t at = ring + turn.slot * slot_bytes;
+    const uint32_t at = uniform(ring + turn.slot * slot_bytes);
     const uint64_t a = factor_at<ALONG>(at + group * 64 * DEPTH * 2);
-    const uint64_t b = factor_at<ALONG>(at + HALVES * x_bytes);
+    const uint64_t b = factor_at<ALONG>(at + halves * x_bytes);
     barrier_wait(full + 8 * turn.slot, turn.parity);
     products_begin();
 #pragma unroll
@@ -122,15 +123,14 @@ struct Few {
     }
   }
 
-  static __device__ __forceinline__ float bias_of(const tl_gemm_hopper_args &g, int part,
-                                                  int column) {
+  static __device__ __forceinline__ float bias_of(const tl_gemm_few_args &g, int part, int column) {
     const void *bias = g.bias[part];
     if (g.bias_is_bf16) return __uint_as_float(uint32_t(((const uint16_t *)bias)[column]) << 16);
     return ((const float *)bias)[column];
   }
 
-  static __device__ __forceinline__ void store(const tl_gemm_hopper_args &g, const Place &p,
-                                               int group, float *sum) {
+  static __device__ __forceinline__ void store(const tl_gemm_few_args &g, const Place &p, int group,
+                                               float *sum) {
     const int lane = threadIdx.x % 32, width = g.columns[p.part];
     const int local = group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
     if (local >= rows) return;
@@ -148,10 +148,10 @@ struct Few {
     }
   }
 
-  __device__ __forceinline__ void consume(const tl_gemm_hopper_args &g) const {
+  __device__ __forceinline__ void consume(const tl_gemm_few_args &g) const {
     Round turn = {0, 0};
     float sum[sums], kept[levels == 0 ? 1 : levels][sums];
-    const int count = (g.slots[0] + HALVES - 1) / HALVES, group = threadIdx.x / 128;
+    const int count = (g.slots + halves - 1) / halves, group = uniform(threadIdx.x / 128);
     for (int i = blockIdx.x; i < g.row_tiles * g.column_tiles; i += gridDim.x) {
 #pragma unroll 1
       for (int leaf = 0; leaf < g.pieces; leaf++) {
@@ -163,7 +163,7 @@ struct Few {
     }
   }
 
-  static __device__ __forceinline__ void run(const tl_gemm_hopper_args &g) {
+  static __device__ __forceinline__ void run(const tl_gemm_few_args &g) {
     extern __shared__ __align__(1024) unsigned char shared[];
     constexpr int readers = groups * 128;
     Few f;
@@ -171,17 +171,15 @@ struct Few {
     f.ring = shared_address(shared);
     f.full = f.ring + f.slots * slot_bytes;
     f.empty = f.full + 8 * f.slots;
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < f.slots; i++) {
-        barrier_make(f.full + 8 * i, 2);            // two that bring
-        barrier_make(f.empty + 8 * i, 4 * groups);  // warps that read
-      }
+    if (threadIdx.x < f.slots) {
+      barrier_make(f.full + 8 * threadIdx.x, 2);            // two that bring
+      barrier_make(f.empty + 8 * threadIdx.x, 4 * groups);  // warps that read
       barriers_made();
     }
     __syncthreads();
     next_begin();
     if (threadIdx.x == readers) map_prefetch(&g.b[find(g, blockIdx.x).part]);
-    if (threadIdx.x == readers + 32) map_prefetch(&g.a[0]);
+    if (threadIdx.x == readers + 32) map_prefetch(&g.a);
     earlier_wait();
     if (threadIdx.x >= readers) {
       if (threadIdx.x == readers) f.template produce<true>(g);
@@ -196,7 +194,7 @@ struct Few {
 #define FEW(rows, columns, levels, together, cost)                                            \
   extern "C" __global__ void __launch_bounds__(Few<rows, columns, levels>::groups * 128 + 64, \
                                                together)                                      \
-      linear_hopper_few_##rows##_##columns(const __grid_constant__ tl_gemm_hopper_args g) {   \
+      linear_hopper_few_##rows##_##columns(const __grid_constant__ tl_gemm_few_args g) {      \
     Few<rows, columns, levels>::run(g);                                                       \
   }
 #include "gemm_hopper.def"
