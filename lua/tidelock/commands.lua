@@ -89,7 +89,7 @@ commands.list = {
     example = "run recipes/quickstart.lua layout.tp=2 layout.pp=2",
     options = {
       { name = "jsonl", kind = "file", about = "write one record a step, and a summary, to FILE" },
-      { name = "metrics", kind = "file", about = "for Prometheus: replaced after every step" },
+      { name = "metrics", kind = "file", about = "for Prometheus: a file, or :PORT to serve it" },
       { name = "cluster", kind = "file", about = "machine facts: metrics compare with its step" },
       { name = "resume", kind = "folder", about = "go on from a checkpoint, a run, or its newest" },
       { name = "fork", kind = "text", about = "fields that may differ from the checkpoint's run" },
