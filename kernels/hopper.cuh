@@ -105,6 +105,18 @@ __device__ __forceinline__ void registers_more() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
+// ---- the kernel before and the kernel after, where launches overlap (tl_cuda_grid.overlaps) ----
+
+// All that earlier kernels wrote is there, and they read no more. Before it a kernel touches no
+// memory but its arguments; every thread comes here.
+__device__ __forceinline__ void earlier_wait() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+// Once every block has come here, blocks of the next kernel may begin and wait where this one ends.
+__device__ __forceinline__ void next_begin() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // ---- boxes: coordinates innermost first, in elements; what lies outside the tensor is zero ----
 
 __device__ __forceinline__ void map_prefetch(const tl_tensor_map *map) {
@@ -233,17 +245,21 @@ __device__ __forceinline__ uint64_t factor_at(uint32_t at) {
 template <int way>
 constexpr int factor_step = way == ACROSS ? 128 : 2;
 
+#define TL_SUM4(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
 #define TL_SUM8(i)                                                                      \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), \
       "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
 #define TL_SUM16(i) TL_SUM8(i), TL_SUM8(i + 8)
 #define TL_SUM32(i) TL_SUM16(i), TL_SUM16(i + 16)
 #define TL_LIST8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define TL_LIST16 TL_LIST8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TL_LIST12 TL_LIST8 ", %8, %9, %10, %11"
+#define TL_LIST16 TL_LIST12 ", %12, %13, %14, %15"
+#define TL_LIST20 TL_LIST16 ", %16, %17, %18, %19"
 #define TL_LIST32                                                                 \
   TL_LIST16                                                                       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, " \
   "%31"
+#define TL_LIST44 TL_LIST32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43"
 #define TL_LIST48                                                                 \
   TL_LIST32                                                                       \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
@@ -252,6 +268,10 @@ constexpr int factor_step = way == ACROSS ? 128 : 2;
   TL_LIST48                                                                       \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, " \
   "%63"
+#define TL_LIST88                                                                 \
+  TL_LIST64                                                                       \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
+  "%79, %80, %81, %82, %83, %84, %85, %86, %87"
 #define TL_LIST96                                                                 \
   TL_LIST64                                                                       \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
@@ -267,10 +287,15 @@ constexpr int factor_step = way == ACROSS ? 128 : 2;
 ** them: a or a[0..3], b, keep, ways) */
 #define TL_PRODUCT_SIZES(F)                                                                       \
   F(16, TL_LIST8, (TL_SUM8(0)), 8, 9, 10, 11, 12, 13, 14)                                         \
+  F(24, TL_LIST12, (TL_SUM8(0), TL_SUM4(8)), 12, 13, 14, 15, 16, 17, 18)                          \
   F(32, TL_LIST16, (TL_SUM16(0)), 16, 17, 18, 19, 20, 21, 22)                                     \
+  F(40, TL_LIST20, (TL_SUM16(0), TL_SUM4(16)), 20, 21, 22, 23, 24, 25, 26)                        \
   F(64, TL_LIST32, (TL_SUM32(0)), 32, 33, 34, 35, 36, 37, 38)                                     \
+  F(88, TL_LIST44, (TL_SUM32(0), TL_SUM8(32), TL_SUM4(40)), 44, 45, 46, 47, 48, 49, 50)           \
   F(96, TL_LIST48, (TL_SUM32(0), TL_SUM16(32)), 48, 49, 50, 51, 52, 53, 54)                       \
   F(128, TL_LIST64, (TL_SUM32(0), TL_SUM32(32)), 64, 65, 66, 67, 68, 69, 70)                      \
+  F(176, TL_LIST88, (TL_SUM32(0), TL_SUM32(32), TL_SUM16(64), TL_SUM8(80)), 88, 89, 90, 91, 92,   \
+    93, 94)                                                                                       \
   F(192, TL_LIST96, (TL_SUM32(0), TL_SUM32(32), TL_SUM32(64)), 96, 97, 98, 99, 100, 101, 102)     \
   F(256, TL_LIST128, (TL_SUM32(0), TL_SUM32(32), TL_SUM32(64), TL_SUM32(96)), 128, 129, 130, 131, \
     132, 133, 134)

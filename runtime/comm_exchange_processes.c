@@ -1,4 +1,4 @@
-/* comm_exchange_processes.c - rows of experts between processes: straight, by islands, or in a ring.
+/* comm_exchange_processes.c - rows of experts between processes: straight, by islands, a ring.
 **
 ** What goes to a rank is a stream: runs of rows, wherever they lie, one after the other. Both sides
 ** know all counts, so they know its length and where its parts belong without a word; it travels in
@@ -26,7 +26,7 @@ typedef struct stream {
   int64_t part;
 } stream;
 
-/* What is done with a stream: bytes from .. to - 1 of it are copied into the chunk, or out of it. */
+/* What is done with a stream: bytes from .. to - 1 of it are copied into the chunk or out. */
 typedef struct look {
   const stream *stream;
   char *chunk;

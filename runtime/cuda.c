@@ -29,8 +29,13 @@ struct tl_cuda {
   void **libraries; /* one per image */
   int32_t library_count;
   void *scratch;
+  void *found;      /* uint64_t in device memory */
+  uint64_t *looked; /* pinned */
+  int32_t place;
   tl_cuda_facts facts;
   tl_cuda_blocks blocks;
+  void *kept;
+  void (*close_kept)(void *thing);
   kernel kernels[KERNELS_MAX]; /* open addressing by name */
 };
 
@@ -101,6 +106,17 @@ static tl_status load_images(tl_cuda *cuda) {
   return TL_OK;
 }
 
+static tl_status open_found(tl_cuda *cuda) {
+  void *pinned;
+  TL_TRY(tl_cuda_alloc(cuda, sizeof *cuda->looked, &cuda->found));
+  TRY_CUDA(cuda, "pinned memory", host_alloc(&pinned, sizeof *cuda->looked, TL_CUDA_HOST_PORTABLE));
+  cuda->looked = pinned;
+  TL_TRY(tl_cuda_queue_look(cuda)); /* fills it, too */
+  TRY_CUDA(cuda, "fill", stream_wait(cuda->stream));
+  *cuda->looked = TL_CUDA_ALL_WELL;
+  return TL_OK;
+}
+
 static tl_status open_device(tl_cuda *cuda, int32_t ordinal) {
   void *scratch;
   TL_TRY(tl_cuda_driver(&cuda->api));
@@ -116,7 +132,7 @@ static tl_status open_device(tl_cuda *cuda, int32_t ordinal) {
   TL_TRY(load_images(cuda));
   TL_TRY(tl_cuda_alloc(cuda, TL_CUDA_SCRATCH_BYTES, &scratch));
   cuda->scratch = scratch;
-  return TL_OK;
+  return open_found(cuda);
 }
 
 tl_status tl_cuda_open(int32_t ordinal, tl_cuda **out) {
@@ -134,7 +150,10 @@ tl_status tl_cuda_open(int32_t ordinal, tl_cuda **out) {
 void tl_cuda_close(tl_cuda *cuda) {
   if (cuda == NULL) return;
   if (cuda->context != NULL && tl_cuda_enter(cuda) == TL_OK) {
+    tl_cuda_keep(cuda, NULL, NULL);
     tl_cuda_free(cuda, cuda->scratch);
+    tl_cuda_free(cuda, cuda->found);
+    if (cuda->looked != NULL) cuda->api->host_free(cuda->looked);
     for (int32_t i = 0; i < cuda->library_count; i++) cuda->api->library_close(cuda->libraries[i]);
     if (cuda->stream != NULL) cuda->api->stream_destroy(cuda->stream);
     cuda->api->context_release(cuda->device);
@@ -147,8 +166,24 @@ const tl_cuda_facts *tl_cuda_device(const tl_cuda *cuda) { return &cuda->facts; 
 const tl_cuda_api *tl_cuda_calls(const tl_cuda *cuda) { return cuda->api; }
 void tl_cuda_set_blocks(tl_cuda *cuda, const tl_cuda_blocks *blocks) { cuda->blocks = *blocks; }
 const tl_cuda_blocks *tl_cuda_get_blocks(const tl_cuda *cuda) { return &cuda->blocks; }
+void tl_cuda_keep(tl_cuda *cuda, void *thing, void (*close)(void *)) {
+  if (cuda->kept != NULL) cuda->close_kept(cuda->kept);
+  cuda->kept = thing, cuda->close_kept = close;
+}
+void *tl_cuda_kept(const tl_cuda *cuda) { return cuda->kept; }
 void *tl_cuda_stream(const tl_cuda *cuda) { return cuda->stream; }
 void *tl_cuda_scratch(const tl_cuda *cuda) { return cuda->scratch; }
+uint64_t *tl_cuda_found(const tl_cuda *cuda) { return cuda->found; }
+void tl_cuda_set_place(tl_cuda *cuda, int32_t place) { cuda->place = place; }
+int32_t tl_cuda_place(const tl_cuda *cuda) { return cuda->place; }
+uint64_t tl_cuda_looked(const tl_cuda *cuda) { return *cuda->looked; }
+
+tl_status tl_cuda_queue_look(tl_cuda *cuda) {
+  const uint64_t from = (uint64_t)(uintptr_t)cuda->found;
+  TRY_CUDA(cuda, "copy", copy_out(cuda->looked, from, sizeof *cuda->looked, cuda->stream));
+  TRY_CUDA(cuda, "fill", fill(from, 0xff, sizeof *cuda->looked, cuda->stream));
+  return TL_OK;
+}
 
 tl_status tl_cuda_enter(const tl_cuda *cuda) {
   return tl_cuda_check(cuda->api, cuda->api->context_set(cuda->context), "context");
@@ -221,10 +256,16 @@ tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const
   TL_TRY(find_kernel(cuda, name, &k));
   TL_TRY(allow_shared(cuda, k, grid->shared));
   TL_TRY(check_registers(cuda, k, grid));
-  TRY_CUDA(cuda, name,
-           launch(k->handle, grid->blocks[0], at_least_one(grid->blocks[1]),
-                  at_least_one(grid->blocks[2]), grid->threads[0], at_least_one(grid->threads[1]),
-                  at_least_one(grid->threads[2]), grid->shared, stream, pointers, NULL));
+  tl_launch_attribute overlap = {.id = TL_CUDA_LAUNCH_OVERLAPS, .value = {1}};
+  const tl_launch_config config = {
+      .grid = {grid->blocks[0],  at_least_one(grid->blocks[1]),  at_least_one(grid->blocks[2]) },
+      .block = {grid->threads[0], at_least_one(grid->threads[1]), at_least_one(grid->threads[2])},
+      .shared = grid->shared,
+      .stream = stream,
+      .attributes = &overlap,
+      .attribute_count = grid->overlaps ? 1 : 0,
+  };
+  TRY_CUDA(cuda, name, launch(&config, k->handle, pointers, NULL));
   cuda->last = *grid;
   cuda->launched++;
   return TL_OK;

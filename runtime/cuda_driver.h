@@ -14,6 +14,19 @@
 
 #include "status.h"
 
+/* CUlaunchConfig and CUlaunchAttribute, whose value is a union of 64 bytes. */
+typedef struct tl_launch_attribute {
+  int32_t id, padding;
+  int32_t value[16];
+} tl_launch_attribute;
+
+typedef struct tl_launch_config {
+  uint32_t grid[3], block[3], shared;
+  void *stream;
+  tl_launch_attribute *attributes;
+  uint32_t attribute_count;
+} tl_launch_config;
+
 typedef struct tl_cuda_api {
 #define DRIVER(name, symbol, arguments) int(*name) arguments;
 #include "cuda_driver.def"
@@ -39,9 +52,10 @@ enum { /* numbers of the driver's interface */
        TL_CUDA_STREAM_NON_BLOCKING = 1,
        TL_CUDA_CAPTURE_RELAXED = 2,
        TL_CUDA_HOST_PORTABLE = 1,
-       TL_CUDA_EVENT_PLAIN = 2,    /* an event that takes no time */
-       TL_CUDA_NOT_READY = 600,    /* cuStreamQuery: there is work left */
-       TL_CUDA_PEER_ENABLED = 704, /* cuCtxEnablePeerAccess: it was already */
+       TL_CUDA_EVENT_PLAIN = 2,     /* an event that takes no time */
+       TL_CUDA_NOT_READY = 600,     /* cuStreamQuery: there is work left */
+       TL_CUDA_LAUNCH_OVERLAPS = 6, /* attribute of a launch: programmatic stream serialization */
+       TL_CUDA_PEER_ENABLED = 704,  /* cuCtxEnablePeerAccess: it was already */
 };
 
 #endif

@@ -212,3 +212,11 @@ void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak) {
     }
   }
 }
+
+tl_traffic tl_ranks_traffic(const tl_ranks *ranks, int32_t rank, int32_t group) {
+  const tl_traffic none = {-1, -1};
+  if (rank < 0 || rank >= ranks->count || !tl_ranks_here(ranks, rank)) return none;
+  const tl_executor *e = &ranks->list[rank].executor;
+  if (e->gpu != NULL || group < 0 || group >= e->program->group_count) return none;
+  return (tl_traffic){e->comms[group]->moved, tl_world_waited(e->world, rank, 0)};
+}

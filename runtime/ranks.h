@@ -42,6 +42,7 @@ typedef struct tl_ranks_options {
   int32_t gpu_first; /* rank i runs on GPU gpu_first + i; -1: on the host */
   int32_t gemm_tile[2];   /* tl_cuda_blocks: rows, columns */
   int32_t attention_rows; /* tl_cuda_blocks */
+  int32_t gemm_provider;  /* tl_cuda_blocks */
   int32_t delay_us;       /* see tl_executor */
   const tl_fault *faults; /* copied */
   int32_t fault_count;
@@ -77,6 +78,13 @@ tl_status tl_ranks_result(const tl_ranks *ranks, int32_t rank, tl_result result,
 
 /* Bytes by kind (TL_MEMORY_COUNT), of all processes as they were after the last run. */
 void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak);
+
+/* What a rank has exchanged with others in a group of its program since the ranks were opened, and
+** how long it has waited for them in all. -1 each: not counted, as on a GPU or elsewhere. */
+typedef struct tl_traffic {
+  int64_t moved, wait_ns;
+} tl_traffic;
+tl_traffic tl_ranks_traffic(const tl_ranks *ranks, int32_t rank, int32_t group);
 
 /* What a process does whose rank is not 0: waits for rank 0's orders until that closes its ranks.
 ** Fails when the run has failed. */

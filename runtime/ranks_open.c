@@ -136,7 +136,8 @@ static tl_status open_arena(tl_rank *r, const tl_ranks_options *o, int32_t i) {
   const tl_program *p = o->plans[i].program;
   void *arena;
   if (o->gpu_first >= 0) {
-    const tl_cuda_blocks blocks = {o->gemm_tile[0], o->gemm_tile[1], o->attention_rows};
+    const tl_cuda_blocks blocks = {o->gemm_tile[0], o->gemm_tile[1], o->attention_rows,
+                                   o->gemm_provider};
     TL_TRY(tl_gpu_open(p, gpu_of(r->ranks, o, i), o->poison, &blocks, &r->executor.gpu));
     r->executor.arena = tl_gpu_arena(r->executor.gpu);
     return TL_OK;

@@ -8,6 +8,7 @@
 #include "gemm_args.h"
 #include "gemm_core.h"
 #include "gemm_hopper.h"
+#include "gemm_provider.h"
 
 enum { DEPTH = 64 }; /* of gemm_bf16.cu */
 #define RING(rows, columns, slots) ((slots) * ((rows) + (columns)) * DEPTH * 2)
@@ -140,7 +141,7 @@ static tl_status launch(const product *p, const tl_gemm *gemm, int32_t part, int
   return tl_cuda_launch(cuda, bf16 ? p->bf16[shape] : p->f32[shape], &grid, &args);
 }
 
-tl_status tl_cuda_linear(const tl_call *call) {
+tl_status tl_cuda_linear_own(const tl_call *call) {
   tl_gemm gemm;
   TL_TRY(tl_gemm_of_linear(call, &gemm));
   int32_t done;
@@ -151,7 +152,7 @@ tl_status tl_cuda_linear(const tl_call *call) {
   return TL_OK;
 }
 
-tl_status tl_cuda_linear_grad_input(const tl_call *call) {
+tl_status tl_cuda_linear_grad_input_own(const tl_call *call) {
   tl_gemm gemm;
   TL_TRY(tl_gemm_of_linear_grad_input(call, &gemm));
   int32_t done;
@@ -160,11 +161,35 @@ tl_status tl_cuda_linear_grad_input(const tl_call *call) {
   return launch(&grad_input, &gemm, 0, 0, call->cuda);
 }
 
-tl_status tl_cuda_linear_grad_weight(const tl_call *call) {
+tl_status tl_cuda_linear_grad_weight_own(const tl_call *call) {
   tl_gemm gemm;
   TL_TRY(tl_gemm_of_linear_grad_weight(call, &gemm));
   int32_t done;
   TL_TRY(tl_gemm_hopper(TL_GEMM_GRAD_WEIGHT, &gemm, call->ints[3], call->cuda, &done));
   if (done) return TL_OK;
   return launch(&grad_weight, &gemm, 0, call->ints[3], call->cuda);
+}
+
+tl_status tl_cuda_linear(const tl_call *call) {
+  tl_gemm gemm;
+  int32_t done;
+  TL_TRY(tl_gemm_of_linear(call, &gemm));
+  TL_TRY(tl_gemm_by_library(TL_GEMM_LINEAR, call, &done));
+  return done ? TL_OK : tl_cuda_linear_own(call);
+}
+
+tl_status tl_cuda_linear_grad_input(const tl_call *call) {
+  tl_gemm gemm;
+  int32_t done;
+  TL_TRY(tl_gemm_of_linear_grad_input(call, &gemm));
+  TL_TRY(tl_gemm_by_library(TL_GEMM_GRAD_INPUT, call, &done));
+  return done ? TL_OK : tl_cuda_linear_grad_input_own(call);
+}
+
+tl_status tl_cuda_linear_grad_weight(const tl_call *call) {
+  tl_gemm gemm;
+  int32_t done;
+  TL_TRY(tl_gemm_of_linear_grad_weight(call, &gemm));
+  TL_TRY(tl_gemm_by_library(TL_GEMM_GRAD_WEIGHT, call, &done));
+  return done ? TL_OK : tl_cuda_linear_grad_weight_own(call);
 }

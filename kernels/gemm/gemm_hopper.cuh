@@ -82,6 +82,17 @@ __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
   return bits;
 }
 
+// Outputs of a row, columns `column` and the next. Widths are even: both are inside, or neither.
+__device__ __forceinline__ void store_pair(const tl_gemm_hopper_args &g, int part, int row,
+                                           int column, float low, float high) {
+  const int64_t at = int64_t(row) * g.columns[part] + column;
+  if (row >= g.rows || column >= g.columns[part]) return;
+  if (g.out_is_bf16)
+    *(uint32_t *)((uint16_t *)g.data[part] + at) = bf16_pair(low, high);
+  else
+    *(float2 *)((float *)g.data[part] + at) = make_float2(low, high);
+}
+
 template <Product P, class S>
 struct Hopper {
   static constexpr int columns = S::columns, sums = S::sums;
@@ -271,7 +282,7 @@ struct Hopper {
     }
   }
 
-  // ---- outputs: through the buffer, by the copy engine ----
+  // ---- outputs: through the buffer, by the copy engine; what fills no box, directly ----
 
   static __device__ __forceinline__ void add_bias(const tl_gemm_hopper_args &g, const Tile &tile,
                                                   float *sum) {
@@ -293,6 +304,20 @@ struct Hopper {
     }
   }
 
+  // Columns `first` .. of a tile.
+  template <int first>
+  static __device__ __forceinline__ void store_rest(const tl_gemm_hopper_args &g, const Tile &tile,
+                                                    int m, const float *sum) {
+    const int row = m + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int c = first; c < columns; c += 8) {
+      const int column = tile.column + c + threadIdx.x % 4 * 2;
+      const float *v = sum + c / 2;
+      store_pair(g, tile.part, row, column, v[0], v[1]);
+      store_pair(g, tile.part, row + 8, column, v[2], v[3]);
+    }
+  }
+
   // Boxes of 64 columns; as many at once as the buffer takes.
   static __device__ __forceinline__ void store_bf16(const tl_tensor_map *out, uint32_t buffer,
                                                     int name, int m, int n, const float *sum) {
@@ -305,7 +330,7 @@ struct Hopper {
       if (threadIdx.x % 128 == 0) stores_read<0>();
       named_sync<128>(name);
 #pragma unroll
-      for (int i = 0; i < at_once * 4 && first * 4 + i < columns / 16; i++) {
+      for (int i = 0; i < at_once * 4 && first * 4 + i < all * 4; i++) {
         const float *v = sum + (first * 4 + i) * 8;
         store_matrices(to + i / 4 * BOX + (((i % 4 * 2 + odd) ^ turned) << 4),
                        bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]), bf16_pair(v[4], v[5]),
@@ -386,10 +411,13 @@ struct Hopper {
       const Tile tile = find_tile<S>(g, i);  // only here: registers are scarce before
       const int m = tile.row + rank * ROWS + half * 64;
       if (P == LINEAR && g.bias[tile.part] != nullptr) add_bias(g, tile, sum);
-      if (!adds && g.out_is_bf16)
+      if (!adds && g.out_is_bf16) {
+        store_rest<columns / 64 * 64>(g, tile, m, sum);
         store_bf16(&g.out[tile.part], buffer, name, m, tile.column, sum);
-      else
+      } else {
+        store_rest<columns / 32 * 32>(g, tile, m, sum);
         store_f32(&g.out[tile.part], buffer, name, m, tile.column, sum);
+      }
     }
     if (threadIdx.x % 128 == 0) stores_done();
   }
@@ -409,6 +437,9 @@ struct Hopper {
       barriers_made();
     }
     cluster_sync();
+    next_begin();
+    if (threadIdx.x == 0) map_prefetch(&g.a[0]), map_prefetch(&g.b[0]);
+    earlier_wait();
     if (threadIdx.x < 128) {
       registers_fewer<40>();
       if (threadIdx.x == 0) h.produce(g);

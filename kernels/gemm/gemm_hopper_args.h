@@ -38,7 +38,7 @@ typedef struct tl_gemm_hopper_args {
   int32_t out_is_bf16, bias_is_bf16;
   void *data[TL_GEMM_HOPPER_PARTS];       /* of output i, for stores without the copy engine */
   const void *bias[TL_GEMM_HOPPER_PARTS]; /* (columns), or NULL */
-
+  int32_t ring, box_rows; /* slots of a block's ring, rows of a box of x: gemm_hopper_few.cu */
 } tl_gemm_hopper_args;
 
 #endif

@@ -4,14 +4,22 @@
 
 enum { DEPTH = 64, STEP = 16, ALIGNED = 16, CLUSTER = 2 };
 
+enum { /* of gemm_hopper_few.cu: bytes of shared memory */
+       ROOM_ALONE = 232448,
+       ROOM_TOGETHER = 115712, /* half of a multiprocessor's, less the driver's 1024 */
+       SPARE = 8192,
+       RING_MAX = 24
+};
+
 typedef struct variant {
   int32_t leaves_least, leaves_most;
   int32_t rows, columns; /* of the outputs of a block */
   int32_t blocks;        /* of a cluster */
   int32_t cost;          /* of a tile */
-  uint32_t threads, shared;
+  int32_t together;      /* blocks on a multiprocessor */
+  uint32_t threads;
+  uint32_t shared;                      /* of a block; 0: a ring as large as there is room */
   const char *kernel[TL_GEMM_PRODUCTS]; /* or NULL */
-  int32_t together;                     /* blocks on a multiprocessor; `cost` is theirs */
 } variant;
 
 /* The numbers of gemm_hopper.def. */
@@ -20,15 +28,15 @@ typedef struct variant {
 #define KERNEL_0(name) NULL
 #define KERNEL_1(name) name
 #define LARGE(leaves, columns, slots, kept, room, cost, dx, dw)          \
-  {leaves, leaves, 128, columns, CLUSTER, cost, 384,                     \
+  {leaves, leaves, 128, columns, CLUSTER, cost, 1, 384,                  \
    RING(slots, (128 + (columns)) * DEPTH * 2) + 2 * (room),              \
    {"linear_hopper_" #columns "_" #leaves,                               \
     KERNEL_##dx("linear_grad_input_hopper_" #columns "_" #leaves),       \
-    KERNEL_##dw("linear_grad_weight_hopper_" #columns "_" #leaves)}, 1},
-#define FEW(tokens, leaves, halves, slots, levels, cost) \
-  {1, leaves, tokens, 64, 1, cost, 160,                  \
-   RING(slots, (64 + (tokens)) * (halves) * DEPTH * 2),  \
-   {"linear_hopper_few_" #tokens, NULL, NULL}, 2},
+    KERNEL_##dw("linear_grad_weight_hopper_" #columns "_" #leaves)}},
+#define FEW(rows, columns, levels, together, cost)                             \
+  {1, 1 << (levels), rows, columns, 1, cost, together,                         \
+   ((rows) < 64 ? 1 : (rows) / 64) * 128 + 64, 0,                              \
+   {"linear_hopper_few_" #rows "_" #columns, NULL, NULL}},
 /* clang-format on */
 static const variant variants[] = {
 #include "gemm_hopper.def"
@@ -117,9 +125,8 @@ static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
     if (v->kernel[product] == NULL) continue;
     if (blocks->gemm_rows != 0 && blocks->gemm_rows != v->rows) continue;
     if (blocks->gemm_columns != 0 && blocks->gemm_columns != v->columns) continue;
-    const int64_t tiles = count_tiles(gemm, v), most = count_clusters(v, facts);
-    const int64_t alone = v->together > 1 && tiles <= facts->multiprocessors;
-    const int64_t cost = quotient_up(tiles, most) * v->cost * (alone ? 3 : 5) / 5;
+    const int64_t share = quotient_up(count_tiles(gemm, v), facts->multiprocessors / v->blocks);
+    const int64_t cost = share * v->cost;
     if (cost < least) best = v, least = cost;
   }
   return best;
@@ -177,7 +184,7 @@ static tl_status map_factors(tl_gemm_product product, const tl_gemm *gemm, int64
     const int64_t columns = tl_view_row(&gemm->out[part]);
     if (product != TL_GEMM_LINEAR || i == 0) {
       TL_TRY(map_factor(cuda, "map of the first factor", &run.a, gemm->rows, count, args->pieces,
-                        next, v->rows, &args->a[i]));
+                        next, args->box_rows, &args->a[i]));
       args->slots[i] = (int32_t)quotient_up(count, DEPTH);
     }
     TL_TRY(map_factor(cuda, "map of the second factor", &run.b, columns, count, args->pieces, next,
@@ -209,6 +216,17 @@ static uint32_t count_blocks(const variant *v, int64_t tiles, const tl_cuda_fact
   return (uint32_t)(quotient_up(tiles, waves) * v->blocks);
 }
 
+/* Slots of a ring of gemm_hopper_few.cu and the bytes of a block: all there is where a block has a
+** multiprocessor to itself. */
+static uint32_t size_ring(const variant *v, int64_t tiles, const tl_cuda_facts *facts,
+                          int32_t *slots) {
+  const int64_t alone = v->together == 1 || tiles <= facts->multiprocessors;
+  const int32_t slot = (v->rows + v->columns) * 2 * DEPTH * 2 + 16;
+  *slots = ((alone ? ROOM_ALONE : ROOM_TOGETHER) - SPARE) / slot;
+  if (*slots > RING_MAX) *slots = RING_MAX;
+  return (uint32_t)(*slots * slot + SPARE);
+}
+
 tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stride,
                          tl_cuda *cuda, int32_t *done) {
   const tl_cuda_facts *facts = tl_cuda_device(cuda);
@@ -226,12 +244,16 @@ tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t p
       .rows = (int32_t)gemm->rows,
       .row_tiles = (int32_t)quotient_up(gemm->rows, (int64_t)v->rows * v->blocks),
       .start = (int32_t)gemm->start,
+      .box_rows = v->shared == 0 && gemm->rows < v->rows ? (int32_t)gemm->rows : v->rows,
   };
   TL_TRY(map_factors(product, gemm, piece_stride, v, cuda, &args));
   TL_TRY(fill_outputs(gemm, v, cuda, &args));
-  const tl_cuda_grid grid = {.blocks = {count_blocks(v, count_tiles(gemm, v), facts)},
+  const int64_t tiles = count_tiles(gemm, v);
+  const uint32_t shared = v->shared != 0 ? v->shared : size_ring(v, tiles, facts, &args.ring);
+  const tl_cuda_grid grid = {.blocks = {count_blocks(v, tiles, facts)},
                              .threads = {v->threads},
-                             .shared = v->shared};
+                             .shared = shared,
+                             .overlaps = 1};
   TL_TRY(tl_cuda_launch(cuda, v->kernel[product], &grid, &args));
   *done = 1;
   return TL_OK;

@@ -1,83 +1,106 @@
-/* gemm_hopper_few.cu - linear on sm_90a where x has few rows: the weights' bytes are what counts.
+/* gemm_hopper_few.cu - linear on sm_90a where outputs are few: small tiles, so that every
+** multiprocessor has one.
 **
-** A block owns 64 features x `tokens` rows of x and swaps the factors: features are the 64 rows of
-** a product, tokens its columns, so that few tokens waste little. One thread brings boxes, one
-** warpgroup multiplies. A chain is bound by its latency, so two blocks share a multiprocessor.
+**             `columns` features          A multiprocessor takes some 60 bytes a cycle, so a step
+**            +-----------+                of 16 k costs 32 (rows + columns) bytes or half as many
+**   `rows`   |  a block  |                cycles: tiles are as small as the grid fills the device,
+**   of x     +-----------+                16 x 16 for 2,048 features and up to 16 rows.
 **
-**   slot    weight [halves][64 features][64 k], x [halves][tokens][64 k]
-**   sums    of a thread: features 16 w + g, + 8; tokens 8 j + 2 t, + 1
+**   warps 4 .. : thread 0 brings weights     ring: x [2][rows][64 k], weight [2][columns][64 k]
+**                thread 32 brings x          its slots come with the arguments: one block on a
+**   warpgroups   64 rows each                multiprocessor takes twice the room of two
+**
+** A product has 64 rows. Those that a tile or x lacks it reads from what lies in their place in
+** shared memory: rows are independent, and these are not written. Boxes of x have no more rows than
+** x has, since the copy engine is slow to fill in zeros.
 **
 ** Leaves fold in registers; their number comes with the arguments. Outputs are written directly:
 ** they are few.
 */
 #include "gemm_hopper.cuh"
 
-enum { FEATURES = 64 };
+enum { HALVES = 2, SPARE = 8192 /* bytes that a product may read behind the ring */ };
 
-template <int tokens, int halves, int slots, int levels>
+template <int rows, int columns, int levels>
 struct Few {
-  static constexpr int sums = tokens / 2;
-  static constexpr int depth = halves * DEPTH;
-  static constexpr int weight_bytes = FEATURES * DEPTH * 2, x_bytes = tokens * DEPTH * 2;  // 64 k
-  static constexpr int slot_bytes = halves * (weight_bytes + x_bytes);
-  static_assert(slots * (slot_bytes + 16) <= 115 * 1024, "memory");
+  static constexpr int groups = rows < 64 ? 1 : rows / 64;
+  static constexpr int sums = columns / 2;
+  static constexpr int depth = HALVES * DEPTH;
+  static constexpr int x_bytes = rows * DEPTH * 2, weight_bytes = columns * DEPTH * 2;  // 64 k
+  static constexpr int slot_bytes = HALVES * (weight_bytes + x_bytes);
+  static_assert(x_bytes % 1024 == 0 && weight_bytes % 1024 == 0, "swizzle");
   uint32_t ring, full, empty;
+  int slots;
 
   struct Place {
-    int part, feature, token;
+    int part, column, row;
   };
 
-  // Tiles of tokens that read the same weights stand side by side.
+  struct Round {  // a place in the ring, as Turn
+    int slot;
+    uint32_t parity;
+  };
+  __device__ __forceinline__ void next(Round &turn) const {
+    if (++turn.slot == slots) turn.slot = 0, turn.parity ^= 1;
+  }
+
+  // Tiles of rows that read the same weights stand side by side.
   static __device__ __forceinline__ Place find(const tl_gemm_hopper_args &g, int index) {
     const int tile = index / g.row_tiles;
     int part = 0;
     while (part + 1 < g.outputs && tile >= g.first_tile[part + 1]) part++;
-    return {part, (tile - g.first_tile[part]) * FEATURES, (index - tile * g.row_tiles) * tokens};
+    return {part, (tile - g.first_tile[part]) * columns, (index - tile * g.row_tiles) * rows};
   }
 
+  template <bool weights>
   __device__ __forceinline__ void produce(const tl_gemm_hopper_args &g) const {
-    Turn<slots> turn = {0, 1};
+    constexpr int bytes = weights ? weight_bytes : x_bytes;
+    const int brought = weights ? weight_bytes : g.box_rows * DEPTH * 2;
+    Round turn = {0, 1};
     for (int i = blockIdx.x; i < g.row_tiles * g.column_tiles; i += gridDim.x) {
       const Place p = find(g, i);
+      const tl_tensor_map *map = weights ? &g.b[p.part] : &g.a[0];
+      const int row = weights ? p.column : p.row;
       for (int leaf = 0; leaf < g.pieces; leaf++)
         for (int k = 0; k < g.slots[0] * DEPTH; k += depth) {
-          const uint32_t bar = full + 8 * turn.slot, at = ring + turn.slot * slot_bytes;
+          const uint32_t bar = full + 8 * turn.slot;
+          const uint32_t at = ring + turn.slot * slot_bytes + (weights ? HALVES * x_bytes : 0);
           barrier_wait(empty + 8 * turn.slot, turn.parity);
-          barrier_expect(bar, slot_bytes);
+          barrier_expect(bar, HALVES * brought);
 #pragma unroll
-          for (int h = 0; h < halves; h++) {
-            box_load(at + h * weight_bytes, &g.b[p.part], bar, k + h * DEPTH, leaf, p.feature);
-            box_load(at + halves * weight_bytes + h * x_bytes, &g.a[0], bar, k + h * DEPTH, leaf,
-                     p.token);
-          }
-          turn.next();
+          for (int h = 0; h < HALVES; h++)
+            box_load(at + h * bytes, map, bar, k + h * DEPTH, leaf, row);
+          next(turn);
         }
     }
   }
 
-  __device__ __forceinline__ void multiply(const Turn<slots> &turn, float *sum, bool first) const {
+  __device__ __forceinline__ void multiply(const Round &turn, int group, float *sum,
+                                           bool first) const {
     const uint32_t at = ring + turn.slot * slot_bytes;
-    const uint64_t a = factor_at<ALONG>(at), b = factor_at<ALONG>(at + halves * weight_bytes);
+    const uint64_t a = factor_at<ALONG>(at + group * 64 * DEPTH * 2);
+    const uint64_t b = factor_at<ALONG>(at + HALVES * x_bytes);
     barrier_wait(full + 8 * turn.slot, turn.parity);
     products_begin();
 #pragma unroll
     for (int k = 0; k < depth / 16; k++)
-      product<tokens, ALONG, ALONG>::run(sum, a + k / 4 * (weight_bytes / 16) + k % 4 * 2,
-                                         b + k / 4 * (x_bytes / 16) + k % 4 * 2, k > 0 || !first);
+      product<columns, ALONG, ALONG>::run(sum, a + k / 4 * (x_bytes / 16) + k % 4 * 2,
+                                          b + k / 4 * (weight_bytes / 16) + k % 4 * 2,
+                                          k > 0 || !first);
     products_commit();
   }
 
-  __device__ __forceinline__ void chain(Turn<slots> &turn, int count, float *sum) const {
-    multiply(turn, sum, true);
+  __device__ __forceinline__ void chain(Round &turn, int group, int count, float *sum) const {
+    multiply(turn, group, sum, true);
     int last = turn.slot;
-    turn.next();
+    next(turn);
 #pragma unroll 1
     for (int i = 1; i < count; i++) {
-      multiply(turn, sum, false);
+      multiply(turn, group, sum, false);
       products_wait<1>();
       if (threadIdx.x % 32 == 0) barrier_arrive(empty + 8 * last);
       last = turn.slot;
-      turn.next();
+      next(turn);
     }
     products_wait<0>();
     hold<sums>(sum);
@@ -100,66 +123,69 @@ struct Few {
   }
 
   static __device__ __forceinline__ float bias_of(const tl_gemm_hopper_args &g, int part,
-                                                  int feature) {
+                                                  int column) {
     const void *bias = g.bias[part];
-    if (g.bias_is_bf16) return __uint_as_float(uint32_t(((const uint16_t *)bias)[feature]) << 16);
-    return ((const float *)bias)[feature];
+    if (g.bias_is_bf16) return __uint_as_float(uint32_t(((const uint16_t *)bias)[column]) << 16);
+    return ((const float *)bias)[column];
   }
 
   static __device__ __forceinline__ void store(const tl_gemm_hopper_args &g, const Place &p,
-                                               const float *sum) {
-    const int lane = threadIdx.x % 32, columns = g.columns[p.part];
+                                               int group, float *sum) {
+    const int lane = threadIdx.x % 32, width = g.columns[p.part];
+    const int local = group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+    if (local >= rows) return;
 #pragma unroll
-    for (int high = 0; high < 2; high++) {
-      const int feature = p.feature + threadIdx.x / 32 * 16 + lane / 4 + high * 8;
-      if (feature >= columns) continue;
-      const bool biased = g.bias[p.part] != nullptr;
-      const float bias = biased ? bias_of(g, p.part, feature) : 0;
-#pragma unroll
-      for (int i = 0; i < sums / 2; i++) {
-        const int token = p.token + i / 2 * 8 + lane % 4 * 2 + i % 2;
-        const float raw = sum[i / 2 * 4 + high * 2 + i % 2], value = biased ? raw + bias : raw;
-        const int64_t at = int64_t(token) * columns + feature;
-        if (token >= g.rows) continue;
-        if (g.out_is_bf16)
-          ((uint16_t *)g.data[p.part])[at] = uint16_t(bf16_pair(value, value));
-        else
-          ((float *)g.data[p.part])[at] = value;
+    for (int j = 0; j < columns / 8; j++) {
+      const int column = p.column + j * 8 + lane % 4 * 2;
+      if (column >= width) break;
+      float *v = sum + j * 4;
+      if (g.bias[p.part] != nullptr) {
+        const float low = bias_of(g, p.part, column), high = bias_of(g, p.part, column + 1);
+        v[0] = v[0] + low, v[1] = v[1] + high, v[2] = v[2] + low, v[3] = v[3] + high;
       }
+      store_pair(g, p.part, p.row + local, column, v[0], v[1]);
+      store_pair(g, p.part, p.row + local + 8, column, v[2], v[3]);
     }
   }
 
   __device__ __forceinline__ void consume(const tl_gemm_hopper_args &g) const {
-    Turn<slots> turn = {0, 0};
+    Round turn = {0, 0};
     float sum[sums], kept[levels == 0 ? 1 : levels][sums];
-    const int count = (g.slots[0] + halves - 1) / halves;
+    const int count = (g.slots[0] + HALVES - 1) / HALVES, group = threadIdx.x / 128;
     for (int i = blockIdx.x; i < g.row_tiles * g.column_tiles; i += gridDim.x) {
 #pragma unroll 1
       for (int leaf = 0; leaf < g.pieces; leaf++) {
-        chain(turn, count, sum);
+        chain(turn, group, count, sum);
         // the last leaf adds all that wait, and puts nothing that is used again
         if (levels > 0 && g.pieces > 1) fold<0>(leaf, kept, sum);
       }
-      store(g, find(g, i), sum);
+      store(g, find(g, i), group, sum);
     }
   }
 
   static __device__ __forceinline__ void run(const tl_gemm_hopper_args &g) {
     extern __shared__ __align__(1024) unsigned char shared[];
+    constexpr int readers = groups * 128;
     Few f;
+    f.slots = g.ring;
     f.ring = shared_address(shared);
-    f.full = f.ring + slots * slot_bytes;
-    f.empty = f.full + 8 * slots;
+    f.full = f.ring + f.slots * slot_bytes;
+    f.empty = f.full + 8 * f.slots;
     if (threadIdx.x == 0) {
-      for (int i = 0; i < slots; i++) {
-        barrier_make(f.full + 8 * i, 1);
-        barrier_make(f.empty + 8 * i, 4);  // warps that read
+      for (int i = 0; i < f.slots; i++) {
+        barrier_make(f.full + 8 * i, 2);            // two that bring
+        barrier_make(f.empty + 8 * i, 4 * groups);  // warps that read
       }
       barriers_made();
     }
     __syncthreads();
-    if (threadIdx.x >= 128) {
-      if (threadIdx.x == 128) f.produce(g);
+    next_begin();
+    if (threadIdx.x == readers) map_prefetch(&g.b[find(g, blockIdx.x).part]);
+    if (threadIdx.x == readers + 32) map_prefetch(&g.a[0]);
+    earlier_wait();
+    if (threadIdx.x >= readers) {
+      if (threadIdx.x == readers) f.template produce<true>(g);
+      if (threadIdx.x == readers + 32) f.template produce<false>(g);
     } else {
       f.consume(g);
     }
@@ -167,9 +193,10 @@ struct Few {
 };
 
 #define LARGE(...)
-#define FEW(tokens, leaves, halves, slots, levels, cost)                          \
-  extern "C" __global__ void __launch_bounds__(160, 2)                            \
-      linear_hopper_few_##tokens(const __grid_constant__ tl_gemm_hopper_args g) { \
-    Few<tokens, halves, slots, levels>::run(g);                                   \
+#define FEW(rows, columns, levels, together, cost)                                            \
+  extern "C" __global__ void __launch_bounds__(Few<rows, columns, levels>::groups * 128 + 64, \
+                                               together)                                      \
+      linear_hopper_few_##rows##_##columns(const __grid_constant__ tl_gemm_hopper_args g) {   \
+    Few<rows, columns, levels>::run(g);                                                       \
   }
 #include "gemm_hopper.def"

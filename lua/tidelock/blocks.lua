@@ -13,8 +13,13 @@
 local blocks = {}
 
 --- m, n, k of what is compiled.
-blocks.gemm_tiles = { { 128, 256, 64 }, { 128, 128, 64 }, { 128, 64, 64 }, { 64, 64, 64 },
-  { 32, 64, 64 }, { 16, 64, 64 } }
+blocks.gemm_tiles = { { 128, 256, 64 }, { 128, 176, 64 }, { 128, 128, 64 }, { 128, 88, 64 },
+  { 128, 64, 64 }, { 64, 128, 64 }, { 64, 88, 64 }, { 64, 40, 64 }, { 64, 32, 64 }, { 32, 88, 64 },
+  { 32, 40, 64 }, { 32, 32, 64 }, { 16, 128, 64 }, { 16, 88, 64 }, { 16, 24, 64 }, { 16, 16, 64 } }
+
+--- blocks.gemm.provider as the core numbers it (kernels/gemm/gemm_provider.h). Who multiplies never
+--- changes a bit: the library is taken for a shape after it gave our kernel's bits there.
+blocks.gemm_providers = { own = 0, auto = 1, cublaslt = 2 }
 
 --- Keys of an attention block for heads of width `head_dim`, unless `kv` is set.
 function blocks.attention_kv(kv, head_dim)
@@ -22,11 +27,11 @@ function blocks.attention_kv(kv, head_dim)
   return head_dim <= 128 and 128 or 64
 end
 
---- Whether a size is a multiple of 16 up to `most`, or not set.
-local function sixteens(report, path, name, value, most)
-  if not value or value % 16 == 0 and value <= most then return true end
-  local near = math.min(most, math.max(16, (value + 8) // 16 * 16))
-  report(path, "%s %d is not a multiple of 16 from 16 to %d; try %s = %d", name, value, most, name,
+--- Whether a size is a multiple of `unit` from 16 to 512, or not set.
+local function multiple(report, path, name, value, unit)
+  if not value or value % unit == 0 and value >= 16 and value <= 512 then return true end
+  local near = math.min(512, math.max(16, (value + unit // 2) // unit * unit))
+  report(path, "%s %d is not a multiple of %d from 16 to 512; try %s = %d", name, value, unit, name,
     near)
   return false
 end
@@ -52,7 +57,8 @@ end
 local function check_gemm(gemm, report)
   local good, sizes, all = true, {}, {}
   for _, name in ipairs { "m", "n", "k" } do
-    good = sixteens(report, "blocks.gemm." .. name, name, gemm[name], 512) and good
+    local unit = name == "n" and 8 or 16
+    good = multiple(report, "blocks.gemm." .. name, name, gemm[name], unit) and good
     if gemm[name] then sizes[#sizes + 1] = ("%s %d"):format(name, gemm[name]) end
   end
   if not good or exists(gemm) then return end
@@ -66,7 +72,7 @@ end
 function blocks.check(section, report)
   local attention = section.attention
   check_query_tile(report, attention.q)
-  if sixteens(report, "blocks.attention.kv", "kv", attention.kv, 512) then
+  if multiple(report, "blocks.attention.kv", "kv", attention.kv, 16) then
     local kv, split = attention.kv or 128, attention.split
     if split % kv ~= 0 then
       report("blocks.attention.split", "split %d is not a multiple of kv %d; try split = %d", split,

@@ -16,7 +16,9 @@
 --- pages, prefixes and time change no bit (serving.lua, kernels/cache/cache.h).
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
+local gpus = require "tidelock.gpus"
 local pages = require "tidelock.pages"
+local problems = require "tidelock.problems"
 local room = require "tidelock.room"
 local screen = require "tidelock.screen"
 local serving = require "tidelock.serving"
@@ -73,10 +75,30 @@ local function open_ranks(plan, options)
     programs[rank + 1] = core.program(plan.programs[rank + 1])
   end
   return core.ranks { programs = programs, ranks = table_, seed = plan.spec.policy.seed,
-    threads = options.threads, poison = options.poison }
+    threads = options.threads, poison = options.poison,
+    gpu_first = plan.spec.device == "cuda" and 0 or -1 }
+end
+
+--- The GPUs are there, have kernels for this arithmetic and room for the plan.
+local function check_gpus(plan)
+  local spec, machine, found = plan.spec, gpus.machine(), problems.new()
+  local complaints = gpus.compare(core.manifest.images())
+  local more = gpus.complaints(spec, machine)
+  table.move(more, 1, #more, #complaints + 1, complaints)
+  for _, text in ipairs(complaints) do found:add(spec.site "device", "device", text) end
+  found:raise()
+  for rank = 0, spec.layout.tp * spec.layout.pp - 1 do
+    local bytes = plan.places[rank // spec.layout.tp + 1].bytes
+    if bytes > machine.facts[rank + 1].memory then
+      error({ status = 2, message = ("%s: %s MiB of weights and pages, GPU %d has %s; fewer "
+        .. "serve.pages need less"):format(spec.site "serve" or "serve",
+        screen.mib(bytes), rank, screen.mib(machine.facts[rank + 1].memory)) }, 0)
+    end
+  end
 end
 
 local function check_room(plan)
+  if plan.spec.device == "cuda" then return check_gpus(plan) end
   local bytes, needed = room.bytes(), 0
   for _, place in ipairs(plan.places) do needed = needed + place.bytes * plan.spec.layout.tp end
   if bytes and needed > bytes then
@@ -100,10 +122,6 @@ end
 function engine.open(model, options)
   options = options or {}
   local plan = serving.plan(model.recipe)
-  if plan.spec.device == "cuda" then
-    error({ status = 2, message = ("%s: device: generation runs on the host in this version; use "
-      .. "device=host"):format(plan.spec.site "device" or "device") }, 0)
-  end
   check_room(plan)
   local sizes = plan.sizes
   local self = setmetatable({
@@ -339,6 +357,10 @@ end
 --- What a row has come to, as an event; nil for a part of a prompt without echo.
 local function settle(row, token, nll, bits)
   local request, position, next_token = row[1], row[2], row[3]
+  if next_token == -1 and token < 0 then -- a GPU's way to say what the host says by itself
+    error({ status = 1, message = ("request %d: the logits at position %d hold a NaN or Inf"):format(
+      request.id, position) }, 0)
+  end
   request.done = position + 1
   if next_token == -2 then return nil end
   local event = { id = request.id, token = token, position = position + 1, logprob = -nll,

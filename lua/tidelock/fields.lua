@@ -158,6 +158,9 @@ section("blocks.gemm", "Tile of a matrix product; speed only.", {
   field("m", "count", "rows", { position = 1 }),
   field("n", "count", "columns", { position = 2 }),
   field("k", "count", "depth", { position = 3 }),
+  field("provider", "choice", "who multiplies on a GPU: our kernels; for each shape the faster of "
+    .. "them and cuBLASLt; cuBLASLt wherever it is proven to give their bits",
+    { values = { "own", "auto", "cublaslt" }, default = "own" }),
 })
 
 section("blocks.moe", "Experts; speed only.", {

@@ -92,6 +92,9 @@ end
 --- The recipe of a run folder as it ran, but for the layout that it was told: it was for training.
 local function recipe_of(folder, words)
   local path, summary = folder .. "/recipe.lua", runs.summary(folder)
+  if core.files.exists(folder .. "/origin.json") then
+    return requests.recipe(folder, words), summary
+  end
   if not core.files.exists(path) then usage("%s holds no recipe.lua: it is no run", folder) end
   local all = {}
   for _, word in ipairs(split_overrides(summary and summary.overrides)) do

@@ -90,7 +90,8 @@ function core.assemble(dtype, shape, pieces) end
 ---@param numbers? table<string, number|number[]> # all ints and floats of the row
 ---@param options? { step?: integer, seed?: integer, sample_base?: integer, scalars?: number[],
 ---  threads?: integer, scratch?: integer, device?: "host"|"cuda", repeats?: integer,
----  gemm_rows?: integer, gemm_columns?: integer, attention_rows?: integer }
+---  gemm_rows?: integer, gemm_columns?: integer, attention_rows?: integer,
+---  gemm_provider?: integer }
 ---@return number? # with repeats: milliseconds of one of as many runs on the GPU
 function core.call(op, inputs, outputs, numbers, options) end
 
@@ -237,6 +238,9 @@ function Program:instructions() end
 function Program:arena_bytes() end
 ---@return integer bytes # that no section may expect to find from an earlier one
 function Program:scratch() end
+---@param path string
+---@param about string # JSON: runtime/program_file.h
+function Program:save(path, about) end
 function Program:close() end
 ---@param description table
 ---@return tidelock.Program
@@ -384,6 +388,10 @@ function core.cuda_count() end
 ---@return { name: string, pci: string, major: integer, minor: integer, multiprocessors: integer,
 ---  shared_max: integer, memory: integer }
 function core.cuda_device(ordinal) end
+---@param ordinal integer # from 0
+---@return { clock_mhz: number?, memory_mhz: number?, celsius: number?, watts: number? }?
+---@return string? why
+function core.cuda_vitals(ordinal) end
 
 core.files = {}
 ---@return boolean

@@ -3,11 +3,11 @@
 --     exp2      all 4,294,967,296 inputs: GPU 0 = the host's model            0.2 s + 3.1 s
 --     steps     524,288 tensor-core steps in 8 patterns: GPU 0 = the host's model
 --     linear    f32 and bf16 products of 3 shapes: GPU 0 = the host twin
+--     library   cuBLASLt gives the bits of our kernels in 8 of 8 products; algorithms 55, 66
 --     levels    avx512 = avx2 = portable: exp2 over all inputs, bf16 products
 --
 -- A device that differs is refused by name, with the first difference. Without a GPU the host's
--- levels are compared alone. Each line is a check of `selftest.checks`, in this order; proofs about
--- libraries (the algorithms of cuBLASLt that are in the bit class) are checks of their own there.
+-- levels are compared alone. Each line is a check of `selftest.checks`, in this order.
 
 local core = require "tidelock.core"
 
@@ -91,6 +91,29 @@ local function linear()
     device_name())
 end
 
+--- Ways of cuBLASLt that give our kernels' bits, on the numbers of kernels/gemm/gemm_proof.c. A way
+--- that does not is no fault of the machine: it is not taken.
+local function library()
+  if not core.doctor.library(1).file then return finding(true, "cuBLASLt is not here") end
+  local proven, all, refused, ids, seen = 0, 0, 0, {}, {}
+  for _, dtype in ipairs { "f32", "bf16" } do
+    for _, p in ipairs { { "linear", 16, 512, 1024 }, { "linear", 640, 2048, 256 },
+      { "linear_grad_input", 264, 512, 384 }, { "linear_grad_weight", 256, 512, 1000 },
+      { "linear_grad_weight", 256, 512, 1000, true } } do
+      local found = core.doctor.product("cuda", { product = p[1], dtype = dtype, rows = p[2],
+        out = p[1] == "linear_grad_weight" and "f32" or dtype, columns = p[3], depth = p[4],
+        add = p[5] })
+      all, refused = all + 1, refused + found.refused
+      proven = proven + (found.id > 0 and 1 or 0)
+      if found.id > 0 and not seen[found.id] then
+        ids[#ids + 1], seen[found.id] = tostring(found.id), true
+      end
+    end
+  end
+  return finding(true, "cuBLASLt gives the bits of our kernels in %d of %d products; algorithms %s"
+    .. "; ways refused: %d", proven, all, #ids > 0 and table.concat(ids, ", ") or "none", refused)
+end
+
 --- What a level of the processor gives, from a process of its own: name -> hash, and what it says.
 local function level(name, count)
   local script = package.searchpath("tidelock.selftest_level", package.path)
@@ -133,6 +156,7 @@ selftest.checks = {
   { name = "exp2", gpu = true, run = exp2 },
   { name = "steps", gpu = true, run = steps },
   { name = "linear", gpu = true, run = linear },
+  { name = "library", gpu = true, run = library },
   {
     name = "levels", gpu = false,
     run = function(context) return selftest.levels(context.blocks or blocks) end,

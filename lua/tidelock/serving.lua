@@ -29,7 +29,7 @@ local shard = require "tidelock.stages.shard"
 
 local serving = {}
 
-local row_classes = { 1, 4, 8, 16, 32, 64 }
+local row_classes = { 1, 4, 8, 16, 32, 64, 128, 256, 512 }
 
 --- Numbers of rows that have a section, ascending; `rows` is the last.
 function serving.classes(rows)

@@ -2,7 +2,8 @@
 **
 **     core.call("rms_norm", { x, gain }, { y, rstd }, { eps = 1e-5 } [, { step =, seed =,
 **               sample_base =, scalars = { .. }, threads = n, scratch = byte, device = "cuda",
-**               repeats = n, gemm_rows = m, gemm_columns = n, attention_rows = n }])
+**               repeats = n, gemm_rows = m, gemm_columns = n, attention_rows = n,
+**               gemm_provider = 0 own, 1 auto, 2 cublaslt }])
 ** -> with repeats: milliseconds of one of as many runs on the GPU
 **
 ** Operands stand in the order of the row in ops.def; one that is left out is `false`. All numbers
@@ -119,9 +120,10 @@ static tl_op check_op(lua_State *L, int arg) {
 }
 
 static void check_options(lua_State *L, int arg) {
-  static const char *const names[] = {"step",      "seed",         "sample_base",    "scalars",
-                                      "threads",   "scratch",      "device",         "repeats",
-                                      "gemm_rows", "gemm_columns", "attention_rows", NULL};
+  static const char *const names[] = {
+      "step",           "seed",          "sample_base", "scalars",   "threads",
+      "scratch",        "device",        "repeats",     "gemm_rows", "gemm_columns",
+      "attention_rows", "gemm_provider", NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -182,9 +184,9 @@ void bind_need_host(lua_State *L, tl_op op) {
 /* With `repeats`, returns the milliseconds of a run. */
 static int call_on_gpu(lua_State *L, tl_op op, const tl_call *call) {
   const int64_t repeats = option_int(L, 5, "repeats");
-  const tl_cuda_blocks blocks = {(int32_t)option_int(L, 5, "gemm_rows"),
-                                 (int32_t)option_int(L, 5, "gemm_columns"),
-                                 (int32_t)option_int(L, 5, "attention_rows")};
+  const tl_cuda_blocks blocks = {
+      (int32_t)option_int(L, 5, "gemm_rows"), (int32_t)option_int(L, 5, "gemm_columns"),
+      (int32_t)option_int(L, 5, "attention_rows"), (int32_t)option_int(L, 5, "gemm_provider")};
   tl_cuda *cuda = bind_cuda(L, 0);
   float ms = 0;
   luaL_argcheck(L, repeats >= 0 && repeats <= INT32_MAX, 5, "repeats is not a count");

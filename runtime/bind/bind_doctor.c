@@ -2,22 +2,29 @@
 **
 **   doctor.driver_version() -> 13000, or nil and the reason
 **   doctor.link(from, to) -> { direct =, rank =, bytes_per_second = }
+**   doctor.copy_speed(device) -> bytes read and written a second, of GPU `device`, from 0
 **   doctor.library(i) -> { name, use, file?, version? }; nil behind the last one, from 1
 **   doctor.exp2(device, first, count, threads) -> { sums of blocks }
 **   doctor.steps(device, pattern, seed, tiles) -> outputs that differ from the host's model, all
 **                              outputs, their hash, and the first that differs in words
 **   doctor.patterns() -> names
+**   doctor.product(device, { product =, dtype =, out =, rows =, columns =, depth =, add = })
+**                              -> { id =, offered =, refused =, own_us =, us = }: which way of
+**                              cuBLASLt is proven for it; id 0: none
 **
 ** `device` is "host" or "cuda", GPU 0. See kernels/selftest/selftest.h.
 */
 #include <stdio.h>
 #include <string.h>
 
+#include "../../kernels/gemm/gemm_proof.h"
+#include "../../kernels/gemm/gemm_provider.h"
 #include "../../kernels/selftest/selftest.h"
 #include "../cuda_link.h"
 #include "../dtype.h"
 #include "../random.h"
 #include "bind_cuda.h"
+#include "bind_program.h"
 
 static const char *const devices[] = {"host", "cuda", NULL};
 
@@ -43,6 +50,13 @@ static int link_between(lua_State *L) {
   lua_setfield(L, -2, "rank");
   lua_pushnumber(L, link.bytes_per_second);
   lua_setfield(L, -2, "bytes_per_second");
+  return 1;
+}
+
+static int copy_speed(lua_State *L) {
+  double speed = 0;
+  bind_check(L, tl_cuda_copy_speed((int32_t)luaL_checkinteger(L, 1), &speed));
+  lua_pushnumber(L, speed);
   return 1;
 }
 
@@ -122,6 +136,70 @@ static int steps(lua_State *L) {
   return 4;
 }
 
+/* ---- products through cuBLASLt ---- */
+
+static tl_status host_product(tl_gemm_product product, const tl_call *call) {
+  if (product == TL_GEMM_LINEAR) return tl_host_linear(call);
+  if (product == TL_GEMM_GRAD_INPUT) return tl_host_linear_grad_input(call);
+  return tl_host_linear_grad_weight(call);
+}
+
+static int choice_of(lua_State *L, int arg, const char *name, const char *const *names) {
+  lua_getfield(L, arg, name);
+  const int i = luaL_checkoption(L, -1, NULL, names);
+  lua_pop(L, 1);
+  return i;
+}
+
+static void read_shape(lua_State *L, int arg, tl_gemm_shape *out) {
+  static const char *const products[] = {"linear", "linear_grad_input", "linear_grad_weight", NULL};
+  static const char *const dtypes[] = {"f32", "bf16", NULL};
+  static const tl_dtype numbers[] = {TL_F32, TL_BF16};
+  memset(out, 0, sizeof *out);
+  out->product = choice_of(L, arg, "product", products);
+  out->dtype = numbers[choice_of(L, arg, "dtype", dtypes)];
+  out->out_dtype = numbers[choice_of(L, arg, "out", dtypes)];
+  out->rows = bind_integer(L, arg, "product", "rows", 0);
+  out->columns = bind_integer(L, arg, "product", "columns", 0);
+  out->depth = bind_integer(L, arg, "product", "depth", 0);
+  lua_getfield(L, arg, "add");
+  out->add = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  luaL_argcheck(L, out->rows > 0 && out->columns > 0 && out->depth > 0, arg, "no such product");
+}
+
+static void set_number(lua_State *L, const char *name, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, name);
+}
+
+static int product(lua_State *L) {
+  const int on_gpu = luaL_checkoption(L, 1, NULL, devices);
+  tl_gemm_shape shape;
+  tl_gemm_choice choice;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  read_shape(L, 2, &shape);
+  tl_gemm_trial trial = {.cuda = on_gpu ? bind_cuda(L, 0) : NULL,
+                         .team = on_gpu ? NULL : bind_team(L, 0),
+                         .own = on_gpu ? tl_gemm_own : host_product};
+  if (on_gpu) bind_check(L, tl_cuda_enter(trial.cuda));
+  bind_check(L, tl_gemm_library_open(trial.cuda, &trial.library));
+  const tl_status status = tl_gemm_choose(&trial, &shape, 1, &choice);
+  if (status == TL_OK) tl_gemm_problem_free(trial.library, &choice.problem);
+  tl_gemm_library_close(trial.library);
+  bind_check(L, status);
+  lua_createtable(L, 0, 5);
+  lua_pushinteger(L, choice.id);
+  lua_setfield(L, -2, "id");
+  lua_pushinteger(L, choice.offered);
+  lua_setfield(L, -2, "offered");
+  lua_pushinteger(L, choice.refused);
+  lua_setfield(L, -2, "refused");
+  set_number(L, "own_us", choice.own_us);
+  set_number(L, "us", choice.us);
+  return 1;
+}
+
 static int patterns(lua_State *L) {
   lua_createtable(L, TL_SELFTEST_PATTERNS, 0);
   for (int32_t i = 0; i < TL_SELFTEST_PATTERNS; i++) {
@@ -135,10 +213,12 @@ void bind_doctor_open(lua_State *L) {
   static const luaL_Reg functions[] = {
       {"driver_version", driver_version},
       {"link",           link_between  },
+      {"copy_speed",     copy_speed    },
       {"library",        library       },
       {"exp2",           exp2_sums     },
       {"steps",          steps         },
       {"patterns",       patterns      },
+      {"product",        product       },
       {NULL,             NULL          },
   };
   luaL_newlib(L, functions);

@@ -173,9 +173,10 @@ static void read_plans(lua_State *L, int programs, int ranks, tl_ranks_options *
 
 static void refuse_unknown(lua_State *L, int arg) {
   static const char *const names[] = {
-      "programs",  "ranks",     "seed",         "threads",        "data",     "samples",
-      "timeout_s", "start_s",   "poison",       "eval_samples",   "delay_us", "faults",
-      "gpu_first", "gemm_rows", "gemm_columns", "attention_rows", "job",      NULL};
+      "programs",       "ranks",         "seed",      "threads",   "data",
+      "samples",        "timeout_s",     "start_s",   "poison",    "eval_samples",
+      "delay_us",       "faults",        "gpu_first", "gemm_rows", "gemm_columns",
+      "attention_rows", "gemm_provider", "job",       NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -215,4 +216,5 @@ void bind_read_ranks_options(lua_State *L, int arg, tl_ranks_options *out) {
   out->gemm_tile[0] = (int32_t)bind_integer(L, arg, "ranks", "gemm_rows", 0);
   out->gemm_tile[1] = (int32_t)bind_integer(L, arg, "ranks", "gemm_columns", 0);
   out->attention_rows = (int32_t)bind_integer(L, arg, "ranks", "attention_rows", 0);
+  out->gemm_provider = (int32_t)bind_integer(L, arg, "ranks", "gemm_provider", 0);
 }

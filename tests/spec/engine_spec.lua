@@ -12,6 +12,25 @@ local function experts_layer()
   }
 end
 
+--- Expanded keys wider than values, and a softmax whose scale is that of stretched waves.
+local function latent_layer()
+  local yarn = { "yarn", factor = 4, original = 16, beta_fast = 4, mscale = 1, mscale_all_dim = 1 }
+  return {
+    nn.residual { nn.rms_norm {}, nn.mla { heads = 4, q_rank = 9, kv_rank = 10, nope_dim = 6,
+      rope_dim = 4, v_dim = 5, rope = { scaling = yarn } } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 32 } },
+  }
+end
+
+local function deepseek_layer(i)
+  return {
+    nn.residual { nn.rms_norm {}, nn.mla { heads = 4, kv_rank = 10, nope_dim = 6, rope_dim = 4 } },
+    nn.residual { nn.rms_norm {}, i == 1 and nn.swiglu { hidden = 32 } or nn.moe { experts = 6,
+      top_k = 2, hidden = 16, shared = 1, balance = { "bias", 0.1 },
+      router = { "sigmoid", groups = 3, top_groups = 2, scale = 2.5 } } },
+  }
+end
+
 local shapes = {
   { name = "grouped heads", options = {} },
   { name = "a window, bias, gelu, layer_norm", options = { window = 5, bias = true, gelu = true,
@@ -19,6 +38,10 @@ local shapes = {
   { name = "tied, learned positions, dropout", options = { tied = true, positions = 20,
     rope = false, dropout = 0.1 } },
   { name = "bf16", options = { dtype = "bf16" } },
+  { name = "latent attention", options = { layer = latent_layer } },
+  { name = "latent attention, bf16", options = { layer = latent_layer, dtype = "bf16" } },
+  { name = "latent attention, experts by sigmoids and a bias",
+    options = { layer = deepseek_layer } },
   { name = "experts", options = { layer = experts_layer } }, -- whole on every rank of tp
 }
 

@@ -76,7 +76,8 @@ describe("ranks as processes", function()
 
   test("exchange rows of experts straight, by islands and in a ring", function()
     in_folder(function(folder)
-      local moe = "run recipes/moe_small.lua --quiet --stop-at 1 layout.ep=4 --runs " .. folder .. " "
+      local moe = "run recipes/moe_small.lua --quiet --stop-at 1 layout.ep=4 --runs " .. folder
+        .. " "
       local one = shell(("%s run recipes/moe_small.lua --quiet --stop-at 1 --runs %s"):format(
         tidelock, folder))
       local hash = assert(one:match "weights +(%x+)")
@@ -107,8 +108,8 @@ describe("ranks as processes", function()
 
   test("are recorded like threads: rank 0 gathers hashes, times and values", function()
     in_folder(function(folder)
-      local what = quickstart .. "layout.tp=2 layout.dp=2 --full --values --stop-at 1 --trace-steps "
-        .. ("1 --runs %s/%%s --trace %s/%%s"):format(folder, folder)
+      local what = quickstart .. "layout.tp=2 layout.dp=2 --full --values --stop-at 1 "
+        .. ("--trace-steps 1 --runs %s/%%s --trace %s/%%s"):format(folder, folder)
       local text, status = mpirun(4, what:format("a", "processes"))
       assert.equal(0, status, text)
       shell(tidelock .. " " .. what:format("b", "threads"))
@@ -119,8 +120,8 @@ describe("ranks as processes", function()
       local moved, planned = text:match "\n +3 +%S+ +%S+ +%S+ +(%S+) +(%S+)\n"
       assert.equal(planned, moved, text)
       for rank = 0, 3 do
-        local name = ("values-1-%04d.bin"):format(rank)
-        assert.is_true(works(("cmp %s/processes/%s %s/threads/%s"):format(folder, name, folder, name)))
+        local name = folder .. "/%s/" .. ("values-1-%04d.bin"):format(rank)
+        assert.is_true(works("cmp " .. name:format "processes" .. " " .. name:format "threads"))
       end
     end)
   end)

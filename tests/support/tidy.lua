@@ -13,7 +13,8 @@ local tidy = {}
 local columns_max, lines_max, function_lines_max = 100, 500, 60
 
 local c_base = { status = 1, dtype = 2, view = 3, memory = 4, random = 5, hash = 6, tensor = 7,
-  cores = 8, team = 9, cuda_driver = 10, cuda_images = 10, cubin = 10, manifest = 11, cuda = 12 }
+  cores = 8, team = 9, cuda_driver = 10, cublaslt = 10, cuda_images = 10, cubin = 10,
+  manifest = 11, cuda = 12 }
 local lua_place = { where = 1, schema = 1, layout = 2, blocks = 2, policy = 2, nn = 2, data = 2,
   recipe = 3, explain = 5, verify = 5, sweep = 5, report = 5, cli = 6 }
 

@@ -14,6 +14,7 @@
 --     step
 --     log       { every, watch };  notes: sentences about choices that were made
 --     experts   a list of { experts, top_k, site }: the mixtures of the model
+--     widths    what rules.lua knows of the model: layers, heads, hidden widths
 --     site      function(path) -> "file:line" or "command line"
 -- }
 local blocks = require "tidelock.blocks"
@@ -137,7 +138,7 @@ function check.run(plan)
   collected:raise()
 
   spec.name, spec.file, spec.site = recipe.name, recipe.file, site
-  spec.model, spec.notes, spec.experts = model, notes, facts.moes
+  spec.model, spec.notes, spec.experts, spec.widths = model, notes, facts.moes, facts
   spec.batch.micro = spec.batch.micro or spec.batch.samples // spec.layout.dp
   if spec.policy.name == "fast" then
     note "policy fast promises no bits; the host runs the same kernels as for batch"
