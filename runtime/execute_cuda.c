@@ -395,10 +395,7 @@ static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
     const tl_status status =
         kept ? run_kept(gpu, e, index, run) : run_one(gpu, e, index, run, wait);
     tl_spans_leave(&spans);
-    if (status != TL_OK) {
-      tl_spans_end(&spans);
-      return tl_execute_locate(e, index, step, status);
-    }
+    if (status != TL_OK) return tl_spans_end(&spans), tl_execute_locate(e, index, step, status);
   }
   tl_spans_end(&spans);
   TL_TRY(queue_end(gpu));
