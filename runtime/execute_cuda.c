@@ -74,9 +74,9 @@ static tl_status check_kernels(const tl_program *p) {
   return TL_OK;
 }
 
-static int32_t has_routes(const tl_program *p) {
+static int32_t has_op(const tl_program *p, tl_op op) {
   for (int32_t i = 0; i < p->instruction_count; i++)
-    if (p->instructions[i].op == TL_OP_route) return 1;
+    if (p->instructions[i].op == op) return 1;
   return 0;
 }
 
@@ -84,7 +84,7 @@ static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison,
                           const tl_cuda_blocks *blocks) {
   void *pinned;
   TL_TRY(check_kernels(gpu->program));
-  gpu->routes = has_routes(gpu->program);
+  gpu->routes = has_op(gpu->program, TL_OP_route);
   TL_TRY(plan_staging(gpu));
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
   tl_cuda_set_blocks(gpu->cuda, blocks);
@@ -145,7 +145,12 @@ void tl_gpu_close(tl_gpu *gpu) {
 
 char *tl_gpu_arena(const tl_gpu *gpu) { return gpu->arena; }
 tl_cuda *tl_gpu_cuda(const tl_gpu *gpu) { return gpu->cuda; }
-void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm) { gpu->comm = comm; }
+
+void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm) {
+  gpu->comm = comm;
+  if (comm != NULL && tl_lanes_apart(gpu->lanes) && has_op(gpu->program, TL_OP_exchange))
+    tl_cuda_set_spare(gpu->cuda, TL_EXCHANGE_MULTIPROCESSORS);
+}
 
 /* Samples and counts of the whole section into pinned memory, and the numbers of the step. */
 static tl_status prepare(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {

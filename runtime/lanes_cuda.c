@@ -89,6 +89,8 @@ void tl_lanes_close(tl_lanes *l) {
   free(l);
 }
 
+int32_t tl_lanes_apart(const tl_lanes *l) { return l->second != NULL; }
+
 void *tl_lanes_stream(const tl_lanes *l, int32_t instruction) {
   return is_apart(l, instruction) ? l->second : tl_cuda_stream(l->cuda);
 }

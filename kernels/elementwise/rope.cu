@@ -10,18 +10,23 @@
 
 enum { THREADS = 128, WARP = TL_DEVICE_WARP };
 
-/* The start of the segment of `row`. A warp halves 33 ways at once; its lanes agree. */
+/* The start of the segment of `row`. A warp halves 33 ways at once; its lanes agree, and what one of
+** them has read is the start. */
 TL_GPU int64_t segment_start(const int32_t *cu, int64_t entries, int64_t row) {
   int64_t low = 0, high = entries - 1; /* cu[low] <= row < cu[high] */
+  int start = cu[0];
   while (high - low > 1) {
     const int64_t step = (high - low + WARP - 1) / WARP;
     const int64_t probe = low + step * (threadIdx.x % WARP + 1);
-    const int below = __popc(__ballot_sync(0xffffffffu, probe < high && cu[probe] <= row));
+    const int read = probe < high ? cu[probe] : 0;
+    const int below = __popc(__ballot_sync(0xffffffffu, probe < high && read <= row));
     const int64_t end = low + step * (below + 1);
+    const int last = __shfl_sync(0xffffffffu, read, below > 0 ? below - 1 : 0);
+    start = below > 0 ? last : start;
     low = low + step * below;
     high = end < high ? end : high;
   }
-  return cu[low];
+  return start;
 }
 
 TL_GPU void turn_row(const tl_rope_args &r, int64_t row, int64_t position) {
@@ -50,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 ** row. What it turns is under way while the start of the segment is looked for. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     rope_whole_rows(const __grid_constant__ tl_rope_args r) {
-  enum { AHEAD = 4 };
+  enum { AHEAD = 2 };
   const int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
   const int of_head = (int)(r.pairs / TL_P), units = (int)r.heads * of_head;
   int64_t position = -1;
