@@ -10,7 +10,7 @@
 #include "program.h"
 
 /* tl_call.ahead: the inputs that no earlier instruction of the section writes. 0 for operators
-** whose kernels do not ask. */
+** whose kernels do not ask, and outside generation, where little is gained. */
 uint64_t tl_uses_ahead(const tl_program *program, int32_t index);
 
 /* What `out` says of who reads the outputs of `index`, in a section that ends at `end`. */
