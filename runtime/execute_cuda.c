@@ -224,21 +224,18 @@ static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
   return tl_ops[gpu->program->instructions[index].op].cuda(&call);
 }
 
-/* Several instructions from `index` on as one kernel, where there is one (kernels/fused): *done of
-** them. Those that another stream waits for stay apart. */
+/* *done instructions from `index` on as one kernel, where there is one (kernels/fused). */
 static tl_status queue_fused(tl_gpu *gpu, tl_executor *e, int32_t index, int32_t end,
                              int32_t *done) {
   tl_fused_call calls[TL_FUSED_MAX];
-  int32_t count = 0;
-  *done = 0;
+  int32_t count = *done = 0;
   if (gpu->trace != NULL || !tl_fused_begins(gpu->program->instructions[index].op)) return TL_OK;
   for (; count < TL_FUSED_MAX && index + count < end; count++) {
     const tl_instruction *i = &gpu->program->instructions[index + count];
     if (tl_lanes_meet(gpu->lanes, index + count)) break;
     if (tl_ops[i->op].traits & (TL_TRAIT_DATA | TL_TRAIT_COMM)) break;
     calls[count] = (tl_fused_call){.op = i->op, .call = call_of(gpu, e, index + count)};
-    if (i->op == TL_OP_rope_rows)
-      calls[count].is_last_use = tl_uses_last(gpu->program, index + count, end);
+    tl_uses_note(gpu->program, index + count, end, &calls[count]);
   }
   return count < 2 ? TL_OK : tl_fused(calls, count, done);
 }
