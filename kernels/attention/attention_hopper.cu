@@ -382,7 +382,6 @@ struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
     P::make_barriers(base);
-    earlier_wait();
     if (warpgroup == 0) {
       registers_fewer<24>();
       P::serve(a, base);

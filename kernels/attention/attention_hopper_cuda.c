@@ -179,14 +179,12 @@ static tl_status launch_plan(const tl_call *call, const tl_attention_plan_args *
   return tl_cuda_launch(call->cuda, "attention_plan", &grid, plan);
 }
 
-/* `overlaps`: the kernel waits itself for the list, and begins while that is still made. */
-static tl_status launch(const tl_call *call, const variant *v, int64_t blocks, int overlaps,
+static tl_status launch(const tl_call *call, const variant *v, int64_t blocks,
                         tl_attention_hopper_args *args) {
   TL_TRY(make_maps(call, v, args));
   const tl_cuda_grid grid = {.blocks = {(uint32_t)least(blocks, processors(call))},
                              .threads = {TL_ATTENTION_WGMMA_THREADS},
-                             .shared = v->shared,
-                             .overlaps = overlaps};
+                             .shared = v->shared};
   return tl_cuda_launch(call->cuda, v->name, &grid, args);
 }
 
@@ -197,7 +195,7 @@ tl_status tl_attention_hopper(const tl_call *call, const tl_attention_sizes *z,
   clear_output(&args->out, 0, &plan);
   plan.lse = args->lse;
   TL_TRY(launch_plan(call, &plan));
-  return launch(call, find(forward, z, z->kv_block), tiles_max(z) * z->heads, 1, &filled);
+  return launch(call, find(forward, z, z->kv_block), tiles_max(z) * z->heads, &filled);
 }
 
 /* As many blocks as have room for the leaves that wait. */
@@ -217,7 +215,7 @@ static tl_status launch_key(const tl_call *call, const tl_attention_sizes *z,
   args->g.stack = args->kept;
   if (each > 0) blocks = least(blocks, room / each);
   TL_TRY(launch_plan(call, &plan));
-  return launch(call, v, blocks, 0, args);
+  return launch(call, v, blocks, args);
 }
 
 tl_status tl_attention_hopper_grad(const tl_call *call, const tl_attention_sizes *z,
@@ -227,5 +225,5 @@ tl_status tl_attention_hopper_grad(const tl_call *call, const tl_attention_sizes
   tl_attention_plan_args plan = plan_args(args, filled.plan);
   if (is_first) clear_output(&args->out, 0, &plan);
   TL_TRY(launch_plan(call, &plan));
-  return launch(call, find(query, z, 0), tiles_max(z) * args->head_count, 0, &filled);
+  return launch(call, find(query, z, 0), tiles_max(z) * args->head_count, &filled);
 }
