@@ -12,6 +12,7 @@ enum { SPAN = TL_DEVICE_PARTIALS, WARP = TL_DEVICE_WARP, LEAF_LEVELS = 11 };
 /* --- Rows of logits --------------------------------------------------------------------------- */
 
 TL_KERNEL row_max_rows(const __grid_constant__ tl_logits_args k) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(k.lanes);
   float best = tl_math_float(0xff800000u), z[TL_P];
@@ -38,6 +39,7 @@ TL_KERNEL row_max_rows(const __grid_constant__ tl_logits_args k) {
 TL_GPU float exponential(float z, float t) { return tl_exp2(fmaf(z, TL_LOG2E, -t)); }
 
 TL_KERNEL row_sum_exp_rows(const __grid_constant__ tl_logits_args k) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(k.lanes);
   const bool live = r.row < k.rows;
@@ -291,6 +293,7 @@ TL_KERNEL logits_grad_whole(const __grid_constant__ tl_logits_args k) {
 /* --- One number for each token ---------------------------------------------------------------- */
 
 TL_KERNEL cross_entropy_tokens(const __grid_constant__ tl_tokens_args k) {
+  tl_after_earlier();
   const int64_t i = tl_thread();
   if (i >= k.rows) return;
   if (k.targets[i] < 0) {

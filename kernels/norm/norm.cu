@@ -24,6 +24,7 @@ TL_GPU float square_sum(const tl_norm_args &a, tl_row_lane r, float mean, float 
 }
 
 TL_KERNEL rms_norm_rows(const __grid_constant__ tl_norm_args a) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(a.lanes);
   const float rstd = tl_rsqrt(square_sum(a, r, 0.0f, shared) / (float)a.dim + a.eps);
@@ -174,6 +175,7 @@ TL_GPU void load_gradient(const tl_norm_args &a, int64_t row, int64_t at, int n,
 }
 
 TL_KERNEL rms_norm_grad_rows(const __grid_constant__ tl_norm_args a) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(a.lanes);
   float p[TL_P], x[TL_P], g[TL_P];
@@ -196,6 +198,7 @@ TL_KERNEL rms_norm_grad_rows(const __grid_constant__ tl_norm_args a) {
 }
 
 TL_KERNEL layer_norm_rows(const __grid_constant__ tl_norm_args a) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(a.lanes);
   float p[TL_P], x[TL_P];
@@ -227,6 +230,7 @@ TL_KERNEL layer_norm_rows(const __grid_constant__ tl_norm_args a) {
 }
 
 TL_KERNEL layer_norm_grad_rows(const __grid_constant__ tl_norm_args a) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(a.lanes);
   const bool live = r.row < a.rows;

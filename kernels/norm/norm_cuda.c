@@ -59,7 +59,7 @@ static tl_status run(const char *kernel, const tl_call *call, const norm *k, int
                           .eps = k->eps};
   const variant *warps = rms ? warps_of(&a) : NULL;
   if (warps != NULL) return tl_launch_rows(call->cuda, warps->name, a.rows, warps->threads, &a);
-  return tl_launch_rows(call->cuda, kernel, a.rows, a.lanes, &a);
+  return tl_overlap_threads(call->cuda, kernel, a.rows * a.lanes, &a);
 }
 
 tl_status tl_cuda_rms_norm(const tl_call *call) {
