@@ -74,6 +74,7 @@ tl_status tl_cuda_facts_of(int32_t ordinal, tl_cuda_facts *out) {
       {TL_CUDA_ATTRIBUTE_MULTIPROCESSORS, &out->multiprocessors},
       {TL_CUDA_ATTRIBUTE_SHARED_OPTIN,    &out->shared_max     },
       {TL_CUDA_ATTRIBUTE_REGISTERS,       &out->registers_max  },
+      {TL_CUDA_ATTRIBUTE_CACHE,           &out->cache          },
   };
   for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
     TL_TRY(tl_cuda_check(api, api->device_attribute(&value, wanted[i].attribute, device), "facts"));

@@ -21,6 +21,7 @@ typedef struct tl_cuda_facts {
   char name[128], pci[32];
   int32_t major, minor;                               /* compute capability */
   int32_t multiprocessors, shared_max, registers_max; /* bytes, registers: of a block */
+  int32_t cache;                                      /* bytes, of the second level */
   int64_t memory, available;                          /* bytes */
 } tl_cuda_facts;
 

@@ -43,6 +43,7 @@ enum { /* numbers of the driver's interface */
        TL_CUDA_ATTRIBUTE_SHARED_OPTIN = 97,
        TL_CUDA_ATTRIBUTE_REGISTERS = 12, /* of a block */
        TL_CUDA_ATTRIBUTE_MULTIPROCESSORS = 16,
+       TL_CUDA_ATTRIBUTE_CACHE = 38, /* bytes, second level */
        TL_CUDA_ATTRIBUTE_MAJOR = 75,
        TL_CUDA_ATTRIBUTE_MINOR = 76,
        TL_CUDA_LINK_RANK = 1, /* cuDeviceGetP2PAttribute: 0 is the best link of the machine */

@@ -109,6 +109,14 @@ tl_status tl_lanes_join(tl_lanes *l) {
   return TL_OK;
 }
 
+int32_t tl_lanes_meet(const tl_lanes *l, int32_t index) {
+  const tl_range waits = l->program->instructions[index].waits;
+  if (is_apart(l, index) || l->events[index] != NULL) return 1;
+  for (int32_t k = 0; k < waits.count; k++)
+    if (is_apart(l, l->program->waits[waits.first + k])) return 1;
+  return 0;
+}
+
 tl_status tl_lanes_before(tl_lanes *l, int32_t index) {
   const tl_range waits = l->program->instructions[index].waits;
   for (int32_t k = 0; k < waits.count; k++) {

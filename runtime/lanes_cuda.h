@@ -25,6 +25,8 @@ void *tl_lanes_stream(const tl_lanes *lanes, int32_t instruction);
 /* Around a section: all streams begin after the first one, and the first ends after all. */
 tl_status tl_lanes_fork(tl_lanes *lanes);
 tl_status tl_lanes_join(tl_lanes *lanes);
+/* Whether an instruction waits for another stream, or is waited for by one. */
+int32_t tl_lanes_meet(const tl_lanes *lanes, int32_t instruction);
 /* Around an instruction: queues its waits, then what others wait for. */
 tl_status tl_lanes_before(tl_lanes *lanes, int32_t instruction);
 tl_status tl_lanes_after(tl_lanes *lanes, int32_t instruction);

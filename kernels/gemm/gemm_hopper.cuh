@@ -83,8 +83,9 @@ __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
 }
 
 // Outputs of a row, columns `column` and the next. Widths are even: both are inside, or neither.
-__device__ __forceinline__ void store_pair(const tl_gemm_hopper_args &g, int part, int row,
-                                           int column, float low, float high) {
+template <typename Args>
+__device__ __forceinline__ void store_pair(const Args &g, int part, int row, int column, float low,
+                                           float high) {
   const int64_t at = int64_t(row) * g.columns[part] + column;
   if (row >= g.rows || column >= g.columns[part]) return;
   if (g.out_is_bf16)
@@ -172,7 +173,7 @@ struct Hopper {
   // 64 k: four steps of the chain. `first`: sums begin here, unless something was loaded.
   __device__ __forceinline__ void multiply(const Turn<S::slots> &turn, int half, float *sum,
                                            bool first) const {
-    const uint32_t at = ring + turn.slot * S::slot_bytes;
+    const uint32_t at = uniform(ring + turn.slot * S::slot_bytes);
     const uint64_t a = factor_at<a_way<P>>(at + half * 8192);
     const uint64_t b = factor_at<b_way<P>>(at + A_BYTES);
     barrier_wait(full + 8 * turn.slot, turn.parity);
@@ -376,7 +377,8 @@ struct Hopper {
   // ---- a tile ----
 
   __device__ __forceinline__ void consume(const tl_gemm_hopper_args &g) const {
-    const int half = threadIdx.x / 128 - 1, name = 1 + half, tiles = g.row_tiles * g.column_tiles;
+    const int half = uniform(threadIdx.x / 128 - 1), name = 1 + half,
+              tiles = g.row_tiles * g.column_tiles;
     const uint32_t buffer = ring + S::slots * S::slot_bytes + half * S::room;
     const uint32_t own = buffer + threadIdx.x % 128 * 16;
     const uint32_t there = in_block(empty, threadIdx.x % S::blocks);
@@ -419,7 +421,7 @@ struct Hopper {
         store_f32(&g.out[tile.part], buffer, name, m, tile.column, sum);
       }
     }
-    if (threadIdx.x % 128 == 0) stores_done();
+    if (threadIdx.x % 128 == 0) stores_read<0>();  // then shared memory may go
   }
 
   static __device__ __forceinline__ void run(const tl_gemm_hopper_args &g) {

@@ -38,7 +38,20 @@ typedef struct tl_gemm_hopper_args {
   int32_t out_is_bf16, bias_is_bf16;
   void *data[TL_GEMM_HOPPER_PARTS];       /* of output i, for stores without the copy engine */
   const void *bias[TL_GEMM_HOPPER_PARTS]; /* (columns), or NULL */
-  int32_t ring, box_rows; /* slots of a block's ring, rows of a box of x: gemm_hopper_few.cu */
 } tl_gemm_hopper_args;
+
+/* The same for gemm_hopper_few.cu: shorter, since a short launch waits for its arguments too. */
+typedef struct tl_gemm_few_args {
+  tl_tensor_map a, b[TL_GEMM_HOPPER_PARTS];
+  int32_t slots, pieces; /* of 64 k in a leaf; leaves */
+  int32_t row_tiles, column_tiles;
+  int32_t first_tile[TL_GEMM_HOPPER_PARTS], columns[TL_GEMM_HOPPER_PARTS];
+  int32_t outputs;
+  int32_t rows;
+  int32_t out_is_bf16, bias_is_bf16;
+  int32_t ring, box_rows; /* slots of a block's ring, rows of a box of x */
+  void *data[TL_GEMM_HOPPER_PARTS];
+  const void *bias[TL_GEMM_HOPPER_PARTS];
+} tl_gemm_few_args;
 
 #endif
