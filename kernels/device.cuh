@@ -28,9 +28,7 @@ enum { TL_P = TL_DEVICE_PIECE };
 
 /* --- Indices ---------------------------------------------------------------------------------- */
 
-TL_GPU int64_t tl_thread(void) {
-  return (int64_t)blockIdx.x * TL_DEVICE_THREADS + threadIdx.x;
-}
+TL_GPU int64_t tl_thread(void) { return (int64_t)blockIdx.x * TL_DEVICE_THREADS + threadIdx.x; }
 
 /* a / b for a >= 0, b > 0; short where both fit into 32 bits. */
 TL_GPU int64_t tl_quotient(int64_t a, int64_t b) {
@@ -155,6 +153,45 @@ TL_GPU void tl_store(const tl_array &a, int64_t first, int n, const float *v) {
   for (int i = 0; i < TL_P; i++) {
     if (i < n) tl_store_one(a, first + i, v[i]);
   }
+}
+
+/* --- Whole pieces of bf16, where the launcher or the kernel has asked tl_whole ------------------ */
+
+/* Elements first .. first + 7 with nothing to decide: loads of several pieces leave together. */
+TL_GPU uint4 tl_fetch_whole(const tl_array &a, int64_t first) {
+  return *(const uint4 *)((const uint16_t *)a.data + first);
+}
+
+TL_GPU void tl_widen_whole(const uint4 &b, float *v) {
+  const uint32_t word[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    v[2 * i] = tl_math_float(word[i] << 16);
+    v[2 * i + 1] = tl_math_float(word[i] & 0xffff0000u);
+  }
+}
+
+/* a / b of a piece, IEEE. A rounded reciprocal and two corrections of the remainder give the rounded
+** quotient while nothing comes near the ends of the range (Markstein, 1990); +0 / b is +0 that way
+** too. Elsewhere '/'. */
+TL_GPU void tl_divide_piece(const float *a, float b, float *q) {
+  float low = 1.0f, high = b;
+#pragma unroll
+  for (int i = 0; i < TL_P; i++) {
+    low = fminf(low, a[i] == 0.0f ? 1.0f : a[i]);
+    high = fmaxf(high, a[i]);
+  }
+  if (low > 0x1p-60f && b > 0x1p-60f && high < 0x1p60f) {
+    const float r = 1.0f / b;
+#pragma unroll
+    for (int i = 0; i < TL_P; i++) {
+      const float first = a[i] * r, better = fmaf(fmaf(first, -b, a[i]), r, first);
+      q[i] = fmaf(fmaf(better, -b, a[i]), r, better);
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < TL_P; i++) q[i] = a[i] / b;
 }
 
 /* --- The row rule ----------------------------------------------------------------------------- */

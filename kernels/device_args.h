@@ -21,4 +21,15 @@ typedef struct tl_array {
   int32_t aligned; /* to 16 bytes: pieces that start at a multiple of 8 are loaded at once */
 } tl_array;
 
+#if defined(__CUDACC__)
+#define TL_EITHER static __device__ __forceinline__
+#else
+#define TL_EITHER static inline
+#endif
+
+/* Rows of `width` bf16 elements that consist of whole, aligned pieces. */
+TL_EITHER int tl_whole(const tl_array *a, int64_t width) {
+  return a->bf16 && a->aligned && width % TL_DEVICE_PIECE == 0;
+}
+
 #endif

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "../kernels/moe/moe.h"
+
 typedef struct operands {
   tl_view views[TL_CALL_OPERANDS_MAX]; /* inputs, then outputs, with device addresses */
   const void *host[TL_CALL_OPERANDS_MAX];
@@ -66,7 +68,9 @@ static tl_status copy_back(tl_cuda *cuda, const operands *o, int32_t first) {
                                       (size_t)tl_view_bytes(&o->views[i]), tl_cuda_stream(cuda)),
         "copy out"));
   }
-  return check(cuda, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)), "waiting for the GPU");
+  TL_TRY(tl_cuda_queue_look(cuda));
+  TL_TRY(check(cuda, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)), "waiting"));
+  return tl_route_found(tl_cuda_looked(cuda));
 }
 
 /* A graph of `repeats` runs, as a captured step would hold them: the host's part is not timed. */
@@ -104,6 +108,26 @@ done:
   if (start != NULL) api->event_destroy(start);
   if (stop != NULL) api->event_destroy(stop);
   if (graph != NULL) api->graph_close(graph);
+  return status;
+}
+
+tl_status tl_call_in_place(tl_cuda *cuda, tl_op op, const tl_call *call) {
+  void *step = NULL;
+  tl_status status = TL_OK;
+  tl_call queued = *call;
+  if (tl_ops[op].cuda == NULL)
+    return tl_fail(TL_DEVICE, "operator %s has no GPU kernel", tl_ops[op].name);
+  TL_TRY(tl_cuda_enter(cuda));
+  TL_TRY(tl_cuda_alloc(cuda, sizeof(tl_device_step), &step));
+  TL_TRY_GOTO(status, copy_step(cuda, call->step, step), done);
+  queued.step = step, queued.team = NULL, queued.cuda = cuda;
+  TL_TRY_GOTO(status, tl_ops[op].cuda(&queued), done);
+  TL_TRY_GOTO(
+      status,
+      check(cuda, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)), "waiting for the GPU"),
+      done);
+done:
+  tl_cuda_free(cuda, step);
   return status;
 }
 

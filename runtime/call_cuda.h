@@ -16,4 +16,8 @@ enum { TL_CALL_OPERANDS_MAX = 64 };
 ** the second half by events of the GPU: outputs that the operator also reads go on from there. */
 tl_status tl_call_on_gpu(tl_cuda *cuda, tl_op op, const tl_call *call, int32_t repeats, float *ms);
 
+/* The same with operands that the GPU reaches at their addresses, such as those of a span
+** (span_cuda.h); its step is host memory. Waits for the end. */
+tl_status tl_call_in_place(tl_cuda *cuda, tl_op op, const tl_call *call);
+
 #endif

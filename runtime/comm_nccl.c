@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../kernels/comm/comm_args.h"
+#include "exchange_cuda.h"
 #include "mailbox.h"
 #include "memory.h"
 #include "nccl.h"
@@ -249,6 +250,7 @@ static tl_status collective(tl_nccl *n, const tl_gpu_message *m) {
   if (tree && (g->n & (g->n - 1)) != 0)
     return tl_fail(TL_ARGUMENT, "a tree over %d ranks: the number of ranks must be a power of two",
                    g->n);
+  if (m->op == TL_OP_exchange) return tl_exchange_by_messages(n->cuda, m, g->n);
   if (g->n == 1) {
     if (m->x->data != m->y->data)
       TRY_CUDA(n, "copy",

@@ -1,61 +1,23 @@
 /* comm_processes.c - collectives as transfers between pairs, in chunks. */
-#include "comm_processes.h"
+#include "comm_processes_inner.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "hash.h"
-#include "mailbox.h"
 #include "memory.h"
 
 enum {
-  CHUNK_BYTES = 256 << 10, /* of one rank's share that is under way at once */
-  CUT_BYTES = 64 << 20,    /* of a transfer that needs no staging */
+  CUT_BYTES = 64 << 20, /* of a transfer that needs no staging */
   SLICE_ELEMENTS = 16,
   TAGS = 1000, /* of groups; channels come after */
   LOOKS = 200, /* before a waiting rank begins to sleep */
   SLEEP_NS = 50000,
   PUSH_NS = 1000000
 };
-
-typedef struct slot {
-  tl_move move;
-  char *data;
-} slot;
-
-typedef struct channel {
-  struct channel *next;
-  int32_t source, target, number;
-  int64_t bytes;
-  uint64_t sent;
-  slot slots[TL_SLOTS];
-} channel;
-
-struct tl_processes {
-  tl_world *world;
-  const tl_mover *mover;
-  int32_t rank, largest;
-  char *out, *in; /* (largest, CHUNK_BYTES) */
-  channel *channels;
-  pthread_mutex_t mutex; /* one thread at a time calls the mover */
-  pthread_t pusher;
-  int pushes;
-  atomic_int closing;
-};
-
-typedef struct process_comm {
-  tl_comm base;
-  tl_processes *processes;
-  int32_t tag, rank;
-  tl_move *moves; /* (2, size): to and from each member */
-  const void **parts;
-  int32_t ranks[];
-} process_comm;
 
 /* --- One caller at a time --------------------------------------------------------------------- */
 
@@ -107,31 +69,35 @@ static void rest(int32_t *looks) {
 
 static tl_status wait_move(tl_processes *x, tl_move *move, int32_t peer) {
   int32_t looks = 0;
+  int64_t start = 0;
   while (move->handle != NULL) {
     TL_TRY(call(x, TEST, 0, 0, NULL, 0, move));
     if (move->handle == NULL) break;
+    if (start == 0) start = tl_now_ns();
     if (tl_world_aborted(x->world)) return tl_world_stopped(x->world);
     tl_world_patient(x->world, x->rank, peer); /* who waits too long is judged in one place */
     rest(&looks);
   }
+  if (start != 0) tl_world_waited(x->world, x->rank, tl_now_ns() - start);
   tl_gate_done(x->world, x->rank);
   return TL_OK;
 }
 
-static tl_status wait_all(process_comm *c) {
+tl_status tl_processes_wait(process_comm *c) {
   for (int32_t i = 0; i < 2 * c->base.size; i++)
     TL_TRY(wait_move(c->processes, &c->moves[i], c->base.ranks[i % c->base.size]));
   return TL_OK;
 }
 
-static tl_status put(process_comm *c, int32_t member, const void *data, int64_t bytes) {
+tl_status tl_processes_put(process_comm *c, int32_t member, const void *data, int64_t bytes) {
   if (bytes <= 0) return TL_OK;
   return call(c->processes, SEND, c->base.ranks[member], c->tag, (void *)(uintptr_t)data, bytes,
               &c->moves[member]);
 }
 
-static tl_status take(process_comm *c, int32_t member, void *data, int64_t bytes) {
+tl_status tl_processes_take(process_comm *c, int32_t member, void *data, int64_t bytes) {
   if (bytes <= 0) return TL_OK;
+  c->base.moved += bytes;
   return call(c->processes, RECEIVE, c->base.ranks[member], c->tag, data, bytes,
               &c->moves[c->base.size + member]);
 }
@@ -189,10 +155,10 @@ static tl_status fold_shares(process_comm *c, const layout *l, tl_fold fold, cha
       c->parts[j] = j == me ? out : in;
       pack(l, j, at, theirs, out);
       if (j == me) continue;
-      TL_TRY(take(c, j, in, mine * l->element));
-      TL_TRY(put(c, j, out, theirs * l->element));
+      TL_TRY(tl_processes_take(c, j, in, mine * l->element));
+      TL_TRY(tl_processes_put(c, j, out, theirs * l->element));
     }
-    TL_TRY(wait_all(c));
+    TL_TRY(tl_processes_wait(c));
     if (mine > 0) fold(c->parts, n, 0, y + at * l->element, mine);
   }
   return TL_OK;
@@ -222,10 +188,11 @@ static tl_status spread_slices(process_comm *c, const layout *l, char *y) {
       const int64_t theirs = clamp(slice_share(l, j) - at, cut);
       more |= theirs > 0;
       if (j == me) continue;
-      TL_TRY(take(c, j, y + (slice_first(l, j) + at) * l->element, theirs * l->element));
-      TL_TRY(put(c, j, y + (slice_first(l, me) + at) * l->element, mine * l->element));
+      TL_TRY(
+          tl_processes_take(c, j, y + (slice_first(l, j) + at) * l->element, theirs * l->element));
+      TL_TRY(tl_processes_put(c, j, y + (slice_first(l, me) + at) * l->element, mine * l->element));
     }
-    TL_TRY(wait_all(c));
+    TL_TRY(tl_processes_wait(c));
     if (!more) break;
   }
   return TL_OK;
@@ -278,10 +245,10 @@ static tl_status all_gather(tl_comm *comm, const void *x, void *y, int64_t outer
     const int64_t count = clamp(whole - at, CHUNK_BYTES);
     for (int32_t j = 0; j < n; j++) {
       if (j == me) continue;
-      TL_TRY(take(c, j, c->processes->in + (int64_t)j * CHUNK_BYTES, count));
-      TL_TRY(put(c, j, (const char *)x + at, count));
+      TL_TRY(tl_processes_take(c, j, c->processes->in + (int64_t)j * CHUNK_BYTES, count));
+      TL_TRY(tl_processes_put(c, j, (const char *)x + at, count));
     }
-    TL_TRY(wait_all(c));
+    TL_TRY(tl_processes_wait(c));
     for (int32_t j = 0; j < n; j++)
       unpack(y, n, j, bytes, at, count,
              j == me ? (const char *)x + at : c->processes->in + (int64_t)j * CHUNK_BYTES);
@@ -294,10 +261,10 @@ static tl_status broadcast(tl_comm *comm, const void *x, void *y, int64_t bytes,
   const int mine = comm->position == root;
   for (int64_t at = 0; at < bytes; at += CUT_BYTES) {
     const int64_t count = clamp(bytes - at, CUT_BYTES);
-    if (!mine) TL_TRY(take(c, root, (char *)y + at, count));
+    if (!mine) TL_TRY(tl_processes_take(c, root, (char *)y + at, count));
     for (int32_t j = 0; mine && j < comm->size; j++)
-      if (j != root) TL_TRY(put(c, j, (const char *)x + at, count));
-    TL_TRY(wait_all(c));
+      if (j != root) TL_TRY(tl_processes_put(c, j, (const char *)x + at, count));
+    TL_TRY(tl_processes_wait(c));
   }
   if (mine && x != y && bytes > 0) memcpy(y, x, (size_t)bytes);
   return TL_OK;
@@ -335,6 +302,7 @@ static tl_status send(tl_comm *comm, int32_t peer, int32_t number, const void *d
   slot *s = &found->slots[found->sent++ % TL_SLOTS];
   TL_TRY(wait_move(x, &s->move, target));
   memcpy(s->data, data, (size_t)bytes);
+  comm->moved += bytes;
   return call(x, SEND, target, TAGS + number, s->data, bytes, &s->move);
 }
 
@@ -343,6 +311,7 @@ static tl_status recv(tl_comm *comm, int32_t peer, int32_t number, void *data, i
   tl_processes *x = c->processes;
   const int32_t source = comm->ranks[peer];
   tl_move move = {NULL};
+  comm->moved += bytes;
   TL_TRY(check_message(find_channel(x, source, x->rank, number), source, x->rank, number, bytes));
   TL_TRY(call(x, RECEIVE, source, TAGS + number, data, bytes, &move));
   return wait_move(x, &move, source);
@@ -370,6 +339,7 @@ static const tl_comm_kind process_kind = {
     .all_reduce_max = all_reduce_max,
     .all_reduce_count = all_reduce_count,
     .broadcast = broadcast,
+    .exchange = tl_processes_exchange,
     .barrier = barrier,
     .send = send,
     .recv = recv,

@@ -29,6 +29,9 @@ struct tl_cuda {
   void **libraries; /* one per image */
   int32_t library_count;
   void *scratch;
+  void *found;      /* uint64_t in device memory */
+  uint64_t *looked; /* pinned */
+  int32_t place;
   tl_cuda_facts facts;
   tl_cuda_blocks blocks;
   void *kept;
@@ -104,6 +107,17 @@ static tl_status load_images(tl_cuda *cuda) {
   return TL_OK;
 }
 
+static tl_status open_found(tl_cuda *cuda) {
+  void *pinned;
+  TL_TRY(tl_cuda_alloc(cuda, sizeof *cuda->looked, &cuda->found));
+  TRY_CUDA(cuda, "pinned memory", host_alloc(&pinned, sizeof *cuda->looked, TL_CUDA_HOST_PORTABLE));
+  cuda->looked = pinned;
+  TL_TRY(tl_cuda_queue_look(cuda)); /* fills it, too */
+  TRY_CUDA(cuda, "fill", stream_wait(cuda->stream));
+  *cuda->looked = TL_CUDA_ALL_WELL;
+  return TL_OK;
+}
+
 static tl_status open_device(tl_cuda *cuda, int32_t ordinal) {
   void *scratch;
   TL_TRY(tl_cuda_driver(&cuda->api));
@@ -119,7 +133,7 @@ static tl_status open_device(tl_cuda *cuda, int32_t ordinal) {
   TL_TRY(load_images(cuda));
   TL_TRY(tl_cuda_alloc(cuda, TL_CUDA_SCRATCH_BYTES, &scratch));
   cuda->scratch = scratch;
-  return TL_OK;
+  return open_found(cuda);
 }
 
 tl_status tl_cuda_open(int32_t ordinal, tl_cuda **out) {
@@ -139,6 +153,8 @@ void tl_cuda_close(tl_cuda *cuda) {
   if (cuda->context != NULL && tl_cuda_enter(cuda) == TL_OK) {
     tl_cuda_keep(cuda, NULL, NULL);
     tl_cuda_free(cuda, cuda->scratch);
+    tl_cuda_free(cuda, cuda->found);
+    if (cuda->looked != NULL) cuda->api->host_free(cuda->looked);
     for (int32_t i = 0; i < cuda->library_count; i++) cuda->api->library_close(cuda->libraries[i]);
     if (cuda->stream != NULL) cuda->api->stream_destroy(cuda->stream);
     cuda->api->context_release(cuda->device);
@@ -158,6 +174,17 @@ void tl_cuda_keep(tl_cuda *cuda, void *thing, void (*close)(void *)) {
 void *tl_cuda_kept(const tl_cuda *cuda) { return cuda->kept; }
 void *tl_cuda_stream(const tl_cuda *cuda) { return cuda->stream; }
 void *tl_cuda_scratch(const tl_cuda *cuda) { return cuda->scratch; }
+uint64_t *tl_cuda_found(const tl_cuda *cuda) { return cuda->found; }
+void tl_cuda_set_place(tl_cuda *cuda, int32_t place) { cuda->place = place; }
+int32_t tl_cuda_place(const tl_cuda *cuda) { return cuda->place; }
+uint64_t tl_cuda_looked(const tl_cuda *cuda) { return *cuda->looked; }
+
+tl_status tl_cuda_queue_look(tl_cuda *cuda) {
+  const uint64_t from = (uint64_t)(uintptr_t)cuda->found;
+  TRY_CUDA(cuda, "copy", copy_out(cuda->looked, from, sizeof *cuda->looked, cuda->stream));
+  TRY_CUDA(cuda, "fill", fill(from, 0xff, sizeof *cuda->looked, cuda->stream));
+  return TL_OK;
+}
 
 tl_status tl_cuda_enter(const tl_cuda *cuda) {
   return tl_cuda_check(cuda->api, cuda->api->context_set(cuda->context), "context");

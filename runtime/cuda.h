@@ -44,6 +44,19 @@ void tl_cuda_free(tl_cuda *cuda, void *address);
 enum { TL_CUDA_SCRATCH_BYTES = 64 << 20 };
 void *tl_cuda_scratch(const tl_cuda *cuda);
 
+/* What kernels find wrong with data: a number in device memory of which the least stays, so that it
+** does not depend on time. Its upper TL_CUDA_PLACE_BITS bits are where (tl_cuda_place: what the
+** executor set last, an instruction), the others are the kernel's. Nobody waits for it: a look is
+** queued behind the kernels, and its result is there when the stream has been waited for. */
+enum { TL_CUDA_PLACE_BITS = 24 };
+#define TL_CUDA_ALL_WELL UINT64_MAX
+uint64_t *tl_cuda_found(const tl_cuda *cuda);
+void tl_cuda_set_place(tl_cuda *cuda, int32_t place);
+int32_t tl_cuda_place(const tl_cuda *cuda);
+tl_status tl_cuda_queue_look(tl_cuda *cuda);
+/* What the last look brought; after it the device begins anew. */
+uint64_t tl_cuda_looked(const tl_cuda *cuda);
+
 /* Tiles that launchers take where they fit; 0: launchers choose. Bits do not depend on them. */
 typedef struct tl_cuda_blocks {
   int32_t gemm_rows, gemm_columns; /* blocks.gemm: outputs of a block of threads */

@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-enum { COPY_BYTES = 64 << 20, COPIES = 8, ALREADY_OPEN = 704 };
+enum { COPY_BYTES = 64 << 20, OWN_COPY_BYTES = 1 << 30, COPIES = 8, ALREADY_OPEN = 704 };
 
 tl_status tl_cuda_driver_version(int32_t *out) {
   const tl_cuda_api *api;
@@ -21,11 +21,11 @@ typedef struct side {
   uint64_t memory;
 } side;
 
-static tl_status open_side(const tl_cuda_api *api, int32_t ordinal, side *s) {
+static tl_status open_side(const tl_cuda_api *api, int32_t ordinal, size_t bytes, side *s) {
   TL_TRY(tl_cuda_check(api, api->device_get(&s->device, ordinal), "cuDeviceGet"));
   TL_TRY(tl_cuda_check(api, api->context_retain(&s->context, s->device), "context"));
   TL_TRY(tl_cuda_check(api, api->context_set(s->context), "context"));
-  return tl_cuda_check(api, api->memory_alloc(&s->memory, COPY_BYTES), "64 MiB for a copy");
+  return tl_cuda_check(api, api->memory_alloc(&s->memory, bytes), "memory for a copy");
 }
 
 static void close_side(const tl_cuda_api *api, side *s) {
@@ -36,7 +36,8 @@ static void close_side(const tl_cuda_api *api, side *s) {
 }
 
 /* The best of some copies, queued between two events. The context of `from` is current. */
-static tl_status measure(const tl_cuda_api *api, const side *from, const side *to, double *out) {
+static tl_status measure(const tl_cuda_api *api, const side *from, const side *to, size_t bytes,
+                         double *out) {
   void *stream = NULL, *begin = NULL, *end = NULL;
   tl_status status = TL_OK;
   float best = 0;
@@ -47,14 +48,13 @@ static tl_status measure(const tl_cuda_api *api, const side *from, const side *t
   for (int i = 0; i < COPIES; i++) {
     float ms;
     CUDA("event", event_record(begin, stream));
-    CUDA("copy between GPUs",
-         link_copy(to->memory, to->context, from->memory, from->context, COPY_BYTES, stream));
+    CUDA("copy", link_copy(to->memory, to->context, from->memory, from->context, bytes, stream));
     CUDA("event", event_record(end, stream));
     CUDA("waiting for the GPU", event_wait(end));
     CUDA("time of a copy", event_ms(&ms, begin, end));
     if (i == 0 || ms < best) best = ms;
   }
-  *out = COPY_BYTES / ((double)best / 1000);
+  *out = (double)bytes / ((double)best / 1000);
 #undef CUDA
 done:
   if (begin != NULL) api->event_destroy(begin);
@@ -75,7 +75,7 @@ static tl_status look(const tl_cuda_api *api, side *from, side *to, tl_cuda_link
     const int error = api->link_open(to->context, 0);
     if (error != ALREADY_OPEN) TL_TRY(tl_cuda_check(api, error, "access to the other GPU"));
   }
-  return measure(api, from, to, &out->bytes_per_second);
+  return measure(api, from, to, COPY_BYTES, &out->bytes_per_second);
 }
 
 tl_status tl_cuda_link_between(int32_t from, int32_t to, tl_cuda_link *out) {
@@ -84,9 +84,24 @@ tl_status tl_cuda_link_between(int32_t from, int32_t to, tl_cuda_link *out) {
   tl_status status = TL_OK;
   TL_TRY(tl_cuda_driver(&api));
   *out = (tl_cuda_link){0};
-  TL_TRY_GOTO(status, open_side(api, from, &a), done);
-  TL_TRY_GOTO(status, open_side(api, to, &b), done);
+  TL_TRY_GOTO(status, open_side(api, from, COPY_BYTES, &a), done);
+  TL_TRY_GOTO(status, open_side(api, to, COPY_BYTES, &b), done);
   TL_TRY_GOTO(status, look(api, &a, &b, out), done);
+done:
+  close_side(api, &a);
+  close_side(api, &b);
+  return status;
+}
+
+tl_status tl_cuda_copy_speed(int32_t ordinal, double *out) {
+  const tl_cuda_api *api;
+  side a = {0}, b = {0};
+  tl_status status = TL_OK;
+  TL_TRY(tl_cuda_driver(&api));
+  TL_TRY_GOTO(status, open_side(api, ordinal, OWN_COPY_BYTES, &a), done);
+  TL_TRY_GOTO(status, open_side(api, ordinal, OWN_COPY_BYTES, &b), done);
+  TL_TRY_GOTO(status, measure(api, &a, &b, OWN_COPY_BYTES, out), done);
+  *out *= 2;
 done:
   close_side(api, &a);
   close_side(api, &b);

@@ -1,7 +1,8 @@
 /* cuda_link.h - what lies beside the GPUs: links between them, and libraries opened by name.
 **
 ** For `./tl doctor`. A link's speed is measured: copies of 64 MiB from one GPU's memory to the
-** other's, the best of eight. Nothing else of a run asks for these.
+** other's, the best of eight. Nothing else of a run asks for these; `./tl bench rowwise` asks for the
+** speed of copies inside a GPU.
 */
 #ifndef TL_CUDA_LINK_H
 #define TL_CUDA_LINK_H
@@ -15,6 +16,10 @@ typedef struct tl_cuda_link {
 } tl_cuda_link;
 
 tl_status tl_cuda_link_between(int32_t from, int32_t to, tl_cuda_link *out);
+
+/* Bytes read and written a second by copies of 1 GiB inside a GPU, the best of eight: what a kernel
+** that only moves bytes can hope for. */
+tl_status tl_cuda_copy_speed(int32_t ordinal, double *out);
 
 /* The driver's version: 13000 is CUDA 13.0. */
 tl_status tl_cuda_driver_version(int32_t *out);

@@ -7,6 +7,7 @@
 
 #include "execute_cuda.h"
 #include "execute_inner.h"
+#include "nvtx.h"
 #include "random.h"
 
 void tl_executor_resolve(tl_executor *e) {
@@ -266,13 +267,25 @@ tl_status tl_execute(tl_executor *e, const tl_run *run) {
   const tl_range section = e->program->sections[run->section];
   tl_step step = run->step;
   step.sample_base = e->sample_base;
+  tl_spans spans;
+  tl_status status = TL_OK;
+  tl_spans_begin(&spans, e->program, run->profile & TL_PROFILE_RANGES, step.step);
   for (int32_t index = section.first; index < section.first + section.count; index++) {
-    if (tl_world_aborted(e->world)) return tl_world_stopped(e->world);
+    if (tl_world_aborted(e->world)) {
+      status = tl_world_stopped(e->world);
+      break;
+    }
     tl_world_at(e->world, e->rank, index);
-    const tl_status status =
+    tl_spans_enter(&spans, index);
+    status =
         e->trace == NULL ? run_instruction(e, index, run, &step) : run_traced(e, index, run, &step);
-    if (status != TL_OK) return tl_execute_locate(e, index, &step, status);
+    tl_spans_leave(&spans);
+    if (status != TL_OK) {
+      status = tl_execute_locate(e, index, &step, status);
+      break;
+    }
   }
-  tl_world_at(e->world, e->rank, -1);
-  return TL_OK;
+  tl_spans_end(&spans);
+  if (status == TL_OK) tl_world_at(e->world, e->rank, -1);
+  return status;
 }

@@ -43,11 +43,18 @@ typedef struct tl_executor {
       delay_us; /* waits up to this long before each instruction, to shake the order of events */
 } tl_executor;
 
+enum {
+  TL_PROFILE_RANGES = 1, /* ranges for a profiler (nvtx.h) */
+  TL_PROFILE_START = 2,  /* on a GPU: the profiler collects from here on, or until here */
+  TL_PROFILE_STOP = 4
+};
+
 typedef struct tl_run {
   tl_section section;
-  tl_step step;  /* its sample_base is the executor's */
-  int32_t check; /* 1: floats of every output are looked at; NaN and Inf end the run */
-  int32_t eager; /* 1: on a GPU instructions are queued one by one, not replayed as a graph */
+  tl_step step;    /* its sample_base is the executor's */
+  int32_t check;   /* 1: floats of every output are looked at; NaN and Inf end the run */
+  int32_t profile; /* of enum below, ored */
+  int32_t eager;   /* 1: on a GPU instructions are queued one by one, not replayed as a graph */
 } tl_run;
 
 /* Points `views` into the arena. Call once. */

@@ -7,10 +7,13 @@
 
 #include "../kernels/comm/comm_args.h"
 #include "../kernels/gemm/gemm_provider.h"
+#include "../kernels/moe/moe.h"
 #include "cuda.h"
+#include "exchange_cuda.h"
 #include "execute_inner.h"
 #include "lanes_cuda.h"
 #include "memory.h"
+#include "nvtx.h"
 #include "trace_cuda.h"
 
 enum { LOOK_NS = 20000 }; /* between two looks at a device that may wait for a peer */
@@ -26,6 +29,7 @@ struct tl_gpu {
   int64_t *staging_at; /* by instruction; -1: none */
   int64_t staging_bytes;
   tl_gpu_trace *trace; /* NULL: none, or one whose operands the host takes */
+  int32_t routes;      /* 1: kernels may find something wrong with data */
   void *graphs[TL_SECTIONS], *traced_graphs[TL_SECTIONS];
   int32_t runs[TL_SECTIONS], traced_runs[TL_SECTIONS];
 };
@@ -68,10 +72,17 @@ static tl_status check_kernels(const tl_program *p) {
   return TL_OK;
 }
 
+static int32_t has_routes(const tl_program *p) {
+  for (int32_t i = 0; i < p->instruction_count; i++)
+    if (p->instructions[i].op == TL_OP_route) return 1;
+  return 0;
+}
+
 static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison,
                           const tl_cuda_blocks *blocks) {
   void *pinned;
   TL_TRY(check_kernels(gpu->program));
+  gpu->routes = has_routes(gpu->program);
   TL_TRY(plan_staging(gpu));
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
   tl_cuda_set_blocks(gpu->cuda, blocks);
@@ -173,9 +184,12 @@ static tl_status queue_message(tl_gpu *gpu, tl_executor *e, int32_t index) {
   const tl_gpu_message message = {.op = i->op,
                                   .instruction = index,
                                   .ints = gpu->program->ints + i->ints.first,
+                                  .int_count = i->ints.count,
                                   .x = i->in.count > 0 ? e->views + i->in.first : NULL,
                                   .y = i->out.count > 0 ? e->views + i->out.first : NULL,
                                   .stream = tl_lanes_stream(gpu->lanes, index)};
+  if (gpu->comm == NULL && i->op == TL_OP_exchange)
+    return tl_exchange_queue(gpu->cuda, &message, NULL, 1, 0);
   if (gpu->comm == NULL)
     return tl_fail(TL_PROGRAM, "%s: this rank has nobody to talk to", tl_ops[i->op].name);
   return gpu->comm->kind->queue(gpu->comm, &message);
@@ -198,6 +212,7 @@ static tl_call call_of(const tl_gpu *gpu, const tl_executor *e, int32_t index) {
 
 static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
   const tl_call call = call_of(gpu, e, index);
+  tl_cuda_set_place(gpu->cuda, index);
   return tl_ops[gpu->program->instructions[index].op].cuda(&call);
 }
 
@@ -239,6 +254,7 @@ static tl_status queue_step(tl_gpu *gpu) {
 /* Ends what queue_step began: all streams are joined. */
 static tl_status queue_end(tl_gpu *gpu) {
   TL_TRY(tl_lanes_join(gpu->lanes));
+  if (gpu->routes) TL_TRY(tl_cuda_queue_look(gpu->cuda));
   if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_end(gpu->trace));
   if (gpu->comm == NULL || gpu->comm->kind->finish == NULL) return TL_OK;
   return gpu->comm->kind->finish(gpu->comm, tl_cuda_stream(gpu->cuda));
@@ -343,13 +359,21 @@ static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
   const tl_range section = gpu->program->sections[run->section];
   const int kept = e->trace != NULL && gpu->trace == NULL;
   const int wait = run->check || e->fault_count > 0;
+  tl_spans spans;
   TL_TRY(queue_step(gpu));
+  tl_spans_begin(&spans, gpu->program, run->profile & TL_PROFILE_RANGES, step->step);
   for (int32_t index = section.first; index < section.first + section.count; index++) {
     tl_world_at(e->world, e->rank, index);
+    tl_spans_enter(&spans, index);
     const tl_status status =
         kept ? run_kept(gpu, e, index, run) : run_one(gpu, e, index, run, wait);
-    if (status != TL_OK) return tl_execute_locate(e, index, step, status);
+    tl_spans_leave(&spans);
+    if (status != TL_OK) {
+      tl_spans_end(&spans);
+      return tl_execute_locate(e, index, step, status);
+    }
   }
+  tl_spans_end(&spans);
   TL_TRY(queue_end(gpu));
   return wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda));
 }
@@ -390,14 +414,26 @@ static tl_status run_section(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
   return wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda));
 }
 
+/* What kernels found wrong in the section, once it has ended. */
+static tl_status check_found(const tl_gpu *gpu, const tl_executor *e, const tl_step *step) {
+  if (!gpu->routes) return TL_OK;
+  const uint64_t found = tl_cuda_looked(gpu->cuda);
+  const tl_status status = tl_route_found(found);
+  if (status == TL_OK) return TL_OK;
+  return tl_execute_locate(e, (int32_t)(found >> (64 - TL_CUDA_PLACE_BITS)), step, status);
+}
+
 tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *e, const tl_run *run) {
   const tl_range section = gpu->program->sections[run->section];
   tl_step step = run->step;
   step.sample_base = e->sample_base;
   TL_TRY(tl_cuda_enter(gpu->cuda));
   TL_TRY(prepare(gpu, e, run, &step));
+  if (run->profile & TL_PROFILE_START) TRY_CUDA(gpu, "profiler", profiler_start());
   const int64_t start = tl_now_ns();
   TL_TRY(run_section(gpu, e, run, &step));
+  if (run->profile & TL_PROFILE_STOP) TRY_CUDA(gpu, "profiler", profiler_stop());
+  TL_TRY(check_found(gpu, e, &step));
   if (gpu->trace != NULL) tl_gpu_trace_take(gpu->trace, section.first, section.count, start);
   tl_world_at(e->world, e->rank, -1);
   return TL_OK;

@@ -20,6 +20,7 @@ typedef struct tl_gpu_message {
   tl_op op;
   int32_t instruction;
   const int64_t *ints;
+  int32_t int_count;
   const tl_view *x, *y; /* NULL: it has none */
   void *stream;
 } tl_gpu_message;

@@ -4,10 +4,10 @@
 **   tidelock repl              reads expressions and statements from stdin
 **   tidelock ...               everything else is lua/tidelock/cli.lua's
 **
-** The tree lua/ is found beside the folder of the program (build/tidelock -> lua/), or in
-** TIDELOCK_LUA. The exit status is what the file returns: an integer, false for 1, anything else
-** for 0; an error that nobody caught is printed and ends with 1, with a traceback when
-** TIDELOCK_TRACEBACK is set.
+** The tree lua/ is found beside the folder of the program (build/tidelock -> lua/), where it was
+** installed (bin/tidelock -> share/tidelock/lua/), or in TIDELOCK_LUA. The exit status is what the
+** file returns: an integer, false for 1, anything else for 0; an error that nobody caught is printed
+** and ends with 1, with a traceback when TIDELOCK_TRACEBACK is set.
 */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,14 +28,20 @@ static void find_lua(char out[PATH_BYTES]) {
     snprintf(out, PATH_BYTES, "%s", chosen);
     return;
   }
-  char program[PATH_BYTES - 16];
+  char program[PATH_BYTES - 32];
   const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
   program[length < 0 ? 0 : length] = '\0';
   for (int up = 0; up < 2; up++) { /* .../build/tidelock -> ... */
     char *slash = strrchr(program, '/');
     if (slash != NULL) *slash = '\0';
   }
-  snprintf(out, PATH_BYTES, "%s/lua", program);
+  static const char *const below[] = {"lua", "share/tidelock/lua"};
+  for (int i = 0; i < 2; i++) {
+    char file[PATH_BYTES + 32];
+    snprintf(out, PATH_BYTES, "%.4000s/%s", program, below[i]);
+    snprintf(file, sizeof file, "%s/tidelock/cli.lua", out);
+    if (access(file, R_OK) == 0) return;
+  }
 }
 
 static void set_path(lua_State *L, const char *root) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../kernels/comm/comm_args.h"
+#include "exchange_cuda.h"
 #include "memory.h"
 
 enum {
@@ -178,6 +179,13 @@ static tl_status copy_alone(end *e, const tl_gpu_message *m) {
   return TL_OK;
 }
 
+static tl_status exchange(end *e, const group *g, const tl_gpu_message *m) {
+  if (g->n == 1) return tl_exchange_queue(e->cuda, m, NULL, 1, 0);
+  TL_TRY(meet(e, g, m));
+  TL_TRY(tl_exchange_queue(e->cuda, m, g->parts, g->n, g->position));
+  return meet(e, g, m);
+}
+
 static int is_tree(tl_op op) { return op == TL_OP_reduce_scatter || op == TL_OP_all_reduce; }
 
 static tl_status collective(end *e, const tl_gpu_message *m) {
@@ -185,6 +193,7 @@ static tl_status collective(end *e, const tl_gpu_message *m) {
   if (is_tree(m->op) && (g->n & (g->n - 1)) != 0)
     return tl_fail(TL_ARGUMENT, "a tree over %d ranks: the number of ranks must be a power of two",
                    g->n);
+  if (m->op == TL_OP_exchange) return exchange(e, g, m);
   if (g->n == 1) return copy_alone(e, m);
   switch (m->op) {
     case TL_OP_all_gather: return all_gather(e, g, m);

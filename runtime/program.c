@@ -141,7 +141,7 @@ tl_status tl_section_find(const char *name, tl_section *out) {
       *out = (tl_section)i;
       return TL_OK;
     }
-  return tl_fail(TL_ARGUMENT, "no section %s; there are init, step, eval, serve0 to serve7", name);
+  return tl_fail(TL_ARGUMENT, "no section %s; there are init, step, eval, serve0 to serve9", name);
 }
 
 const char *tl_section_name(tl_section section) { return section_names[section]; }

@@ -111,7 +111,7 @@ tl_status tl_program_add_tensor(tl_program *program, int64_t offset, tl_dtype dt
                                 const int64_t *shape);
 tl_status tl_program_add_instruction(tl_program *program, const tl_instruction_parts *parts);
 
-/* "init", "step", "eval", "serve0" .. "serve7". Fails with the list of names. */
+/* "init", "step", "eval", "serve0" .. "serve9". Fails with the list of names. */
 tl_status tl_section_find(const char *name, tl_section *out);
 const char *tl_section_name(tl_section section);
 const char *tl_result_name(tl_result result);

@@ -174,21 +174,25 @@ const tl_program *tl_ranks_program(const tl_ranks *ranks, int32_t rank) {
   return ranks->list[rank].executor.program;
 }
 
+tl_status tl_ranks_trace_one(tl_ranks *ranks, int32_t rank, int32_t on,
+                             const tl_trace_options *of) {
+  tl_executor *e = &ranks->list[rank].executor;
+  if (e->gpu != NULL) TL_TRY(tl_gpu_set_trace(e->gpu, NULL));
+  tl_trace_close(e->trace);
+  e->trace = NULL;
+  if (!on) return TL_OK;
+  tl_trace_options own = of != NULL ? *of : (tl_trace_options){0};
+  own.sample_base = e->sample_base;
+  own.elsewhere = !tl_ranks_here(ranks, rank);
+  TL_TRY(tl_trace_open(e->program, &own, &e->trace));
+  return e->gpu != NULL ? tl_gpu_set_trace(e->gpu, e->trace) : TL_OK;
+}
+
 tl_status tl_ranks_trace(tl_ranks *ranks, int32_t on, const tl_trace_options *options) {
-  if (ranks->job != NULL && options != NULL)
-    return tl_fail(TL_ARGUMENT, "hashes are recorded of runs in one process; this one has %d",
-                   ranks->count);
-  if (ranks->job != NULL) TL_TRY(tl_remote_trace(ranks, on));
-  for (int32_t i = ranks->first; i < ranks->first + ranks->local; i++) {
-    tl_executor *e = &ranks->list[i].executor;
-    if (e->gpu != NULL) TL_TRY(tl_gpu_set_trace(e->gpu, NULL));
-    tl_trace_close(e->trace);
-    e->trace = NULL;
-    if (!on) continue;
-    tl_trace_options own = options != NULL ? options[i] : (tl_trace_options){0};
-    own.sample_base = e->sample_base;
-    TL_TRY(tl_trace_open(e->program, &own, &e->trace));
-    if (e->gpu != NULL) TL_TRY(tl_gpu_set_trace(e->gpu, e->trace));
+  for (int32_t i = 0; i < ranks->count; i++) {
+    const tl_trace_options *of = options != NULL ? &options[i] : NULL;
+    TL_TRY(tl_ranks_trace_one(ranks, i, on, of));
+    if (!tl_ranks_here(ranks, i)) TL_TRY(tl_remote_trace(ranks, i, on, of));
   }
   return TL_OK;
 }
@@ -207,4 +211,12 @@ void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak) {
       peak[kind] += ranks->list[i].told.peak[kind];
     }
   }
+}
+
+tl_traffic tl_ranks_traffic(const tl_ranks *ranks, int32_t rank, int32_t group) {
+  const tl_traffic none = {-1, -1};
+  if (rank < 0 || rank >= ranks->count || !tl_ranks_here(ranks, rank)) return none;
+  const tl_executor *e = &ranks->list[rank].executor;
+  if (e->gpu != NULL || group < 0 || group >= e->program->group_count) return none;
+  return (tl_traffic){e->comms[group]->moved, tl_world_waited(e->world, rank, 0)};
 }

@@ -79,14 +79,23 @@ tl_status tl_ranks_result(const tl_ranks *ranks, int32_t rank, tl_result result,
 /* Bytes by kind (TL_MEMORY_COUNT), of all processes as they were after the last run. */
 void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak);
 
+/* What a rank has exchanged with others in a group of its program since the ranks were opened, and
+** how long it has waited for them in all. -1 each: not counted, as on a GPU or elsewhere. */
+typedef struct tl_traffic {
+  int64_t moved, wait_ns;
+} tl_traffic;
+tl_traffic tl_ranks_traffic(const tl_ranks *ranks, int32_t rank, int32_t group);
+
 /* What a process does whose rank is not 0: waits for rank 0's orders until that closes its ranks.
 ** Fails when the run has failed. */
 tl_status tl_ranks_serve(tl_ranks *ranks);
 
 /* Records from the next run on, or stops. `options` (by rank, copied) says what besides times;
-** NULL: nothing. Fails with TL_ARGUMENT where ranks are other processes and options are given. */
+** NULL: nothing. Ranks in other processes hand over what they recorded at the end of a run, so that
+** rank 0 has all; their clocks are made ours where machines differ. */
 tl_status tl_ranks_trace(tl_ranks *ranks, int32_t on, const tl_trace_options *options);
-/* What the rank's trace has; NULL while tracing is off, and of a rank in another process. */
+/* What the rank's trace has; NULL while tracing is off. On another rank than 0 only its own has
+** anything. */
 const tl_trace *tl_ranks_traced(const tl_ranks *ranks, int32_t rank);
 
 #endif

@@ -31,7 +31,8 @@ typedef struct tl_rank {
   int32_t started;
   tl_status status; /* of the last run */
   char error[TL_ERROR_BYTES];
-  tl_told told; /* of a rank elsewhere, after a run */
+  tl_told told;     /* of a rank elsewhere, after a run */
+  int64_t later_ns; /* of a rank elsewhere: what makes its clock ours */
 } tl_rank;
 
 struct tl_ranks {
@@ -64,13 +65,16 @@ void *tl_rank_main(void *rank);
 /* Runs a section on the ranks that are here, and waits for them. Fails as one of them has. */
 tl_status tl_ranks_run_here(tl_ranks *ranks, const tl_run *run, double limit_s);
 
+/* Traces a rank, or stops. For one elsewhere: makes the room for what it will say. */
+tl_status tl_ranks_trace_one(tl_ranks *ranks, int32_t rank, int32_t on, const tl_trace_options *of);
+
 /* For ranks elsewhere: what rank 0 asks of them. */
 tl_status tl_remote_run(tl_ranks *ranks, const tl_run *run, double limit_s);
 tl_status tl_remote_finish(tl_ranks *ranks);
 tl_status tl_remote_read(tl_ranks *ranks, int32_t rank, int32_t tensor, void *to, int64_t bytes);
 tl_status tl_remote_write(tl_ranks *ranks, int32_t rank, int32_t tensor, const void *from,
                           int64_t bytes);
-tl_status tl_remote_trace(tl_ranks *ranks, int32_t on);
+tl_status tl_remote_trace(tl_ranks *ranks, int32_t rank, int32_t on, const tl_trace_options *of);
 /* Ends their tl_ranks_serve; on another rank than 0 it does nothing. */
 void tl_remote_close(tl_ranks *ranks);
 

@@ -3,10 +3,13 @@
 **   rank 0                     another
 **   RUN section, numbers   ->  runs it
 **                          <-  DONE: results, memory
+**                          <-  ANSWER, while it is traced: records, hashes, captures, one each
 **   READ tensor            ->
 **                          <-  ANSWER: its bytes
 **   WRITE tensor, bytes    ->
 **                          <-  ANSWER
+**   TRACE on, counts       ->  outputs and captures, one each, follow
+**                          <-  ANSWER: its clock
 **
 ** All processes have the same programs, so a tensor's number means the same everywhere.
 */
@@ -20,7 +23,9 @@ enum { ORDER_RUN = 1, ORDER_READ, ORDER_WRITE, ORDER_TRACE, ORDER_CLOSE, ANSWER,
 typedef struct order {
   double limit_s;
   int64_t step;
-  int32_t section, check, eager, scalar_count, tensor, on;
+  int32_t section, check, eager, profile, scalar_count, tensor;
+  int32_t on, output_count, capture_count;
+  int64_t capture_bytes;
   float scalars[TL_SCALARS_MAX];
 } order;
 
@@ -47,10 +52,33 @@ tl_status tl_remote_run(tl_ranks *ranks, const tl_run *run, double limit_s) {
              .section = run->section,
              .check = run->check,
              .eager = run->eager,
+             .profile = run->profile,
              .scalar_count = run->step.scalar_count};
   if (o.scalar_count > 0)
     memcpy(o.scalars, run->step.scalars, (size_t)o.scalar_count * sizeof *o.scalars);
   return tell_others(ranks, ORDER_RUN, &o);
+}
+
+/* What a traced rank says after DONE, into our copy of its trace. */
+static tl_status load_trace(tl_ranks *ranks, int32_t rank) {
+  tl_trace *trace = ranks->list[rank].executor.trace;
+  const int32_t count = ranks->list[rank].executor.program->instruction_count;
+  const int64_t records = count * (int64_t)sizeof(tl_trace_record);
+  tl_frame frames[3] = {{0}};
+  int32_t hashes;
+  int64_t captured;
+  tl_status status = TL_OK;
+  tl_trace_hashes(trace, &hashes);
+  tl_trace_captured(trace, &captured);
+  const int64_t bytes[3] = {records, hashes * (int64_t)sizeof(uint64_t), captured};
+  for (int32_t i = 0; i < 3; i++)
+    TL_TRY_GOTO(status, expect(ranks, rank, ANSWER, bytes[i], &frames[i]), done);
+  tl_trace_load(trace, (const tl_trace_record *)(const void *)frames[0].data,
+                (const uint64_t *)(const void *)frames[1].data, frames[2].data,
+                ranks->list[rank].later_ns);
+done:
+  for (int32_t i = 0; i < 3; i++) free(frames[i].data);
+  return status;
 }
 
 tl_status tl_remote_finish(tl_ranks *ranks) {
@@ -60,6 +88,7 @@ tl_status tl_remote_finish(tl_ranks *ranks) {
     TL_TRY(expect(ranks, i, DONE, sizeof(tl_told), &frame));
     memcpy(&ranks->list[i].told, frame.data, sizeof(tl_told));
     free(frame.data);
+    if (ranks->list[i].executor.trace != NULL) TL_TRY(load_trace(ranks, i));
   }
   return TL_OK;
 }
@@ -85,12 +114,47 @@ tl_status tl_remote_write(tl_ranks *ranks, int32_t rank, int32_t tensor, const v
   return TL_OK;
 }
 
-tl_status tl_remote_trace(tl_ranks *ranks, int32_t on) {
-  const order o = {.on = on};
-  return tell_others(ranks, ORDER_TRACE, &o);
+/* A clock that reads between our two readings is taken to be ours: processes of one machine share
+** it. Another one is moved to the middle of them, which is right within half the journey. */
+static int64_t clock_of(int64_t asked_ns, int64_t theirs_ns, int64_t answered_ns) {
+  if (theirs_ns >= asked_ns && theirs_ns <= answered_ns) return 0;
+  return asked_ns + (answered_ns - asked_ns) / 2 - theirs_ns;
+}
+
+tl_status tl_remote_trace(tl_ranks *ranks, int32_t rank, int32_t on, const tl_trace_options *of) {
+  const tl_trace_options lists = of != NULL ? *of : (tl_trace_options){0};
+  const order o = {.on = on,
+                   .output_count = lists.output_count,
+                   .capture_count = lists.capture_count,
+                   .capture_bytes = lists.capture_bytes};
+  tl_frame frame;
+  int64_t theirs;
+  TL_TRY(tl_job_send(ranks->job, rank, ORDER_TRACE, &o, sizeof o));
+  TL_TRY(tl_job_send(ranks->job, rank, ORDER_TRACE, lists.outputs,
+                     o.output_count * (int64_t)sizeof *lists.outputs));
+  const int64_t asked = tl_now_ns();
+  TL_TRY(tl_job_send(ranks->job, rank, ORDER_TRACE, lists.captures,
+                     o.capture_count * (int64_t)sizeof *lists.captures));
+  TL_TRY(expect(ranks, rank, ANSWER, sizeof theirs, &frame));
+  memcpy(&theirs, frame.data, sizeof theirs);
+  free(frame.data);
+  ranks->list[rank].later_ns = clock_of(asked, theirs, tl_now_ns());
+  return TL_OK;
 }
 
 /* --- The other side --------------------------------------------------------------------------- */
+
+static tl_status send_trace(tl_ranks *ranks) {
+  const tl_executor *e = &ranks->list[ranks->first].executor;
+  int32_t hashes;
+  int64_t captured;
+  const uint64_t *of = tl_trace_hashes(e->trace, &hashes);
+  const char *block = tl_trace_captured(e->trace, &captured);
+  TL_TRY(tl_job_send(ranks->job, 0, ANSWER, tl_trace_records(e->trace),
+                     e->program->instruction_count * (int64_t)sizeof(tl_trace_record)));
+  TL_TRY(tl_job_send(ranks->job, 0, ANSWER, of, hashes * (int64_t)sizeof *of));
+  return tl_job_send(ranks->job, 0, ANSWER, block, captured);
+}
 
 static tl_status serve_run(tl_ranks *ranks, const order *o) {
   const int32_t me = ranks->first;
@@ -100,6 +164,7 @@ static tl_status serve_run(tl_ranks *ranks, const order *o) {
       .section = (tl_section)o->section,
       .check = o->check,
       .eager = o->eager,
+      .profile = o->profile,
       .step = {.step = o->step, .scalars = o->scalars, .scalar_count = o->scalar_count}
   };
   TL_TRY(tl_ranks_run_here(ranks, &run, o->limit_s));
@@ -110,7 +175,33 @@ static tl_status serve_run(tl_ranks *ranks, const order *o) {
     told.current[kind] = tl_memory_current((tl_memory)kind);
     told.peak[kind] = tl_memory_peak((tl_memory)kind);
   }
-  return tl_job_send(ranks->job, 0, DONE, &told, sizeof told);
+  TL_TRY(tl_job_send(ranks->job, 0, DONE, &told, sizeof told));
+  return ranks->list[me].executor.trace != NULL ? send_trace(ranks) : TL_OK;
+}
+
+static tl_status serve_trace(tl_ranks *ranks, const order *o) {
+  tl_frame outputs = {0}, captures = {0};
+  tl_status status = TL_OK;
+  TL_TRY_GOTO(
+      status,
+      expect(ranks, 0, ORDER_TRACE, o->output_count * (int64_t)sizeof(tl_trace_output), &outputs),
+      done);
+  TL_TRY_GOTO(status,
+              expect(ranks, 0, ORDER_TRACE, o->capture_count * (int64_t)sizeof(tl_trace_capture),
+                     &captures),
+              done);
+  const int64_t now = tl_now_ns(); /* as early as it can be said: rank 0 compares it */
+  TL_TRY_GOTO(status, tl_job_send(ranks->job, 0, ANSWER, &now, sizeof now), done);
+  const tl_trace_options options = {.outputs = (const tl_trace_output *)(void *)outputs.data,
+                                    .captures = (const tl_trace_capture *)(void *)captures.data,
+                                    .output_count = o->output_count,
+                                    .capture_count = o->capture_count,
+                                    .capture_bytes = o->capture_bytes};
+  status = tl_ranks_trace_one(ranks, ranks->first, o->on, &options);
+done:
+  free(outputs.data);
+  free(captures.data);
+  return status;
 }
 
 static tl_status serve_read(tl_ranks *ranks, const order *o) {
@@ -139,7 +230,7 @@ static tl_status serve_one(tl_ranks *ranks, int32_t kind, const order *o) {
     case ORDER_RUN: return serve_run(ranks, o);
     case ORDER_READ: return serve_read(ranks, o);
     case ORDER_WRITE: return serve_write(ranks, o);
-    case ORDER_TRACE: return tl_ranks_trace(ranks, o->on, NULL);
+    case ORDER_TRACE: return serve_trace(ranks, o);
     default: return tl_fail(TL_COMM, "rank 0 sends an order of kind %d", kind);
   }
 }

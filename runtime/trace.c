@@ -85,6 +85,7 @@ static tl_status allocate(tl_trace *t, const tl_trace_options *o) {
     return tl_fail(TL_MEMORY, "no room to trace %d instructions", t->program->instruction_count);
   TL_TRY(tl_memory_alloc(TL_MEMORY_TRACE, o->capture_bytes + 64, &block));
   t->block = block;
+  if (o->elsewhere) return TL_OK; /* nothing is hashed or copied here */
   TL_TRY(tl_memory_alloc(TL_MEMORY_TRACE, largest_operand(t->program) + 64, &room));
   t->room = room;
   return TL_OK;
@@ -214,6 +215,19 @@ const tl_trace_output *tl_trace_outputs_of(const tl_trace *t, int32_t instructio
 }
 
 void tl_trace_set_hash(tl_trace *t, int32_t output, uint64_t hash) { t->hashes[output] = hash; }
+
+void tl_trace_load(tl_trace *t, const tl_trace_record *records, const uint64_t *hashes,
+                   const void *captured, int64_t later_ns) {
+  const int32_t count = t->program->instruction_count;
+  memcpy(t->records, records, (size_t)count * sizeof *records);
+  for (int32_t i = 0; i < count; i++) {
+    if (records[i].calls == 0) continue;
+    t->records[i].start_ns += later_ns;
+    t->records[i].end_ns += later_ns;
+  }
+  memcpy(t->hashes, hashes, (size_t)t->output_count * sizeof *hashes);
+  memcpy(t->block, captured, (size_t)t->block_bytes);
+}
 
 const tl_trace_record *tl_trace_records(const tl_trace *t) { return t->records; }
 

@@ -50,6 +50,7 @@ typedef struct tl_trace_options {
   int32_t output_count, capture_count;
   int64_t capture_bytes;
   int64_t sample_base; /* the rank's first sample of the global batch */
+  int32_t elsewhere;   /* of a rank in another process: it is only filled by tl_trace_load */
 } tl_trace_options;
 
 typedef struct tl_trace tl_trace;
@@ -82,6 +83,11 @@ void tl_trace_note(tl_trace *trace, int32_t instruction, const tl_trace_record *
 const tl_trace_output *tl_trace_outputs_of(const tl_trace *trace, int32_t instruction,
                                            int32_t *first, int32_t *count);
 void tl_trace_set_hash(tl_trace *trace, int32_t output, uint64_t hash);
+
+/* What a trace of the same program and options found in another process. `later_ns` is added to the
+** times that instructions began and ended. */
+void tl_trace_load(tl_trace *trace, const tl_trace_record *records, const uint64_t *hashes,
+                   const void *captured, int64_t later_ns);
 
 /* Records by instruction, hashes by output, the block of captures; valid until the trace is
 ** closed. */

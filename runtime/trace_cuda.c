@@ -8,14 +8,20 @@
 #include "memory.h"
 
 enum { SPAN = 4096, LINE = 64 }; /* as in hash.c */
+/* Stamps of an instruction: before it, after it, and after its hashes. The last is where the next
+** one begins if it follows on the same stream and waits for nobody: the first is left out then. */
+enum { BEGUN, ENDED, HASHED, STAMPS };
 
 struct tl_gpu_trace {
   tl_cuda *cuda;
   const tl_program *program;
   tl_trace *trace;
-  uint64_t *device, *host;   /* hashes by output, then two stamps an instruction */
+  uint64_t *device, *host;   /* hashes by output, then stamps: STAMPS an instruction */
   tl_trace_record *launches; /* by instruction: what its kernels were */
+  int32_t *begins;           /* by instruction: the stamp at which it began */
   int64_t launched;          /* kernels queued before the instruction under way */
+  void *stream;              /* of the instruction `before`, which is -1 where a section begins */
+  int32_t before;
   int32_t hash_count, words;
 };
 
@@ -28,7 +34,8 @@ static tl_status allocate(tl_gpu_trace *t) {
   const size_t bytes = (size_t)t->words * sizeof(uint64_t);
   void *device = NULL, *host = NULL;
   t->launches = calloc((size_t)t->program->instruction_count + 1, sizeof *t->launches);
-  if (t->launches == NULL) return tl_fail(TL_MEMORY, "no room for a trace");
+  t->begins = calloc((size_t)t->program->instruction_count + 1, sizeof *t->begins);
+  if (t->launches == NULL || t->begins == NULL) return tl_fail(TL_MEMORY, "no room for a trace");
   TL_TRY(tl_cuda_alloc(t->cuda, (int64_t)bytes + 64, &device));
   t->device = device;
   TRY_CUDA(t, "pinned memory", host_alloc(&host, bytes + 64, TL_CUDA_HOST_PORTABLE));
@@ -43,7 +50,7 @@ tl_status tl_gpu_trace_open(tl_cuda *cuda, const tl_program *program, tl_trace *
   if (t == NULL) return tl_fail(TL_MEMORY, "no room for a trace");
   t->cuda = cuda, t->program = program, t->trace = trace;
   tl_trace_hashes(trace, &t->hash_count);
-  t->words = t->hash_count + 2 * program->instruction_count;
+  t->words = t->hash_count + STAMPS * program->instruction_count;
   const tl_status status = allocate(t);
   if (status == TL_OK) {
     *out = t;
@@ -61,38 +68,46 @@ void tl_gpu_trace_close(tl_gpu_trace *t) {
   }
   tl_cuda_free(t->cuda, t->device);
   free(t->launches);
+  free(t->begins);
   free(t);
 }
 
 tl_status tl_gpu_trace_begin(tl_gpu_trace *t) {
+  t->before = -1;
   TRY_CUDA(
       t, "hashes",
       fill(address(t->device), 0, (size_t)t->words * sizeof(uint64_t), tl_cuda_stream(t->cuda)));
   return TL_OK;
 }
 
-static uint64_t *stamp_of(tl_gpu_trace *t, int32_t instruction, int after) {
-  return t->device + t->hash_count + 2 * instruction + after;
+static uint64_t *stamp_of(tl_gpu_trace *t, int32_t instruction, int which) {
+  return t->device + t->hash_count + STAMPS * instruction + which;
 }
 
-static tl_status launch(tl_gpu_trace *t, void *stream, const char *kernel, int64_t threads,
-                        const tl_trace_args *args) {
-  const int64_t blocks = (threads + TL_DEVICE_THREADS - 1) / TL_DEVICE_THREADS;
-  tl_cuda_grid grid = {
-      .blocks = {(uint32_t)blocks, 1, 1}
+static tl_status launch(tl_gpu_trace *t, void *stream, const char *kernel, int32_t blocks,
+                        const void *args) {
+  const tl_cuda_grid grid = {
+      .blocks = {(uint32_t)blocks,  1, 1},
+        .threads = {TL_DEVICE_THREADS, 1, 1}
   };
-  grid.threads[0] = TL_DEVICE_THREADS, grid.threads[1] = 1, grid.threads[2] = 1;
-  if (blocks > INT32_MAX) return tl_fail(TL_SHAPE, "%s: %lld blocks", kernel, (long long)blocks);
   return tl_cuda_launch_on(t->cuda, stream, kernel, &grid, args);
 }
 
-static tl_status queue_stamp(tl_gpu_trace *t, void *stream, int32_t instruction, int after) {
-  const tl_trace_args args = {.stamp = stamp_of(t, instruction, after)};
+static tl_status queue_stamp(tl_gpu_trace *t, void *stream, uint64_t *stamp, uint64_t *behind) {
+  const tl_trace_stamp_args args = {.stamp = stamp, .behind = behind};
   return launch(t, stream, "trace_stamp", 1, &args);
 }
 
 tl_status tl_gpu_trace_before(tl_gpu_trace *t, int32_t instruction, void *stream) {
-  TL_TRY(queue_stamp(t, stream, instruction, 0));
+  const int waits = t->program->instructions[instruction].waits.count > 0;
+  if (t->before >= 0 && t->stream == stream && !waits) {
+    t->begins[instruction] = STAMPS * t->before + HASHED;
+  } else {
+    t->begins[instruction] = STAMPS * instruction + BEGUN;
+    TL_TRY(queue_stamp(t, stream, stamp_of(t, instruction, BEGUN), NULL));
+  }
+  t->before = instruction;
+  t->stream = stream;
   t->launched = tl_cuda_launched(t->cuda, NULL);
   return TL_OK;
 }
@@ -105,36 +120,54 @@ void tl_gpu_trace_launch(tl_cuda *cuda, int64_t before, tl_trace_record *out) {
   out->shared = grid.shared;
 }
 
-static tl_status queue_hash(tl_gpu_trace *t, void *stream, const tl_trace_output *o, int32_t index,
-                            const tl_view *view, uint64_t *stamp) {
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static tl_trace_part part_of(tl_gpu_trace *t, const tl_trace_output *o, int32_t index,
+                             const tl_view *view) {
   const tl_hash_part *p = &o->part;
   const int whole = p->cols == p->cols_full && p->pitch == p->cols;
-  tl_trace_args a = {.data = view->data, .hash = t->device + index, .stamp = stamp};
+  tl_trace_part a = {.data = view->data, .hash = t->device + index};
   a.name = p->name, a.cols = p->cols, a.pitch = p->pitch, a.row_first = p->row_first;
   a.piece_rows = p->piece_rows, a.piece_stride = p->piece_stride;
   a.col_first = p->col_first, a.cols_full = p->cols_full;
-  a.size = (int32_t)tl_dtype_bytes(view->dtype), a.sampled = p->sampled;
+  a.size = (int16_t)tl_dtype_bytes(view->dtype), a.sampled = p->sampled != 0;
   /* pieces are of one length where rows are complete: the last one would be shorter otherwise */
   const int pieces = whole && p->rows % p->piece_rows == 0;
   a.length = pieces ? p->piece_rows * p->cols : p->cols;
   a.runs = pieces ? p->rows / p->piece_rows : p->rows;
   a.slots = p->sampled ? ((a.length + SPAN - 1) / SPAN + 1) * LINE : a.length;
-  return launch(t, stream, "trace_hash", a.runs * a.slots, &a);
+  const int64_t blocks = (a.runs * a.slots + TL_DEVICE_THREADS - 1) / TL_DEVICE_THREADS;
+  a.blocks = (int32_t)least(blocks, p->sampled ? TL_TRACE_BLOCKS : TL_TRACE_BLOCKS_FULL);
+  return a;
+}
+
+/* Hashes outputs from *next on, as many as one launch takes. */
+static tl_status queue_hash(tl_gpu_trace *t, int32_t instruction, const tl_view *views,
+                            void *stream, int32_t *next) {
+  int32_t first, count, blocks = 0, begun = *next > 0;
+  const tl_trace_output *outputs = tl_trace_outputs_of(t->trace, instruction, &first, &count);
+  const int32_t out = t->program->instructions[instruction].out.first;
+  tl_trace_args a = {.behind = stamp_of(t, instruction, HASHED)};
+  if (!begun) a.stamp = stamp_of(t, instruction, ENDED);
+  for (; *next < count && a.count < TL_TRACE_PARTS; ++*next) {
+    const tl_trace_output *o = &outputs[*next];
+    if (o->part.rows == 0) continue;
+    a.parts[a.count] = part_of(t, o, first + *next, &views[out + o->position]);
+    blocks += a.parts[a.count++].blocks;
+  }
+  if (blocks > 0) return launch(t, stream, "trace_hash", blocks, &a);
+  return begun ? TL_OK : queue_stamp(t, stream, a.stamp, a.behind);
 }
 
 tl_status tl_gpu_trace_after(tl_gpu_trace *t, int32_t instruction, const tl_view *views,
                              void *stream) {
-  int32_t first, count, stamped = 0;
-  const tl_trace_output *outputs = tl_trace_outputs_of(t->trace, instruction, &first, &count);
-  const int32_t out = t->program->instructions[instruction].out.first;
+  int32_t first, count, next = 0;
+  tl_trace_outputs_of(t->trace, instruction, &first, &count);
   tl_gpu_trace_launch(t->cuda, t->launched, &t->launches[instruction]);
-  for (int32_t i = 0; i < count; i++) {
-    if (outputs[i].part.rows == 0) continue;
-    TL_TRY(queue_hash(t, stream, &outputs[i], first + i, &views[out + outputs[i].position],
-                      stamped ? NULL : stamp_of(t, instruction, 1)));
-    stamped = 1;
-  }
-  return stamped ? TL_OK : queue_stamp(t, stream, instruction, 1);
+  do {
+    TL_TRY(queue_hash(t, instruction, views, stream, &next));
+  } while (next < count);
+  return TL_OK;
 }
 
 tl_status tl_gpu_trace_end(tl_gpu_trace *t) {
@@ -146,13 +179,13 @@ tl_status tl_gpu_trace_end(tl_gpu_trace *t) {
 
 void tl_gpu_trace_take(tl_gpu_trace *t, int32_t first, int32_t count, int64_t start_ns) {
   const uint64_t *stamps = t->host + t->hash_count;
-  const int64_t base = count > 0 ? (int64_t)stamps[2 * first] : 0;
+  const int64_t base = count > 0 ? (int64_t)stamps[t->begins[first]] : 0;
   for (int32_t i = first; i < first + count; i++) {
     tl_trace_record call = t->launches[i];
     int32_t output, outputs;
     call.calls = 1;
-    call.start_ns = start_ns + (int64_t)stamps[2 * i] - base;
-    call.end_ns = start_ns + (int64_t)stamps[2 * i + 1] - base;
+    call.start_ns = start_ns + (int64_t)stamps[t->begins[i]] - base;
+    call.end_ns = start_ns + (int64_t)stamps[STAMPS * i + ENDED] - base;
     tl_trace_note(t->trace, i, &call);
     tl_trace_outputs_of(t->trace, i, &output, &outputs);
     for (int32_t k = output; k < output + outputs; k++) tl_trace_set_hash(t->trace, k, t->host[k]);

@@ -1,9 +1,9 @@
 /* trace_cuda.h - a trace of a rank on a GPU, without a wait inside the step.
 **
-**   stream   [zero hashes][stamp][kernel][hash, stamp][stamp][kernel][hash, stamp] .. [copy out]
+**   stream   [zero hashes][stamp][kernel][stamp, hashes, stamp][kernel][stamp, hashes, stamp] ..
 **
-** Stamps and hashes are kernels between the instructions (kernels/trace), so that a traced step is
-** captured and replayed as a graph like any other. What they leave is copied to pinned memory at
+** Stamps and hashes are kernels between the instructions (kernels/trace), one for an instruction
+** that follows another, so that a traced step is captured and replayed as a graph like any other. What they leave is copied to pinned memory at
 ** the end and handed to the trace. Everything is allocated when it is opened.
 */
 #ifndef TL_TRACE_CUDA_H

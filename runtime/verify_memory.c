@@ -223,6 +223,7 @@ static tl_status walk_all(walk *w) {
       {TL_SECTION_SERVE_2, TL_SECTION_SERVE_2, TL_SECTION_SERVE_3, TL_SECTION_SERVE_3},
       {TL_SECTION_SERVE_4, TL_SECTION_SERVE_4, TL_SECTION_SERVE_5, TL_SECTION_SERVE_5},
       {TL_SECTION_SERVE_6, TL_SECTION_SERVE_6, TL_SECTION_SERVE_7, TL_SECTION_SERVE_7},
+      {TL_SECTION_SERVE_8, TL_SECTION_SERVE_8, TL_SECTION_SERVE_9, TL_SECTION_SERVE_9},
   };
   const size_t bytes = (size_t)w->piece_count * sizeof *w->pieces;
   start_pieces(w);

@@ -138,7 +138,8 @@ GPU void multiply_across(const Rows &stream, const float *weights, const Seen (&
   weights += threadIdx.x / 16 * 4;
 #pragma unroll 1
   for (int first = 0; first < stream.count; first += SLICE) {
-    __syncthreads();  // the stage has been read
+    __syncthreads();                     // the stage has been read
+#pragma unroll(width > 128 ? 1 : SLICE)  // the widest heads leave few registers
     for (int i = threadIdx.x; i < SLICE * width / 4; i += THREADS) {
       const int row = i / (width / 4), c = i % (width / 4) * 4;
       *(float4 *)(stage + row * width + c) = load_four(stream, first + row, c);
@@ -147,11 +148,11 @@ GPU void multiply_across(const Rows &stream, const float *weights, const Seen (&
     const int begin = low > first ? low : first;
     const int end = high + 1 < first + SLICE ? high + 1 : first + SLICE;
     if (all_low <= begin && all_high >= end - 1) {
-#pragma unroll 4
+#pragma unroll(width > 128 ? 2 : 4)
       for (int j = begin; j < end; j++)
         add_row<width, false>(stage + (j - first) * width, weights + j * PITCH, seen, j, acc);
     } else {
-#pragma unroll 2
+#pragma unroll(width > 128 ? 1 : 2)
       for (int j = begin; j < end; j++)
         add_row<width, true>(stage + (j - first) * width, weights + j * PITCH, seen, j, acc);
     }

@@ -102,23 +102,23 @@ struct GradKey {
     const int y = threadIdx.x / 16 * 4, kv_head = head / g.group;
     const int last_key = p.offset + p.count - 1;
     const int end = p.length - last_key < g.window ? p.length : last_key + g.window;
-    const int64_t start = p.start;
-    const Rows k = rows_of(g.k, start + p.offset, kv_head, p.count);
-    const Rows v = rows_of(g.v, start + p.offset, kv_head, p.count);
+    const int64_t start = p.start, own = start + p.offset;
+    // Where rows stand is found anew each time: at width 256 no register is left for it.
 #pragma unroll 1
     for (int first = p.offset; first < end; first += chunk) {
       const int count = end - first < chunk ? end - first : chunk;
-      const Rows q = rows_of(g.q, start + first, head, count);
-      const Rows grad = rows_of(g.grad, start + first, head, count);
-      Seen seen[4];
       Scores s, x;
+      multiply_along<chunk>(rows_of(g.k, own, kv_head, p.count),
+                            rows_of(g.q, start + first, head, count), shared, s);
+      multiply_along<chunk>(rows_of(g.v, own, kv_head, p.count),
+                            rows_of(g.grad, start + first, head, count), shared, x);
+      weigh(g, s, x, sums_of(g, start + first, head), count, weights, grades);
+      Seen seen[4];
 #pragma unroll
       for (int r = 0; r < 4; r++) seen[r] = queries_seen(g, p.offset + y + r, first, count);
-      multiply_along<chunk>(k, q, shared, s);
-      multiply_along<chunk>(v, grad, shared, x);
-      weigh(g, s, x, sums_of(g, start + first, head), count, weights, grades);
-      multiply_across<width>(grad, weights, seen, shared, dv);
-      multiply_across<width>(q, grades, seen, shared, dk);
+      multiply_across<width>(rows_of(g.grad, start + first, head, count), weights, seen, shared,
+                             dv);
+      multiply_across<width>(rows_of(g.q, start + first, head, count), grades, seen, shared, dk);
     }
   }
 

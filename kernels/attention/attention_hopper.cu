@@ -11,124 +11,14 @@
 // The last product of a tile and the first scores of the next one share a turn; the division and
 // the store of the old tile run under the other warpgroup's products. Queries are fragments in
 // registers: products then read half as much shared memory.
-#include "attention_hopper.cuh"
+#include "attention_hopper_forward.cuh"
 
-template <int width, int block, int k_slots, int v_slots>
-struct Forward {
-  enum {
-    QUERIES = 2 * OWN_ROWS * width,  // bytes
-    SLOT = 2 * block * width,
-    KEYS = QUERIES,
-    VALUES = KEYS + k_slots * SLOT,
-    STAGE = VALUES + v_slots * SLOT,  // O on its way out
-    BARRIERS = STAGE + QUERIES,
-    ITEM = BARRIERS + 256,
-    Q_FULL = BARRIERS,
-    Q_EMPTY = Q_FULL + 8,
-    K_FULL = Q_EMPTY + 8,
-    K_EMPTY = K_FULL + 8 * k_slots,
-    V_FULL = K_EMPTY + 8 * k_slots,
-    V_EMPTY = V_FULL + 8 * v_slots,
-    BORDER = V_EMPTY + 8 * v_slots  // the end of a segment has arrived
-  };
-
-  // The blocks of a tile: `at` is the one that is weighed, part_last the last of its part.
-  struct Walk {
-    Item item;
-    int at, last, part_last;
-    bool merged;  // parts before this one have been kept
-  };
-
-  static __device__ __forceinline__ Walk walk(const tl_attention_args &g, const Item &item) {
-    const int oldest = item.offset - g.window + 1, parts = g.split / block;
-    Walk w = {item, oldest > 0 ? oldest / block : 0, (item.end() - 1) / block, 0, false};
-    end_part(w, w.at / parts * parts + parts - 1);
-    return w;
-  }
-  static __device__ __forceinline__ void end_part(Walk &w, int last) {
-    w.part_last = last < w.last ? last : w.last;
-  }
-
-  // ---- the load warp ----
-
-  struct Loader {
-    const tl_attention_hopper_args &a;
-    uint32_t base;
-    Ring<1> q, border;
-    Ring<k_slots> k;
-    Ring<v_slots> v;
-
-    __device__ __forceinline__ void item(const Item &item) {
-      barrier_wait(base + Q_EMPTY, q.parity ^ 1);
-      if (threadIdx.x == 0) {
-        store_item(base + ITEM, item);
-        if (item.head < 0) {
-          barrier_arrive(base + Q_FULL);
-        } else {
-          barrier_expect(base + Q_FULL, QUERIES);
-          load_rows<width, OWN_ROWS, block>(base, a.q, base + Q_FULL, item.start + item.offset,
-                                            item.head);
-        }
-      }
-      q.next();
-    }
-    __device__ __forceinline__ void keys(const Item &item, int at) {
-      const uint32_t full = base + K_FULL + 8 * k.slot;
-      barrier_wait(base + K_EMPTY + 8 * k.slot, k.parity ^ 1);
-      if (threadIdx.x == 0) {
-        barrier_expect(full, SLOT);
-        load_rows<width, block, block>(base + KEYS + k.slot * SLOT, a.k, full,
-                                       item.start + at * block, item.head / a.g.group);
-      }
-      k.next();
-    }
-    // Rows past the segment's end become zeros: what stands there may not be a number.
-    __device__ __forceinline__ void values(const Item &item, int at) {
-      const uint32_t full = base + V_FULL + 8 * v.slot, slot = base + VALUES + v.slot * SLOT;
-      const int left = item.length - at * block;
-      const uint32_t bar = left < block ? base + BORDER : full;
-      barrier_wait(base + V_EMPTY + 8 * v.slot, v.parity ^ 1);
-      if (threadIdx.x == 0) {
-        barrier_expect(bar, SLOT);
-        load_rows<width, block, block>(slot, a.v, bar, item.start + at * block,
-                                       item.head / a.g.group);
-      }
-      if (left < block) {
-        barrier_wait(bar, border.parity);
-        border.next();
-        clear_rows<width, block>(slot, left);
-        fence_async();
-        __syncwarp();
-        if (threadIdx.x == 0) barrier_arrive(full);
-      }
-      v.next();
-    }
-  };
-
-  // In the order of use: keys run a block ahead of values.
-  static __device__ __forceinline__ void load(const tl_attention_hopper_args &a, uint32_t base) {
-    Loader to = {a, base};
-    Feed feed = Feed::begin(a, 0, a.g.heads, a.g.group);
-    Item item = feed.take(a);
-    to.item(item);
-    if (item.head < 0) return;
-    Walk w = walk(a.g, item);
-    to.keys(item, w.at);
-    while (true) {
-      for (; w.at < w.last; w.at++) {
-        to.keys(w.item, w.at + 1);
-        to.values(w.item, w.at);
-      }
-      item = feed.take(a);
-      to.item(item);
-      if (item.head < 0) break;
-      const Walk next = walk(a.g, item);
-      to.keys(item, next.at);
-      to.values(w.item, w.last);
-      w = next;
-    }
-    to.values(w.item, w.last);
-  }
+template <int width, int values, int block, int k_slots, int v_slots>
+struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
+  typedef ForwardPlaces<width, values, block, k_slots, v_slots> P;
+  typedef typename P::Walk Walk;
+  typedef float Output[values / 2];                      // a thread's share of 64 rows
+  typedef uint32_t Queries[P::Q_STAYS ? 1 : width / 4];  // fragments, unless they stay
 
   // ---- the two warpgroups ----
 
@@ -146,48 +36,62 @@ struct Forward {
     }
   }
 
-  // The warpgroup's 64 rows begin at `row`, the thread's first row is `own`.
-  static __device__ __forceinline__ void hide(const tl_attention_args &g, const Walk &w, int row,
-                                              int own, float (&s)[block / 2]) {
-    const int key = w.at * block;
-    if (key + block - 1 <= row && key >= row + 63 - g.window + 1) return;
+  // What the thread's row `own`, and the one 8 further, do not see of 64 keys from `key` on.
+  static __device__ __forceinline__ void hide(const tl_attention_args &g, int key, int own,
+                                              float *s) {
     const int t = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < block / 2; i++) {
+    for (int i = 0; i < 32; i++) {
       const int column = i / 4 * 8 + 2 * t + i % 2, last = own - key + (i & 2 ? 8 : 0);
       if (column > last || column <= last - g.window) s[i] = -TL_INFINITY;
     }
   }
 
-  // s becomes p.
-  static __device__ __forceinline__ void soften(float factor, float (&s)[block / 2], Rows &r) {
-    float x[2] = {s[0], s[2]}, level[2];
+  // Scores of the keys from `key` on become p. The warpgroup's 64 rows begin at `row`, the thread's
+  // first row is `own`. 64 keys that none of the rows sees are +0 without their exponentials.
+  static __device__ __forceinline__ void soften(const tl_attention_args &g, int key, int row,
+                                                int own, float (&s)[block / 2], Rows &r) {
+    float x[2] = {-TL_INFINITY, -TL_INFINITY}, level[2];
+    bool sees[block / 64];
 #pragma unroll
-    for (int i = 0; i < block / 2; i++) x[i / 2 % 2] = fmaxf(x[i / 2 % 2], s[i]);
+    for (int h = 0; h < block / 64; h++) {
+      const int at = key + 64 * h;
+      sees[h] = at <= row + 63 && at + 63 > row - g.window;
+      if (!sees[h]) continue;
+      if (at + 63 > row || at <= row + 63 - g.window) hide(g, at, own, s + 32 * h);
+#pragma unroll
+      for (int i = 32 * h; i < 32 * h + 32; i++) x[i / 2 % 2] = fmaxf(x[i / 2 % 2], s[i]);
+    }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
       x[e] = fmaxf(x[e], __shfl_xor_sync(~0u, x[e], 1));
       x[e] = fmaxf(x[e], __shfl_xor_sync(~0u, x[e], 2));
-      const float m = fmaxf(r.m[e], x[e]), u = m * factor;
-      r.a[e] = fading(r.m[e] * factor, u);
+      const float m = fmaxf(r.m[e], x[e]), u = m * g.factor;
+      r.a[e] = fading(r.m[e] * g.factor, u);
       r.m[e] = m;
       r.l[e] = r.l[e] * r.a[e];
       level[e] = u == -TL_INFINITY ? 0.0f : u;  // no key seen so far: all p are +0
     }
 #pragma unroll
-    for (int i = 0; i < block / 2; i++) {
-      s[i] = tl_exp2(fmaf(s[i], factor, -level[i / 2 % 2]));
-      r.l[i / 2 % 2] = r.l[i / 2 % 2] + s[i];
+    for (int h = 0; h < block / 64; h++) {
+#pragma unroll
+      for (int i = 32 * h; i < 32 * h + 32; i++) {
+        if (!sees[h]) {
+          s[i] = 0.0f;
+          continue;
+        }
+        s[i] = tl_exp2(fmaf(s[i], g.factor, -level[i / 2 % 2]));
+        r.l[i / 2 % 2] = r.l[i / 2 % 2] + s[i];
+      }
     }
   }
 
   // Merges the part (t, l, o) into the state of the parts before, which the last part takes back.
   static __device__ __forceinline__ void merge_part(float *kept, bool merged_before, bool is_last,
-                                                    float (&t)[2], float (&l)[2],
-                                                    float (&o)[width / 2]) {
-    volatile float *place = kept + int64_t(blockIdx.x) * (width / 2 + 4) * READER_THREADS +
+                                                    float (&t)[2], float (&l)[2], Output &o) {
+    volatile float *place = kept + int64_t(blockIdx.x) * (values / 2 + 4) * READER_THREADS +
                             threadIdx.x % READER_THREADS;
-    volatile float *state = place + width / 2 * READER_THREADS;
+    volatile float *state = place + values / 2 * READER_THREADS;
     Merge m[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -206,26 +110,30 @@ struct Forward {
       state[(2 + e) * READER_THREADS] = old_l;
     }
 #pragma unroll
-    for (int i = 0; i < width / 2; i++)
+    for (int i = 0; i < values / 2; i++)
       if (m[i / 2 % 2].begun) o[i] = merged(m[i / 2 % 2], place[i * READER_THREADS], o[i]);
     if (is_last) return;
 #pragma unroll
-    for (int i = 0; i < width / 2; i++) place[i * READER_THREADS] = o[i];
+    for (int i = 0; i < values / 2; i++) place[i * READER_THREADS] = o[i];
   }
 
   // o / l, IEEE. A rounded reciprocal and two corrections of the remainder give the rounded
   // quotient as long as nothing comes near the ends of the range (Markstein, 1990); else '/'.
-  static __device__ __forceinline__ void divide(const float (&l)[2], float (&o)[width / 2]) {
+  static __device__ __forceinline__ void divide(const float (&l)[2], Output &o) {
     const float r[2] = {1.0f / l[0], 1.0f / l[1]};
-    float low = fminf(fabsf(l[0]), fabsf(l[1])), high = fmaxf(fabsf(l[0]), fabsf(l[1]));
+    float low[4], high[4];  // four chains: one would be the longest of all
 #pragma unroll
-    for (int i = 0; i < width / 2; i++) {
-      low = fminf(low, fabsf(o[i]));
-      high = fmaxf(high, fabsf(o[i]));
+    for (int i = 0; i < 4; i++) low[i] = high[i] = fabsf(l[i % 2]);
+#pragma unroll
+    for (int i = 0; i < values / 2; i++) {
+      low[i % 4] = fminf(low[i % 4], fabsf(o[i]));
+      high[i % 4] = fmaxf(high[i % 4], fabsf(o[i]));
     }
-    if (low > 0x1p-60f && high < 0x1p60f) {
+    const float least = fminf(fminf(low[0], low[1]), fminf(low[2], low[3]));
+    const float most = fmaxf(fmaxf(high[0], high[1]), fmaxf(high[2], high[3]));
+    if (least > 0x1p-60f && most < 0x1p60f) {
 #pragma unroll
-      for (int i = 0; i < width / 2; i++) {
+      for (int i = 0; i < values / 2; i++) {
         const float d = -l[i / 2 % 2], c = r[i / 2 % 2];
         const float q = o[i] * c, better = fmaf(fmaf(q, d, o[i]), c, q);
         o[i] = fmaf(fmaf(better, d, o[i]), c, better);
@@ -233,80 +141,35 @@ struct Forward {
       return;
     }
 #pragma unroll 1
-    for (int turn = 0; turn < width / 16; turn++) {  // 8 at a time, in a circle: short code
+    for (int turn = 0; turn < values / 16; turn++) {  // 8 at a time, in a circle: short code
       float x[8];
 #pragma unroll
       for (int i = 0; i < 8; i++) x[i] = o[i] / l[i / 2 % 2];
 #pragma unroll
-      for (int i = 0; i < width / 2 - 8; i++) o[i] = o[i + 8];
+      for (int i = 0; i < values / 2 - 8; i++) o[i] = o[i + 8];
 #pragma unroll
-      for (int i = 0; i < 8; i++) o[width / 2 - 8 + i] = x[i];
+      for (int i = 0; i < 8; i++) o[values / 2 - 8 + i] = x[i];
     }
   }
 
-  // The warp's 16 rows, which begin at row `row` of the tile, by way of shared memory.
-  static __device__ __forceinline__ void store(const tl_attention_output &out, const Item &item,
-                                               uint32_t stage, int row,
-                                               const float (&o)[width / 2]) {
+  // The warp's 16 rows, rounded, which begin at row `row` of the tile.
+  static __device__ __forceinline__ void stage(uint32_t to, int row, const Output &o) {
     const int lane = threadIdx.x % 32, r = lane % 16;
-    __syncwarp();  // the rows before have been read
 #pragma unroll
-    for (int k = 0; k < width / 16; k++) {
+    for (int k = 0; k < values / 16; k++) {
       const uint32_t piece = (2 * k + lane / 16) & 7;
       const float *x = o + 8 * k;
-      store_matrices(stage + (k / 4 * OWN_ROWS + row + r) * HALF_ROW + ((piece ^ (r & 7)) << 4),
+      store_matrices(to + (k / 4 * OWN_ROWS + row + r) * HALF_ROW + ((piece ^ (r & 7)) << 4),
                      bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3]), bf16_pair(x[4], x[5]),
                      bf16_pair(x[6], x[7]));
     }
-    __syncwarp();
-    uint4 v[width / 16];
-    constexpr int pieces = width / 8;
-#pragma unroll
-    for (int i = 0; i < width / 16; i++) {
-      const int place = i * 32 + lane, q = place / pieces, c = place % pieces;
-      const uint32_t at = stage + (c / 8 * OWN_ROWS + row + q) * HALF_ROW;
-      const float4 bits = load_shared_f32x4(at + ((c % 8 ^ (q & 7)) << 4));
-      v[i] = *(const uint4 *)&bits;
-    }
-    const int left = item.length - item.offset - row;
-    uint16_t *to = (uint16_t *)out.data + int64_t(item.head) * out.width +
-                   (int64_t(item.start) + item.offset + row) * out.stride;
-#pragma unroll
-    for (int i = 0; i < width / 16; i++) {
-      const int place = i * 32 + lane, q = place / pieces, c = place % pieces * 8;
-      if (q < left && c < out.width) *(uint4 *)(to + q * out.stride + c) = v[i];
-    }
-  }
-
-  // A part ends: its state is (t, l, o), its tile is w.
-  static __device__ __forceinline__ void close(const tl_attention_hopper_args &a, const Walk &w,
-                                               uint32_t stage, int row, Rows &r,
-                                               float (&o)[width / 2]) {
-    const bool is_last = w.at == w.last;
-    float t[2];
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-      t[e] = r.m[e] * a.g.factor;
-      r.l[e] = sum_of_four(r.l[e]);
-    }
-    if (w.merged || !is_last) merge_part(a.kept, w.merged, is_last, t, r.l, o);
-    if (!is_last) return;
-    divide(r.l, o);
-    store(a.g.out, w.item, stage, row, o);
-    if (threadIdx.x % 4 != 0) return;
-    const int at = w.item.offset + row + threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int e = 0; e < 2; e++)
-      if (at + 8 * e < w.item.length)
-        a.g.lse[(int64_t(w.item.start) + at + 8 * e) * a.g.heads + w.item.head] =
-            t[e] + tl_log2(r.l[e]);
   }
 
   struct Reader {
     const tl_attention_hopper_args &a;
     uint32_t base;
     int warpgroup, row;  // 0 or 1; the warp's first row of the tile
-    Ring<1> q;
+    Ring<1> q, out;
     Ring<k_slots> k;
     Ring<v_slots> v;
 
@@ -314,103 +177,179 @@ struct Forward {
     __device__ __forceinline__ void read(uint32_t empty) const {
       if (threadIdx.x % 32 == 0) barrier_arrive(base + empty);
     }
-    // The next tile and its queries, whose slot is free again at once.
-    __device__ __forceinline__ Item item(uint32_t (&fragments)[width / 4]) {
-      barrier_wait(base + Q_FULL, q.parity);
+    // The next tile and its queries, whose slot is free again at once if they are taken out.
+    __device__ __forceinline__ Item item(Queries &queries) {
+      barrier_wait(base + P::Q_FULL, q.parity);
       q.next();
-      const Item item = load_item(base + ITEM);
-      if (item.head >= 0) load_fragments<width, OWN_ROWS>(base, row, fragments);
-      __syncwarp();
-      read(Q_EMPTY);
+      const Item item = load_item(base + P::ITEM);
+      if constexpr (!P::Q_STAYS) {
+        if (item.head >= 0) load_fragments<width, OWN_ROWS>(base, row, queries);
+        barrier_arrive(base + P::Q_EMPTY);
+      }
       return item;
     }
-    __device__ __forceinline__ void scores(const uint32_t *queries, float *s) {
+    // After the last scores of a tile, or none.
+    __device__ __forceinline__ void queries_read() const {
+      if constexpr (P::Q_STAYS) barrier_arrive(base + P::Q_EMPTY);
+    }
+    // Whether the tile has rows of this warpgroup: the last one of a segment may have none.
+    __device__ __forceinline__ bool works_on(const Item &item) const {
+      return item.head >= 0 && item.offset + 64 * warpgroup < item.length;
+    }
+    // Products are given out between these.
+    __device__ __forceinline__ void turn() const { named_sync<READER_THREADS>(1 + warpgroup); }
+    __device__ __forceinline__ void pass() const { named_arrive<READER_THREADS>(2 - warpgroup); }
+    __device__ __forceinline__ void scores(const Queries &queries, float *s) {
+      const uint32_t keys = base + P::KEYS + k.slot * P::K_SLOT;
       products_begin();
-      ::multiply_along<width, block>(s, queries, base + KEYS + k.slot * SLOT);
+      if constexpr (P::Q_STAYS)
+        ::multiply_along<width, OWN_ROWS, block>(s, base + 64 * HALF_ROW * warpgroup, keys);
+      else
+        ::multiply_along<width, block>(s, queries, keys);
       products_commit();
     }
-    __device__ __forceinline__ void values(const uint32_t *p, float *o) {
-      ::multiply_across<width, block>(o, p, base + VALUES + v.slot * SLOT);
+    __device__ __forceinline__ void sums(const uint32_t *p, float *o) {
+      ::multiply_across<values, block>(o, p, base + P::VALUES + v.slot * P::V_SLOT);
       products_commit();
     }
     __device__ __forceinline__ void keys_read() {
-      read(K_EMPTY + 8 * k.slot);
+      read(P::K_EMPTY + 8 * k.slot);
       k.next();
     }
     __device__ __forceinline__ void values_read() {
-      read(V_EMPTY + 8 * v.slot);
+      read(P::V_EMPTY + 8 * v.slot);
       v.next();
     }
     __device__ __forceinline__ void wait_keys() const {
-      barrier_wait(base + K_FULL + 8 * k.slot, k.parity);
+      barrier_wait(base + P::K_FULL + 8 * k.slot, k.parity);
     }
     __device__ __forceinline__ void wait_values() const {
-      barrier_wait(base + V_FULL + 8 * v.slot, v.parity);
+      barrier_wait(base + P::V_FULL + 8 * v.slot, v.parity);
     }
     __device__ __forceinline__ void weigh(const Walk &w, float (&s)[block / 2], Rows &r) const {
-      hide(a.g, w, w.item.offset + 64 * warpgroup, w.item.offset + lane_row(), s);
-      soften(a.g.factor, s, r);
+      soften(a.g, w.at * block, w.item.offset + 64 * warpgroup, w.item.offset + lane_row(), s, r);
+    }
+
+    // The next tile with rows of this warpgroup, or none. Slots of those before are given back and
+    // their turns passed: a turn for each block, of which `taken` have been taken already, and one
+    // behind the last tile.
+    __device__ __forceinline__ Item skip(Item next, Queries &queries, int taken) {
+      while (next.head >= 0 && !works_on(next)) {
+        const Walk w = P::walk(a.g, next);
+        queries_read();  // before the waits: the load warp waits for it ahead of the last values
+        for (int at = w.at; at <= w.last; at++) {
+          if (taken == 0) turn(), pass();
+          taken = 0;
+          wait_keys();
+          keys_read();
+          wait_values();
+          values_read();
+        }
+        next = item(queries);
+      }
+      if (next.head < 0 && taken == 0) turn(), pass();
+      return next;
+    }
+
+    // To the warp that writes; the place is free again long before the next tile ends.
+    __device__ __forceinline__ void hand_over(const Item &item, const float (&t)[2],
+                                              const float (&l)[2], const Output &o) {
+      barrier_wait(base + P::OUT_EMPTY + 8 * warpgroup, out.parity ^ 1);
+      stage(base + P::STAGE, row, o);
+#pragma unroll
+      for (int e = 0; e < 2; e++)
+        if (threadIdx.x % 4 == 0)
+          store_shared_f32(base + P::OUT_SUMS + 8 * (lane_row() + 8 * e), make_float2(t[e], l[e]));
+      tell(item);
+    }
+    __device__ __forceinline__ void tell(const Item &item) {
+      if (threadIdx.x % 128 == 0) store_item(base + P::OUT_ITEM + 16 * warpgroup, item);
+      barrier_arrive(base + P::OUT_FULL + 8 * warpgroup);
+      out.next();
+    }
+    __device__ __forceinline__ void finish() {
+      barrier_wait(base + P::OUT_EMPTY + 8 * warpgroup, out.parity ^ 1);
+      tell({0, 0, 0, -1});
+    }
+
+    // A part ends: its state is (t, l, o), its tile is w.
+    __device__ __forceinline__ void close(const Walk &w, Rows &r, Output &o) {
+      const bool is_last = w.at == w.last;
+      float t[2];
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        t[e] = r.m[e] * a.g.factor;
+        r.l[e] = sum_of_four(r.l[e]);
+      }
+      if (w.merged() || !is_last) merge_part(a.kept, w.merged(), is_last, t, r.l, o);
+      if (!is_last) return;
+      divide(r.l, o);
+      hand_over(w.item, t, r.l, o);
     }
   };
 
-  static __device__ __forceinline__ void clear(float (&o)[width / 2]) {
+  static __device__ __forceinline__ void clear(Output &o) {
 #pragma unroll
-    for (int i = 0; i < width / 2; i++) o[i] = 0.0f;
+    for (int i = 0; i < values / 2; i++) o[i] = 0.0f;
   }
 
-  static __device__ __forceinline__ void rescale(const Rows &r, float (&o)[width / 2]) {
+  static __device__ __forceinline__ void rescale(const Rows &r, Output &o) {
     if (!__any_sync(~0u, r.a[0] != 1.0f || r.a[1] != 1.0f)) return;  // times 1
 #pragma unroll
-    for (int i = 0; i < width / 2; i++) o[i] = o[i] * r.a[i / 2 % 2];
+    for (int i = 0; i < values / 2; i++) o[i] = o[i] * r.a[i / 2 % 2];
   }
 
-  static __device__ __forceinline__ void work(Reader &at) {
-    const tl_attention_hopper_args &a = at.a;
-    uint32_t queries[width / 4], p[block / 4];
-    float o[width / 2], s[block / 2];
+  // The tiles from `item` on, up to one without rows of this warpgroup, which is returned: their
+  // blocks follow each other without a gap.
+  static __device__ __forceinline__ Item run_tiles(Reader &at, Item item, Queries &queries) {
+    const tl_attention_args &g = at.a.g;
+    uint32_t p[block / 4];
+    float s[block / 2];
+    Output o;
     Rows r;
-    Item item = at.item(queries);
-    if (item.head < 0) return;
-    Walk w = walk(a.g, item);
+    Walk w = P::walk(g, item);
     clear(o);
     begin_part(r);
     at.wait_keys();
+    at.turn();
     at.scores(queries, s);
+    at.pass();
     products_wait<0>();
     hold<block / 2>(s);
     at.keys_read();
+    if (w.at == w.last) at.queries_read();
     at.weigh(w, s, r);
     round_sums<block>(s, p);
     while (true) {
       Walk next = w;
       next.at++;
-      const bool part_ends = w.at == w.part_last;
+      const bool part_ends = w.ends_part();
       if (w.at == w.last) {
         item = at.item(queries);
-        if (item.head < 0) break;
-        next = walk(a.g, item);
+        if (!at.works_on(item)) break;
+        next = P::walk(g, item);
       } else if (part_ends) {
-        next.merged = true;
-        end_part(next, w.at + a.g.split / block);
+        P::next_part(g, next, w.at);
       }
       at.wait_keys();
-      named_sync<READER_THREADS>(1 + at.warpgroup);
+      at.turn();
       at.scores(queries, s);
       at.wait_values();
-      at.values(p, o);
-      named_arrive<READER_THREADS>(2 - at.warpgroup);
+      at.sums(p, o);
+      at.pass();
       products_wait<1>();
       hold<block / 2>(s);
       at.keys_read();
+      if (next.at == next.last) at.queries_read();
       Rows before = r;
       if (part_ends) begin_part(r);
       at.weigh(next, s, r);
       products_wait<0>();
-      hold<width / 2>(o);
+      hold<values / 2>(o);
       at.values_read();
       round_sums<block>(s, p);
       if (part_ends) {
-        close(a, w, at.base + STAGE, at.row, before, o);
+        at.close(w, before, o);
         clear(o);
       } else {
         rescale(r, o);
@@ -418,40 +357,38 @@ struct Forward {
       w = next;
     }
     at.wait_values();
+    at.turn();
     products_begin();
-    at.values(p, o);
+    at.sums(p, o);
+    at.pass();
     products_wait<0>();
-    hold<width / 2>(o);
-    close(a, w, at.base + STAGE, at.row, r, o);
+    hold<values / 2>(o);
+    at.values_read();
+    at.close(w, r, o);
+    return item;
   }
 
-  static __device__ __forceinline__ void make_barriers(uint32_t base) {
-    if (threadIdx.x == 0) {
-      barrier_make(base + Q_FULL, 1);
-      barrier_make(base + Q_EMPTY, READERS);
-      for (int i = 0; i < k_slots; i++) {
-        barrier_make(base + K_FULL + 8 * i, 1);
-        barrier_make(base + K_EMPTY + 8 * i, READERS);
-      }
-      for (int i = 0; i < v_slots; i++) {
-        barrier_make(base + V_FULL + 8 * i, 1);
-        barrier_make(base + V_EMPTY + 8 * i, READERS);
-      }
-      barrier_make(base + BORDER, 1);
-      barriers_made();
-      fence_async();
+  static __device__ __forceinline__ void work(Reader &at) {
+    Queries queries;
+    int taken = 0;
+    Item item = at.item(queries);
+    while (true) {
+      item = at.skip(item, queries, taken);
+      if (item.head < 0) break;
+      item = run_tiles(at, item, queries);
+      taken = 1;
     }
-    __syncthreads();
+    at.finish();
   }
 
   static __device__ __forceinline__ void run(const tl_attention_hopper_args &a) {
     extern __shared__ unsigned char shared[];
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    make_barriers(base);
+    P::make_barriers(base);
     if (warpgroup == 0) {
       registers_fewer<24>();
-      if (threadIdx.x < 32) load(a, base);
+      P::serve(a, base);
     } else {
       registers_more<240>();
       const int warp = __shfl_sync(~0u, threadIdx.x / 32 - 4, 0);
@@ -463,9 +400,9 @@ struct Forward {
   }
 };
 
-#define KERNEL(width, block, k_slots, v_slots)                                                \
-  extern "C" __global__ void __launch_bounds__(TL_ATTENTION_WGMMA_THREADS, 1)                 \
-      attention_wgmma_##width##_##block(const __grid_constant__ tl_attention_hopper_args a) { \
-    Forward<width, block, k_slots, v_slots>::run(a);                                          \
+#define KERNEL(name, width, values, block, k_slots, v_slots)                                 \
+  extern "C" __global__ void __launch_bounds__(TL_ATTENTION_WGMMA_THREADS, 1)                \
+      attention_wgmma_##name##_##block(const __grid_constant__ tl_attention_hopper_args a) { \
+    Forward<width, values, block, k_slots, v_slots>::run(a);                                 \
   }
 TL_ATTENTION_WGMMA(KERNEL)

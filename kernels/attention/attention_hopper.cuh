@@ -2,7 +2,8 @@
 ** rings of slots, boxes of a head, rows of no segment, and the store of sums.
 **
 **   load warp   waits until a slot is empty, has it filled, adds what the copy engine cannot
-**   readers     wait until it is full, use it, arrive at `empty`: once for each warp
+**   readers     wait until it is full, use it, arrive at `empty`: once for each warp, or each thread
+**               where ordinary instructions have read what the next round overwrites
 **
 ** A slot of a matrix: 64 channels are a half; a row of a half is 128 bytes, swizzled (hopper.cuh).
 */
@@ -93,11 +94,11 @@ GPU void load_rows(uint32_t to, const tl_tensor_map &map, uint32_t bar, int row,
       box_load(to + (half * rows + at) * HALF_ROW, &map, bar, half * 64, head, row + at);
 }
 
-// Zeros in rows `first` .. rows - 1 of a slot, by the load warp.
+// Zeros in rows `first` .. rows - 1 of a slot, by one warp, of which this is lane `lane`.
 template <int width, int rows>
-GPU void clear_rows(uint32_t slot, int first) {
+GPU void clear_rows(uint32_t slot, int first, int lane) {
   const uint32_t zeros[4] = {0, 0, 0, 0};
-  for (int i = first * 8 + int(threadIdx.x); i < rows * 8; i += 32)
+  for (int i = first * 8 + lane; i < rows * 8; i += 32)
 #pragma unroll
     for (int half = 0; half < width / 64; half++)
       store_shared(slot + half * rows * HALF_ROW + i * 16, zeros);

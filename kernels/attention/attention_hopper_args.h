@@ -5,6 +5,7 @@
 **
 **   kernel                            own rows         stream
 **   attention_wgmma_<w>_<kv>          128 queries      keys, a block at a time
+**   attention_wgmma_192_128_<kv>      the same; q and k up to 192 wide, v up to 128
 **   attention_grad_query_wgmma_<w>    128 queries      keys
 **   attention_grad_key_wgmma_<w>      128 keys         queries of the heads that read them
 **   attention_plan                    writes the list of tiles, and +0 to rows of no segment
@@ -18,7 +19,8 @@
 ** One block of threads runs on each multiprocessor; it takes one (tile, head) after the other from
 ** the list by a counter. Which block has which tile changes no bit.
 **
-**   warpgroup 0       a warp that loads: own rows, stream, and the name of the tile
+**   warpgroup 0       a warp that loads: own rows, stream, and the name of the tile; in the forward
+**                     pass others that clear and write (attention_hopper_forward.cuh)
 **   warpgroups 1, 2   64 of the 128 own rows each
 */
 #ifndef TL_ATTENTION_HOPPER_ARGS_H
@@ -66,19 +68,23 @@ typedef struct tl_attention_plan_args {
   int32_t heads;
 } tl_attention_plan_args;
 
-/* width, keys of a block, slots for keys, slots for values. */
+/* name, width of q and k, of v and o, keys of a block, slots for keys, slots for values; of those
+** that are wide enough the first runs. */
 /* clang-format off */
-#define TL_ATTENTION_WGMMA(ROW)                                             \
-  ROW(64, 64, 6, 6) ROW(64, 128, 4, 4) ROW(128, 64, 5, 4) ROW(128, 128, 3, 2)
+#define TL_ATTENTION_WGMMA(ROW)                                                   \
+  ROW(64, 64, 64, 64, 6, 6) ROW(64, 64, 64, 128, 4, 4)                            \
+  ROW(128, 128, 128, 64, 5, 4) ROW(128, 128, 128, 128, 3, 2)                      \
+  ROW(192_128, 192, 128, 64, 4, 3) ROW(192, 192, 192, 64, 3, 2)
 /* width, rows of the stream at a time, slots */
 #define TL_ATTENTION_GRAD_QUERY_WGMMA(ROW) ROW(64, 128, 4) ROW(128, 128, 2)
 #define TL_ATTENTION_GRAD_KEY_WGMMA(ROW) ROW(64, 64, 6) ROW(128, 64, 4)
 /* clang-format on */
-/* Bytes of shared memory: own rows twice, slots, barriers and the name of the tile, 1 KB to begin
-** at a multiple of 1,024. */
-#define TL_ATTENTION_WGMMA_SHARED(width, block, keys, values) \
-  (2 * (width) * (2 * TL_ATTENTION_TILE + (block) * ((keys) + (values))) + 512 + 1024)
-/* The same; lse and delta of each row of a slot, which only the key kernel keeps there. */
+/* Bytes of shared memory: own rows, slots, O on its way out and its sums, barriers and names of
+** tiles, 1 KB to begin at a multiple of 1,024. */
+#define TL_ATTENTION_WGMMA_SHARED(width, values, block, k_slots, v_slots) \
+  (2 * (width) * (TL_ATTENTION_TILE + (block) * (k_slots)) +              \
+   2 * (values) * (TL_ATTENTION_TILE + (block) * (v_slots)) + 8 * TL_ATTENTION_TILE + 512 + 1024)
+/* Own rows twice; lse and delta of each row of a slot, which only the key kernel keeps there. */
 #define TL_ATTENTION_GRAD_SHARED(width, step, slots) \
   (4 * (width) * (TL_ATTENTION_TILE + (step) * (slots)) + (slots)*8 * (step) + 512 + 1024)
 

@@ -10,30 +10,35 @@
 #include "../../runtime/cuda.h"
 #include "attention_hopper_args.h"
 
-/* A kernel for heads of up to `width`; `block` keys where that matters, else 0; its boxes have
-** `box` rows. */
+/* A kernel for q and k of up to `width`, v of up to `values` channels; `block` keys where that
+** matters, else 0; its boxes have `box` rows. */
 typedef struct variant {
   const char *name;
-  int32_t width, block, box;
+  int32_t width, values, block, box;
   uint32_t shared;
 } variant;
 
-#define ROW(w, b, keys, values) \
-  {"attention_wgmma_" #w "_" #b, w, b, b, TL_ATTENTION_WGMMA_SHARED(w, b, keys, values)},
+#define ROW(name, w, v, b, k_slots, v_slots) \
+  {"attention_wgmma_" #name "_" #b,          \
+   w,                                        \
+   v,                                        \
+   b,                                        \
+   b,                                        \
+   TL_ATTENTION_WGMMA_SHARED(w, v, b, k_slots, v_slots)},
 static const variant forward[] = {
-    TL_ATTENTION_WGMMA(ROW){NULL, 0, 0, 0, 0}
+    TL_ATTENTION_WGMMA(ROW){NULL, 0, 0, 0, 0, 0}
 };
 #undef ROW
 #define ROW(w, step, slots) \
-  {"attention_grad_query_wgmma_" #w, w, 0, step, TL_ATTENTION_GRAD_SHARED(w, step, slots)},
+  {"attention_grad_query_wgmma_" #w, w, w, 0, step, TL_ATTENTION_GRAD_SHARED(w, step, slots)},
 static const variant query[] = {
-    TL_ATTENTION_GRAD_QUERY_WGMMA(ROW){NULL, 0, 0, 0, 0}
+    TL_ATTENTION_GRAD_QUERY_WGMMA(ROW){NULL, 0, 0, 0, 0, 0}
 };
 #undef ROW
 #define ROW(w, step, slots) \
-  {"attention_grad_key_wgmma_" #w, w, 0, step, TL_ATTENTION_GRAD_SHARED(w, step, slots)},
+  {"attention_grad_key_wgmma_" #w, w, w, 0, step, TL_ATTENTION_GRAD_SHARED(w, step, slots)},
 static const variant key[] = {
-    TL_ATTENTION_GRAD_KEY_WGMMA(ROW){NULL, 0, 0, 0, 0}
+    TL_ATTENTION_GRAD_KEY_WGMMA(ROW){NULL, 0, 0, 0, 0, 0}
 };
 #undef ROW
 
@@ -41,9 +46,9 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The first that is wide enough and has blocks of `block` keys; NULL: none. */
 static const variant *find(const variant *list, const tl_attention_sizes *z, int64_t block) {
-  const int64_t width = z->width > z->value_width ? z->width : z->value_width;
   for (; list->name != NULL; list++)
-    if (list->width >= width && list->block == block) return list;
+    if (list->width >= z->width && list->values >= z->value_width && list->block == block)
+      return list;
   return NULL;
 }
 
@@ -79,7 +84,7 @@ static int takes_inputs(const tl_call *call, const tl_attention_sizes *z) {
 
 static int takes(const tl_call *call, const tl_attention_sizes *z, const tl_attention_args *args) {
   const variant *v = find(forward, z, z->kv_block);
-  const int64_t kept = (int64_t)processors(call) * (v ? v->width / 2 + 4 : 0) * 256 * 4;
+  const int64_t kept = (int64_t)processors(call) * (v ? v->values / 2 + 4 : 0) * 256 * 4;
   return v != NULL && takes_inputs(call, z) && args->out.bf16 && is_whole(&call->out[0]) &&
          plan_bytes(z) + kept <= TL_CUDA_SCRATCH_BYTES;
 }
@@ -106,7 +111,8 @@ static tl_status runs(const tl_call *call, const tl_attention_sizes *z, int take
   if (takes || rows != TL_ATTENTION_TILE) return TL_OK;
   return tl_fail(TL_ARGUMENT,
                  "attention: tiles of %d query rows are for sm_90 and bf16 (outputs of the forward"
-                 " pass too), widths that are multiples of 8 up to 128, blocks of 64 or 128 keys,"
+                 " pass too), widths that are multiples of 8 up to 128, or up to 192 forward with"
+                 " blocks of 64 keys, else blocks of 64 or 128 keys,"
                  " addresses that are multiples of 16; here: %s, widths %lld and %lld, blocks of"
                  " %lld; tiles of %d take all",
                  TL_ATTENTION_TILE, tl_dtype_name(z->dtype), (long long)z->width,

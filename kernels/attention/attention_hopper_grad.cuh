@@ -11,7 +11,8 @@
 
 #include "attention_hopper.cuh"
 
-// Places in shared memory. `sums_bytes` stand beside each slot.
+// Places in shared memory. `sums_bytes` stand beside each slot; ordinary instructions write and read
+// them, so there every lane of the load warp and every reader arrives.
 template <int width, int step, int slots, int sums_bytes>
 struct Places {
   enum {
@@ -25,17 +26,19 @@ struct Places {
     BORDER = OWN_EMPTY + 8,  // the end of a segment has arrived
     FULL = BORDER + 8,
     EMPTY = FULL + 8 * slots,
-    ITEM = BARRIERS + 256
+    ITEM = BARRIERS + 256,
+    FILLERS = sums_bytes > 0 ? 32 : 1,
+    SLOT_READERS = sums_bytes > 0 ? READER_THREADS : READERS
   };
 
   static __device__ __forceinline__ void make_barriers(uint32_t base) {
     if (threadIdx.x == 0) {
       barrier_make(base + OWN_FULL, 1);
-      barrier_make(base + OWN_EMPTY, READERS);
+      barrier_make(base + OWN_EMPTY, READER_THREADS);
       barrier_make(base + BORDER, 1);
       for (int i = 0; i < slots; i++) {
-        barrier_make(base + FULL + 8 * i, 1);
-        barrier_make(base + EMPTY + 8 * i, READERS);
+        barrier_make(base + FULL + 8 * i, FILLERS);
+        barrier_make(base + EMPTY + 8 * i, SLOT_READERS);
       }
       barriers_made();
       fence_async();
@@ -85,15 +88,17 @@ struct Places {
         barrier_expect(told, 2 * PART);
         load_rows<width, step, step>(slot(), first, told, item.start + at, head);
         load_rows<width, step, step>(slot() + PART, second, told, item.start + at, head);
+      } else if constexpr (FILLERS > 1) {
+        if (left >= step) barrier_arrive(full);
       }
       if (left < step) {
         barrier_wait(bar, border.parity);
         border.next();
-        clear_rows<width, step>(slot(), left);
-        if (both) clear_rows<width, step>(slot() + PART, left);
+        clear_rows<width, step>(slot(), left, threadIdx.x);
+        if (both) clear_rows<width, step>(slot() + PART, left, threadIdx.x);
         fence_async();
         __syncwarp();
-        if (threadIdx.x == 0) barrier_arrive(full);
+        if (FILLERS > 1 || threadIdx.x == 0) barrier_arrive(full);
       }
       ring.next();
     }
@@ -107,10 +112,8 @@ struct Places {
     Ring<slots> ring;
     int before;  // the slot before
 
-    __device__ __forceinline__ void read(uint32_t empty) const {
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(base + empty);
-    }
+    // The own rows and the name of the tile.
+    __device__ __forceinline__ void own_read() const { barrier_arrive(base + OWN_EMPTY); }
     __device__ __forceinline__ Item item() {
       barrier_wait(base + OWN_FULL, own.parity);
       own.next();
@@ -125,7 +128,10 @@ struct Places {
     }
     // The products with the slot before have ended.
     __device__ __forceinline__ void slot_read() {
-      if (before >= 0) read(EMPTY + 8 * before);
+      if (before < 0) return;
+      __syncwarp();
+      if (SLOT_READERS > READERS || threadIdx.x % 32 == 0)
+        barrier_arrive(base + EMPTY + 8 * before);
     }
     __device__ __forceinline__ void next() {
       before = ring.slot;
@@ -133,6 +139,28 @@ struct Places {
     }
   };
 };
+
+// A kernel: one warp loads, two warpgroups take tile after tile. Threads of the first warpgroup
+// keep `fewer` registers, those of the others `more`.
+template <class Kernel, int fewer, int more>
+GPU void run_tiles(const tl_attention_hopper_args &a) {
+  extern __shared__ unsigned char shared[];
+  const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  Kernel::P::make_barriers(base);
+  if (warp < 4) {
+    registers_fewer<fewer>();
+    if (warp == 0) Kernel::load(a, base);
+  } else {
+    registers_more<more>();
+    typename Kernel::P::Reader to = {base, warp / 4 - 1, 16 * (warp - 4)};
+    while (true) {
+      const Item item = to.item();
+      if (item.head < 0) break;
+      Kernel::tile(a, to, item);
+    }
+  }
+}
 
 template <int count>
 GPU void clear(float (&x)[count]) {

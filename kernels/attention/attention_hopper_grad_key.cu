@@ -165,34 +165,15 @@ struct GradKey {
       end_leaf(a, head / g.leaf_heads - 1, head == g.group, dk, dv);
     }
     settle(to, ds, dk, dv);
-    to.read(P::OWN_EMPTY);
+    to.own_read();
     store_sums<width>(g.dk, item, item.offset + to.row, g.dk_scale, dk);
     store_sums<width>(g.dv, item, item.offset + to.row, 1.0f, dv);
-  }
-
-  static __device__ __forceinline__ void run(const tl_attention_hopper_args &a) {
-    extern __shared__ unsigned char shared[];
-    const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    P::make_barriers(base);
-    if (warp < 4) {
-      registers_fewer<40>();
-      if (warp == 0) load(a, base);
-    } else {
-      registers_more<232>();
-      typename P::Reader to = {base, warp / 4 - 1, 16 * (warp - 4)};
-      while (true) {
-        const Item item = to.item();
-        if (item.head < 0) break;
-        tile(a, to, item);
-      }
-    }
   }
 };
 
 #define KERNEL(width, step, slots)                                                           \
   extern "C" __global__ void __launch_bounds__(TL_ATTENTION_WGMMA_THREADS, 1)                \
       attention_grad_key_wgmma_##width(const __grid_constant__ tl_attention_hopper_args a) { \
-    GradKey<width, step, slots>::run(a);                                                     \
+    run_tiles<GradKey<width, step, slots>, 40, 232>(a);                                      \
   }
 TL_ATTENTION_GRAD_KEY_WGMMA(KERNEL)

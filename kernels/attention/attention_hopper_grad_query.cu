@@ -94,33 +94,14 @@ struct GradQuery {
     hold<width / 2>(dq);
     outlive(ds);
     to.slot_read();
-    to.read(P::OWN_EMPTY);
+    to.own_read();
     store_sums<width>(g.out, item, item.offset + to.row, g.scale, dq);
-  }
-
-  static __device__ __forceinline__ void run(const tl_attention_hopper_args &a) {
-    extern __shared__ unsigned char shared[];
-    const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    P::make_barriers(base);
-    if (warp < 4) {
-      registers_fewer<24>();
-      if (warp == 0) load(a, base);
-    } else {
-      registers_more<240>();
-      typename P::Reader to = {base, warp / 4 - 1, 16 * (warp - 4)};
-      while (true) {
-        const Item item = to.item();
-        if (item.head < 0) break;
-        tile(a, to, item);
-      }
-    }
   }
 };
 
 #define KERNEL(width, step, slots)                                                             \
   extern "C" __global__ void __launch_bounds__(TL_ATTENTION_WGMMA_THREADS, 1)                  \
       attention_grad_query_wgmma_##width(const __grid_constant__ tl_attention_hopper_args a) { \
-    GradQuery<width, step, slots>::run(a);                                                     \
+    run_tiles<GradQuery<width, step, slots>, 24, 240>(a);                                      \
   }
 TL_ATTENTION_GRAD_QUERY_WGMMA(KERNEL)

@@ -6,6 +6,7 @@
 #include "../device.cuh"
 #include "../op.h"
 #include "elementwise_args.h"
+#include "swiglu.cuh"
 #include "unary.h"
 
 TL_KERNEL swiglu_elements(const __grid_constant__ tl_elements_args o) {
@@ -16,8 +17,7 @@ TL_KERNEL swiglu_elements(const __grid_constant__ tl_elements_args o) {
   float gate[TL_P], up[TL_P];
   tl_widen(o.a, gates, gate);
   tl_widen(o.b, ups, up);
-#pragma unroll
-  for (int i = 0; i < TL_P; i++) gate[i] = (gate[i] * tl_sigmoid(gate[i])) * up[i];
+  tl_swiglu_piece(gate, up);
   tl_store(o.out, at, n, gate);
 }
 
@@ -31,12 +31,7 @@ TL_KERNEL swiglu_grad_elements(const __grid_constant__ tl_elements_args o) {
   tl_widen(o.a, dys, dy);
   tl_widen(o.b, gates, gate);
   tl_widen(o.c, ups, up);
-#pragma unroll
-  for (int i = 0; i < TL_P; i++) {
-    const float g = gate[i], s = tl_sigmoid(g), to_up = dy[i] * (g * s);
-    gate[i] = (dy[i] * up[i]) * (s * (1.0f + g * (1.0f - s)));
-    up[i] = to_up;
-  }
+  tl_swiglu_grad_piece(dy, gate, up);
   tl_store(o.out, at, n, gate);
   tl_store(o.out2, at, n, up);
 }
@@ -48,9 +43,9 @@ TL_GPU float tl_none(float x) { return x; }
 /* y = f(x). */
 TL_GPU void values(int kind, const float *x, float *y) {
   switch (kind) {
-#define UNARY(number, name, function)                                                \
-  case number:                                                                       \
-    for (int i = 0; i < TL_P; i++)                                                   \
+#define UNARY(number, name, function)                                                        \
+  case number:                                                                               \
+    for (int i = 0; i < TL_P; i++)                                                           \
       y[i] = tl_unary_##name##_value(x[i], tl_##function(tl_unary_##name##_argument(x[i]))); \
     break;
 #include "unary.def"
@@ -62,10 +57,10 @@ TL_GPU void values(int kind, const float *x, float *y) {
 /* dx = f'(dy, x). */
 TL_GPU void slopes(int kind, const float *dy, const float *x, float *dx) {
   switch (kind) {
-#define UNARY(number, name, function)                                                         \
-  case number:                                                                                \
-    for (int i = 0; i < TL_P; i++)                                                            \
-      dx[i] =                                                                                 \
+#define UNARY(number, name, function)                                                            \
+  case number:                                                                                   \
+    for (int i = 0; i < TL_P; i++)                                                               \
+      dx[i] =                                                                                    \
           tl_unary_##name##_slope(dy[i], x[i], tl_##function(tl_unary_##name##_argument(x[i]))); \
     break;
 #include "unary.def"

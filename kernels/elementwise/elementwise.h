@@ -45,7 +45,7 @@
 ** rope_rows (ints inverse, interleaved)
 **   rope, with p = positions[row] instead of cu (positions (T) i32): for rows of many requests.
 **
-** rope_table (ints kind, original; floats base, factor, low, high)
+** rope_table (ints kind, original; floats base, factor, low, high, magnitude)
 **   table (P, n, 2), D = 2n.  f_i = E(-((2i) / D) * L(base)) in f64, one operation for
 **   each sign, then rounded to f32. With x = 2^e m, m in [1, 2), and z = (m - 1) / (m + 1):
 **       L(x) = e + (2 / ln2) * (z * s),  s = 1/41, then s = s * (z * z) + 1/i for i = 39, 37 .. 1
@@ -54,7 +54,11 @@
 **   kind 0: plain. kind 1 (llama3): in f64, before rounding,
 **       w = 2 pi / f      w > original / low: f / factor      w < original / high: f
 **       else  t = (original / w - low) / (high - low),  f = (1 - t) * (f / factor) + t * f
-**   angle = f32(p) * f_i in f32;  cos = tl_cos(angle), sin = tl_sin(angle).  P <= 2^21.
+**   kind 2 (yarn): in f64, before rounding, with cd(r) = D L(original / (r 2 pi)) / (2 L(base)),
+**       a = max(floor(cd(high)), 0)      b = min(ceil(cd(low)), D - 1), and + 0.001 where a = b
+**       t = (i - a) / (b - a), kept in 0 .. 1,  f = f / factor * t + f * (1 - t)
+**   angle = f32(p) * f_i in f32;  cos = tl_cos(angle) * magnitude, sin = tl_sin(angle) * magnitude,
+**   f32 products (magnitude 1 changes no bit).  P <= 2^21.
 **
 ** The output may be the memory of an input of the same dtype: swiglu y of gate or up, dgate of dy
 ** or gate, dup of dy or up, unary, scale, dropout, rope and rope_rows y of x,

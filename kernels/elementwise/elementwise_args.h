@@ -23,10 +23,11 @@ typedef struct tl_dropout_args {
 } tl_dropout_args;
 
 typedef struct tl_rope_args {
-  tl_array x, y, table; /* x (T, heads, channels), table (positions, pairs, 2) */
-  const int32_t *cu;
-  int64_t entries; /* of cu */
+  tl_array x, y, table;       /* x (T, heads, channels), table (positions, pairs, 2) */
+  const int32_t *cu, *placed; /* placed: the position of each row, where there is no cu */
+  int64_t entries;            /* of cu */
   int64_t positions, pairs, heads, channels;
+  int64_t rows;
   int32_t interleaved;
   float sign; /* 1, or -1 to turn back */
 } tl_rope_args;

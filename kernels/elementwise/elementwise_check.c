@@ -127,16 +127,23 @@ tl_status tl_rope_table_check(const tl_call *call) {
     return tl_fail(TL_SHAPE, "rope_table: table must have the shape (positions, pairs, 2)");
   }
   TL_TRY(tl_expect("rope_table", "table", out, TL_KIND_F32, tl_view_count(out)));
-  TL_TRY(tl_expect_range("rope_table", "kind", call->ints[0], 0, 1));
+  TL_TRY(tl_expect_range("rope_table", "kind", call->ints[0], 0, 2));
   TL_TRY(tl_expect_range("rope_table", "positions", out->shape[0], 0, 1 << 21));
   TL_TRY(tl_expect_range("rope_table", "pairs", out->shape[1], 0, TL_SPAN));
   if (!(base >= 1.0f && base <= 0x1p+60f)) {
     return tl_fail(TL_ARGUMENT, "rope_table: base is %g, must be 1 to 2^60", (double)base);
   }
-  if (call->ints[0] == 1 && !(call->ints[1] > 0 && call->floats[1] >= 1.0f &&
-                              call->floats[2] > 0.0f && call->floats[3] > call->floats[2])) {
-    return tl_fail(TL_ARGUMENT,
-                   "rope_table: llama3 needs original > 0, factor >= 1, 0 < low < high");
+  if (call->ints[0] > 0 && !(call->ints[1] > 0 && call->floats[1] >= 1.0f &&
+                             call->floats[2] > 0.0f && call->floats[3] > call->floats[2])) {
+    return tl_fail(TL_ARGUMENT, "rope_table: %s needs original > 0, factor >= 1, 0 < low < high",
+                   call->ints[0] == 1 ? "llama3" : "yarn");
+  }
+  if (call->ints[0] == 2 && !(base > 1.0f)) {
+    return tl_fail(TL_ARGUMENT, "rope_table: yarn needs base above 1, got %g", (double)base);
+  }
+  if (!(call->floats[4] > 0.0f && call->floats[4] <= 0x1p+60f)) {
+    return tl_fail(TL_ARGUMENT, "rope_table: magnitude is %g, must be above 0, at most 2^60",
+                   (double)call->floats[4]);
   }
   return TL_OK;
 }

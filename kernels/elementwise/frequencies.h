@@ -17,7 +17,7 @@
 /* Numbers of rope_table. */
 typedef struct tl_rope_rule {
   int64_t kind, original;
-  float base, factor, low, high;
+  float base, factor, low, high, magnitude;
 } tl_rope_rule;
 
 TL_MATH double tl_log2_f64(double x) {
@@ -40,6 +40,30 @@ TL_MATH double tl_exp2_f64(double x) {
   return y;
 }
 
+/* The yarn rule: waves that turn less than `low` times in the original length are slowed by
+** `factor`, those that turn more than `high` times are kept, and between the two borders, rounded
+** outwards to whole pairs, the share of the slow ones rises evenly. A border is the pair that turns
+** so many times. */
+TL_MATH double tl_rope_border(const tl_rope_rule *rule, int64_t pairs, double turns) {
+  const double waves = (double)rule->original / (turns * (2.0 * 0x1.921fb54442d18p+1));
+  return (double)(2 * pairs) * tl_log2_f64(waves) / (2.0 * tl_log2_f64((double)rule->base));
+}
+
+TL_MATH double tl_rope_yarn(const tl_rope_rule *rule, double f, int64_t i, int64_t pairs) {
+  const double from = tl_rope_border(rule, pairs, (double)rule->high);
+  const double to = tl_rope_border(rule, pairs, (double)rule->low);
+  int64_t below = (int64_t)from, above = (int64_t)to; /* towards 0, then down and up */
+  if ((double)below > from) below--;
+  if ((double)above < to) above++;
+  const double low = below < 0 ? 0.0 : (double)below;
+  double high = above > 2 * pairs - 1 ? (double)(2 * pairs - 1) : (double)above;
+  if (low == high) high += 0.001;
+  double ramp = ((double)i - low) / (high - low);
+  if (ramp < 0.0) ramp = 0.0;
+  if (ramp > 1.0) ramp = 1.0;
+  return f / (double)rule->factor * ramp + f * (1.0 - ramp);
+}
+
 /* The llama3 rule: long waves are slowed by `factor`, short ones kept, those between mixed. */
 TL_MATH double tl_rope_scaled(const tl_rope_rule *rule, double f) {
   const double wave = 2.0 * 0x1.921fb54442d18p+1 / f, original = (double)rule->original;
@@ -55,7 +79,9 @@ TL_MATH double tl_rope_scaled(const tl_rope_rule *rule, double f) {
 TL_MATH float tl_rope_frequency(const tl_rope_rule *rule, int64_t i, int64_t pairs) {
   const double base_log2 = tl_log2_f64((double)rule->base);
   const double f = tl_exp2_f64(-((double)(2 * i) / (double)(2 * pairs)) * base_log2);
-  return (float)(rule->kind == 1 ? tl_rope_scaled(rule, f) : f);
+  if (rule->kind == 1) return (float)tl_rope_scaled(rule, f);
+  if (rule->kind == 2) return (float)tl_rope_yarn(rule, f, i, pairs);
+  return (float)f;
 }
 
 #endif

@@ -5,7 +5,7 @@
 **     half-split   [ a: 8 of pairs | .. ][ b: the same 8 | .. ][ rest: 8 at a time ]
 **     interleaved  [ a b a b .. 16 channels | ..              ][ rest: 8 at a time ]
 **
-** Segments are known on the device only, so a position past the table, an error on the host, makes
+** Positions are known on the device only, so one outside the table, an error on the host, makes
 ** the turned channels NaN: the loss of that step is NaN and the optimizer skips it.
 */
 #include "../device.cuh"
@@ -28,11 +28,10 @@ TL_GPU int64_t segment_start(const int32_t *cu, int64_t entries, int64_t row) {
 }
 
 /* Turns n pairs (a, b) by the n angles of the table that start at pair `pair`. */
-TL_GPU void turn(const tl_rope_args &r, int64_t position, int64_t pair, int n, float *a,
-                    float *b) {
+TL_GPU void turn(const tl_rope_args &r, int64_t position, int64_t pair, int n, float *a, float *b) {
   float table[2 * TL_P];
   const int more = 2 * n - TL_P;
-  if (position < r.positions) {
+  if (position >= 0 && position < r.positions) {
     const int64_t at = (position * r.pairs + pair) * 2;
     tl_load_piece(r.table, at, more > 0 ? TL_P : 2 * n, table);
     tl_load_piece(r.table, at + TL_P, more > 0 ? more : 0, table + TL_P);
@@ -59,8 +58,7 @@ TL_GPU void turn_halves(const tl_rope_args &r, int64_t head, int64_t position, i
   tl_store(r.y, head + r.pairs + pair, n, b);
 }
 
-TL_GPU void turn_neighbours(const tl_rope_args &r, int64_t head, int64_t position,
-                               int64_t pair) {
+TL_GPU void turn_neighbours(const tl_rope_args &r, int64_t head, int64_t position, int64_t pair) {
   const int n = tl_piece_length(r.pairs, pair), more = 2 * n - TL_P;
   const int low = more > 0 ? TL_P : 2 * n, high = more > 0 ? more : 0;
   const tl_bits lows = tl_fetch(r.x, head + 2 * pair, low);
@@ -77,10 +75,7 @@ TL_GPU void turn_neighbours(const tl_rope_args &r, int64_t head, int64_t positio
   tl_store(r.y, head + 2 * pair + TL_P, high, x + TL_P);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    rope_rows(const __grid_constant__ tl_rope_args r) {
-  const int64_t row = blockIdx.x;
-  const int64_t position = row - segment_start(r.cu, r.entries, row);
+TL_GPU void turn_row(const tl_rope_args &r, int64_t row, int64_t position) {
   const int64_t turned = 2 * r.pairs, rest = r.channels - turned;
   const int pair_units = (int)((r.pairs + TL_P - 1) / TL_P);
   const int units = pair_units + (int)((rest + TL_P - 1) / TL_P);
@@ -97,6 +92,55 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       turn_neighbours(r, head, position, unit * TL_P);
     } else {
       turn_halves(r, head, position, unit * TL_P);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rope_rows(const __grid_constant__ tl_rope_args r) {
+  const int64_t row = blockIdx.x;
+  turn_row(r, row, row - segment_start(r.cu, r.entries, row));
+}
+
+/* rope_rows of ops.def: rows of many requests, each with a position of its own. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rope_placed_rows(const __grid_constant__ tl_rope_args r) {
+  const int64_t row = blockIdx.x;
+  turn_row(r, row, r.placed[row]);
+}
+
+/* rope_rows for heads of bf16 that are pairs in halves and nothing else, in whole pieces: a warp a
+** row. What it turns is under way while the start of the segment is looked for. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rope_whole_rows(const __grid_constant__ tl_rope_args r) {
+  enum { AHEAD = 4 };
+  const int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+  const int of_head = (int)(r.pairs / TL_P), units = (int)r.heads * of_head;
+  int64_t position = -1;
+  if (row >= r.rows) return; /* a whole warp */
+  for (int first = threadIdx.x % WARP; first - (int)(threadIdx.x % WARP) < units;
+       first += AHEAD * WARP) {
+    uint4 as[AHEAD], bs[AHEAD];
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      const int i = first + j * WARP < units ? first + j * WARP : 0, head = i / of_head;
+      const int64_t at = (row * r.heads + head) * r.channels + (i - head * of_head) * TL_P;
+      as[j] = tl_fetch_whole(r.x, at);
+      bs[j] = tl_fetch_whole(r.x, at + r.pairs);
+    }
+    if (position < 0) position = row - segment_start(r.cu, r.entries, row);
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      const int i = first + j * WARP, head = i / of_head;
+      if (i >= units) break;
+      const int64_t pair = (i - head * of_head) * TL_P;
+      const int64_t at = (row * r.heads + head) * r.channels + pair;
+      float a[TL_P], b[TL_P];
+      tl_widen_whole(as[j], a);
+      tl_widen_whole(bs[j], b);
+      turn(r, position, pair, TL_P, a, b);
+      tl_store(r.y, at, TL_P, a);
+      tl_store(r.y, at + r.pairs, TL_P, b);
     }
   }
 }
@@ -118,7 +162,7 @@ TL_KERNEL rope_table_tiles(const __grid_constant__ tl_rope_table_args t) {
     if (position >= t.positions) return;
     const float angle = (float)position * frequencies[lane];
     float *to = t.table + (position * t.pairs + first + lane) * 2;
-    to[0] = tl_cos(angle);
-    to[1] = tl_sin(angle);
+    to[0] = tl_cos(angle) * t.rule.magnitude;
+    to[1] = tl_sin(angle) * t.rule.magnitude;
   }
 }

@@ -149,6 +149,7 @@ typedef struct rope_table {
   float *out;               /* (positions, pairs, 2) */
   const float *frequencies; /* (pairs) */
   int64_t pairs;
+  float magnitude;
 } rope_table;
 
 static void table_row(const void *context, int64_t position) {
@@ -156,8 +157,8 @@ static void table_row(const void *context, int64_t position) {
   float *row = t->out + position * 2 * t->pairs;
   for (int64_t i = 0; i < t->pairs; i++) {
     const float angle = (float)position * t->frequencies[i];
-    row[2 * i] = tl_cos(angle);
-    row[2 * i + 1] = tl_sin(angle);
+    row[2 * i] = tl_cos(angle) * t->magnitude;
+    row[2 * i + 1] = tl_sin(angle) * t->magnitude;
   }
 }
 
@@ -171,10 +172,12 @@ tl_status tl_host_rope_table(const tl_call *call) {
                              .base = base,
                              .factor = call->floats[1],
                              .low = call->floats[2],
-                             .high = call->floats[3]};
+                             .high = call->floats[3],
+                             .magnitude = call->floats[4]};
   float *frequencies = tl_team_scratch(call->team, 0);
   for (int64_t i = 0; i < pairs; i++) frequencies[i] = tl_rope_frequency(&rule, i, pairs);
-  const rope_table t = {.out = out->data, .frequencies = frequencies, .pairs = pairs};
+  const rope_table t = {
+      .out = out->data, .frequencies = frequencies, .pairs = pairs, .magnitude = rule.magnitude};
   tl_each_row(call->team, out->shape[0], 64 * pairs, table_row, &t);
   return TL_OK;
 }

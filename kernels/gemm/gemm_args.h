@@ -35,7 +35,9 @@ typedef struct tl_gemm_args {
   tl_gemm_stretch run[TL_GEMM_RUNS_MAX];
   int32_t runs; /* linear_grad_weight: pieces of a leaf, all like run[0], `piece_stride` k apart */
   int64_t piece_stride;
-  int64_t span; /* positions of a piece: its rows, filled up to whole steps */
+  int64_t span;            /* positions of a piece: its rows, filled up to whole steps */
+  const int32_t *segments; /* pieces of unequal length (moe/): piece i has rows segments[i] ..
+                              segments[i + 1] - 1; `span` is then what they are filled up to */
   int64_t rows, columns;
   int64_t row_tiles, column_tiles;
   int32_t leaves_log; /* leaves = 1 << leaves_log */

@@ -4,11 +4,12 @@
 
 #include "gemm_args.h"
 
-enum Product { LINEAR, GRAD_INPUT, GRAD_WEIGHT };
+// SEGMENTS: GRAD_WEIGHT whose pieces are each as long as g.segments says.
+enum Product { LINEAR, GRAD_INPUT, GRAD_WEIGHT, SEGMENTS };
 enum Start { START_ZERO, START_RESUME, START_ADD };
 
 template <Product P>
-constexpr bool a_is_along = P != GRAD_WEIGHT;
+constexpr bool a_is_along = P < GRAD_WEIGHT;
 template <Product P>
 constexpr bool b_is_along = P == LINEAR;
 
@@ -37,6 +38,10 @@ template <Product P>
 __device__ __forceinline__ Share share_of(const tl_gemm_args &g, int leaf, int run) {
   if (P == GRAD_WEIGHT)
     return {(int64_t(leaf) * g.runs + run) * g.piece_stride, g.run[0].count, g.span};
+  if (P == SEGMENTS) {
+    const int64_t first = g.segments[run], length = g.segments[run + 1] - first;
+    return {first, length, (length + g.span - 1) / g.span * g.span};
+  }
   const int64_t count = g.run[P == LINEAR ? 0 : run].count;
   const int64_t first = count * leaf >> g.leaves_log;
   const int64_t length = (count * (leaf + 1) >> g.leaves_log) - first;
@@ -53,7 +58,7 @@ __device__ __forceinline__ int64_t positions_of(const tl_gemm_args &g, int leaf)
   if (P == GRAD_WEIGHT) return g.runs * g.span;
   if (P == LINEAR) return share_of<P>(g, leaf, 0).count;
   int64_t sum = 0;
-  for (int run = 0; run < g.runs; run++) sum += share_of<P>(g, leaf, run).count;
+  for (int run = 0; run < g.runs; run++) sum += share_of<P>(g, leaf, run).span;
   return sum;
 }
 

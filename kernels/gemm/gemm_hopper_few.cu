@@ -1,14 +1,16 @@
 /* gemm_hopper_few.cu - linear on sm_90a where outputs are few: small tiles, so that every
 ** multiprocessor has one.
 **
-**             `columns` features          A multiprocessor takes some 60 bytes a cycle, so a step
-**            +-----------+                of 16 k costs 32 (rows + columns) bytes or half as many
-**   `rows`   |  a block  |                cycles: tiles are as small as the grid fills the device,
-**   of x     +-----------+                32 x 32 for 2,048 features and up to 32 rows.
+**            `columns` features       The chain of a tile takes columns / 2 cycles a step of 16 k,
+**            +-----+-----+            20 at least, and the bytes of rows + columns must come as
+**   `rows`   | own | peer|            fast. Which tile is best for a shape was measured:
+**   of x     +-----+-----+            gemm_hopper.def. Blocks of a cluster share rows of x: each
+**             cluster                 brings its part to all.
 **
-**   warps 4 .. : thread 0 brings weights     ring: x [halves][rows][64 k], weight
-**                thread 32 brings x          [halves][columns][64 k]; its slots come with the arguments: one block on a
-**   warpgroups   64 rows each                multiprocessor takes twice the room of two
+**   warpgroups     64 rows each: products, leaves, output
+**   two warps      a thread of one brings weights, of the other x
+**   ring           x [halves][rows][64 k], weight [halves][columns][64 k] a slot; how many comes
+**                  with the arguments: a block alone on its multiprocessor has twice the room
 **
 ** A product has 64 rows. Those that a tile or x lacks it reads from what lies in their place in
 ** shared memory: rows are independent, and these are not written. Boxes of x have no more rows than

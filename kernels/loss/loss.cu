@@ -71,14 +71,87 @@ TL_KERNEL row_sum_exp_rows(const __grid_constant__ tl_logits_args k) {
   k.out_zt[r.row] = owned ? tl_load_one(k.z, r.row * k.width + target) + 0.0f : 0.0f;
 }
 
+/* Rows of bf16 without columns that are only there to fill up, cut into leaves of whole pieces: a
+** block a row, four pieces of a thread under way at once. The warps' sums of every leaf wait in
+** shared memory for one meeting at the end, where lane i of warp 0 finishes leaf i. */
+enum { AHEAD = 4, WARPS = TL_DEVICE_THREADS / WARP };
+
+/* The tree over the lanes' partials of a warp, and over the warps' sums. */
+TL_GPU float warp_sum(const float *p) {
+  float v = tl_tree8(p);
+#pragma unroll
+  for (int step = 1; step < WARP; step *= 2) v = v + __shfl_xor_sync(0xffffffffu, v, step);
+  return v;
+}
+
+TL_KERNEL row_sum_exp_whole(const __grid_constant__ tl_logits_args k) {
+  __shared__ float sums[2][TL_LOSS_WHOLE_LEAVES][WARPS];
+  const int64_t row = blockIdx.x, length = k.width / k.leaves;
+  const float m = k.m[row], t = m * TL_LOG2E;
+  const int spans = (int)((length + SPAN - 1) / SPAN), warp = threadIdx.x / WARP;
+  const int lane = threadIdx.x % WARP, all = spans * (int)k.leaves;
+  float p[TL_P], q[TL_P];
+  tl_clear(p);
+  tl_clear(q);
+  int leaf = 0, span = 0; /* of the first of the pieces under way */
+  for (int first = 0; first < all; first += AHEAD) {
+    uint4 pieces[AHEAD];
+    bool live[AHEAD];
+    int l = leaf, i = span;
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      const int64_t at = (int64_t)i * SPAN + threadIdx.x * TL_P;
+      live[j] = first + j < all && at < length;
+      pieces[j] =
+          live[j] ? tl_fetch_whole(k.z, row * k.width + l * length + at) : make_uint4(0, 0, 0, 0);
+      if (++i == spans) i = 0, l++;
+    }
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      if (live[j]) {
+        float z[TL_P], e[TL_P];
+        tl_widen_whole(pieces[j], z);
+#pragma unroll
+        for (int c = 0; c < TL_P; c++) e[c] = exponential(z[c], t), z[c] = z[c] - m;
+        tl_add_values(p, e, TL_P);
+        tl_add_values(q, z, TL_P);
+      }
+      if (++span < spans) continue;
+      span = 0;
+      if (leaf < k.leaves) { /* past the last piece there is no leaf: the whole block knows it */
+        const float s = warp_sum(p), zsum = warp_sum(q);
+        if (lane == 0) sums[0][leaf][warp] = s, sums[1][leaf][warp] = zsum;
+      }
+      leaf++;
+      tl_clear(p);
+      tl_clear(q);
+    }
+  }
+  __syncthreads();
+  if (warp != 0) return;
+  float s = lane < k.leaves ? tl_tree8(sums[0][lane]) : 0.0f;
+  float zsum = lane < k.leaves ? tl_tree8(sums[1][lane]) : 0.0f;
+  for (int step = 1; step < k.leaves; step *= 2) {
+    s = s + __shfl_xor_sync(0xffffffffu, s, step);
+    zsum = zsum + __shfl_xor_sync(0xffffffffu, zsum, step);
+  }
+  if (lane != 0) return;
+  const int32_t token = k.targets[row];
+  const int64_t target = (int64_t)token - k.first;
+  const bool owned = token >= 0 && target >= 0 && target < k.columns;
+  k.out_s[row] = s;
+  k.out_zsum[row] = zsum;
+  k.out_zt[row] = owned ? tl_load_one(k.z, row * k.width + target) + 0.0f : 0.0f;
+}
+
 /* dz = q * drow without the target's term; the branches are the host's. `tail` is
 ** (2 z)(m + log s), left out when 0. */
 typedef struct slope {
   float s, drow, uniform, tail;
 } slope;
 
-TL_GPU float common_slope(const slope &c, float e) {
-  const float p = e / c.s;
+/* p = e / s. */
+TL_GPU float common_slope(const slope &c, float p) {
   if (c.uniform == 0.0f && c.tail == 0.0f) return p * c.drow;
   if (c.tail == 0.0f) return (p - c.uniform) * c.drow;
   const float q = c.uniform == 0.0f ? p : p - c.uniform;
@@ -86,8 +159,7 @@ TL_GPU float common_slope(const slope &c, float e) {
 }
 
 /* The target's own column. */
-TL_GPU float target_slope(const tl_logits_args &k, const slope &c, float e) {
-  const float p = e / c.s;
+TL_GPU float target_slope(const tl_logits_args &k, const slope &c, float p) {
   float q = p;
   if (k.smoothing != 0.0f) q = q - c.uniform;
   q = q - (1.0f - k.smoothing);
@@ -118,12 +190,17 @@ TL_KERNEL logits_grad_elements(const __grid_constant__ tl_logits_args k) {
   if (live > 0) {
     const slope c = slope_of(k, p.row);
     const float t = k.m[p.row] * TL_LOG2E;
+    float e[TL_P], q[TL_P];
     tl_load_piece(k.z, p.row * k.width + p.at, live, z);
 #pragma unroll
-    for (int i = 0; i < TL_P; i++) {
-      const float e = exponential(z[i], t);
-      z[i] = p.at + i == target ? target_slope(k, c, e) : common_slope(c, e);
-      z[i] = i < live ? z[i] : 0.0f;
+    for (int i = 0; i < TL_P; i++) e[i] = exponential(z[i], t);
+    tl_divide_piece(e, c.s, q);
+#pragma unroll
+    for (int i = 0; i < TL_P; i++) z[i] = i < live ? common_slope(c, q[i]) : 0.0f;
+    if (target >= p.at && target < p.at + live) {
+#pragma unroll
+      for (int i = 0; i < TL_P; i++)
+        if (p.at + i == target) z[i] = target_slope(k, c, q[i]);
     }
   }
   tl_store(k.dz, p.row * k.width + p.at, n, z);

@@ -14,6 +14,9 @@ typedef struct tl_tokens_args {
   float vocab, smoothing, weight;
 } tl_tokens_args;
 
+/* Leaves that row_sum_exp_whole takes: one for each lane of a warp. */
+enum { TL_LOSS_WHOLE_LEAVES = 32 };
+
 /* Rows of logits. */
 typedef struct tl_logits_args {
   tl_array z, dz;

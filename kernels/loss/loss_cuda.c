@@ -31,6 +31,9 @@ tl_status tl_cuda_row_sum_exp(const tl_call *call) {
   k.out_zt = call->out[1].data;
   k.out_zsum = call->out[2].data;
   k.lanes = tl_lanes(k.width / k.leaves);
+  if (k.lanes == TL_DEVICE_THREADS && k.columns == k.width && k.leaves <= TL_LOSS_WHOLE_LEAVES &&
+      tl_whole(&k.z, k.width / k.leaves))
+    return tl_launch_blocks(call->cuda, "row_sum_exp_whole", k.rows, TL_DEVICE_THREADS, &k);
   return tl_launch_rows(call->cuda, "row_sum_exp_rows", k.rows, k.lanes, &k);
 }
 

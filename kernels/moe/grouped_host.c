@@ -3,10 +3,8 @@
 #include "../elementwise/elementwise.h"
 #include "../gemm/gemm_core.h"
 #include "../rows.h"
-#include "moe.h"
+#include "moe_check.h"
 #include "score.h"
-
-enum { PARTS_MAX = 8 };
 
 /* Rows offset[0] .. offset[experts] of at most `room`. */
 static tl_status check_offsets(const char *op, const tl_view *offsets, int64_t experts,
@@ -36,50 +34,15 @@ static tl_view expert_of(const tl_view *stack, int64_t expert, int64_t rows, int
   return part;
 }
 
-static tl_status check_stack(const char *op, const tl_view *stack, int64_t experts, int64_t rows,
-                             int64_t columns) {
-  if (stack->data == NULL || stack->dims < 2 || stack->shape[0] != experts ||
-      tl_view_row(stack) < rows * columns)
-    return tl_fail(TL_SHAPE, "%s: weights of %lld experts of %lld x %lld are wanted", op,
-                   (long long)experts, (long long)rows, (long long)columns);
-  return TL_OK;
-}
-
-/* f32 or bf16, all of one dtype. */
-static tl_status check_factors(const char *op, const tl_view *first, const tl_view *others,
-                               int64_t count) {
-  TL_TRY(tl_expect(op, "a factor", first, TL_KIND_FLOAT, tl_view_count(first)));
-  for (int64_t i = 0; i < count; i++)
-    if (others[i].dtype != first->dtype)
-      return tl_fail(TL_DTYPE, "%s: factors of %s and %s", op, tl_dtype_name(first->dtype),
-                     tl_dtype_name(others[i].dtype));
-  return TL_OK;
-}
-
-static tl_status check_parts(const char *op, const tl_call *call, int64_t inputs, int64_t outputs) {
-  const int64_t parts = call->ints[0];
-  TL_TRY(tl_expect_range(op, "parts", parts, 1, PARTS_MAX));
-  if (call->in_count == inputs && call->out_count == outputs) return TL_OK;
-  return tl_fail(TL_ARGUMENT, "%s: %d inputs and %d outputs for %lld parts", op, call->in_count,
-                 call->out_count, (long long)parts);
-}
-
 tl_status tl_host_grouped_linear(const tl_call *call) {
-  const char *op = "grouped_linear";
+  TL_TRY(tl_grouped_linear_check(call));
   const int64_t parts = call->ints[0];
-  TL_TRY(check_parts(op, call, 2 + parts, parts));
   const tl_view *x = &call->in[0], *offsets = &call->in[1];
   const int64_t experts = tl_view_count(offsets) - 1, width = tl_view_row(x);
-  TL_TRY(check_factors(op, x, &call->in[2], parts));
-  TL_TRY(check_offsets(op, offsets, experts, x->shape[0]));
-  for (int64_t i = 0; i < parts; i++) {
-    const tl_view *y = &call->out[i];
-    TL_TRY(check_stack(op, &call->in[2 + i], experts, tl_view_row(y), width));
-    TL_TRY(tl_expect(op, "y", y, TL_KIND_FLOAT, x->shape[0] * tl_view_row(y)));
-  }
+  TL_TRY(check_offsets("grouped_linear", offsets, experts, x->shape[0]));
   const int32_t *at = offsets->data;
   for (int64_t e = 0; e < experts; e++) {
-    tl_view in[1 + PARTS_MAX], out[PARTS_MAX];
+    tl_view in[1 + TL_MOE_PARTS_MAX], out[TL_MOE_PARTS_MAX];
     if (at[e] == at[e + 1]) continue;
     in[0] = rows_of(x, at[e], at[e + 1]);
     for (int64_t i = 0; i < parts; i++) {
@@ -100,24 +63,15 @@ tl_status tl_host_grouped_linear(const tl_call *call) {
 }
 
 tl_status tl_host_grouped_linear_grad_input(const tl_call *call) {
-  const char *op = "grouped_linear_grad_input";
+  TL_TRY(tl_grouped_linear_grad_input_check(call));
   const int64_t parts = call->ints[0];
-  TL_TRY(check_parts(op, call, 2 * parts + 1, 1));
   const tl_view *offsets = &call->in[parts], *dx = &call->out[0];
   const int64_t experts = tl_view_count(offsets) - 1, width = tl_view_row(dx);
-  TL_TRY(check_factors(op, &call->in[0], call->in, parts));
-  TL_TRY(check_factors(op, &call->in[0], &call->in[parts + 1], parts));
-  TL_TRY(tl_expect(op, "dx", dx, TL_KIND_FLOAT, dx->shape[0] * width));
-  TL_TRY(check_offsets(op, offsets, experts, dx->shape[0]));
-  for (int64_t i = 0; i < parts; i++) {
-    const tl_view *dy = &call->in[i];
-    TL_TRY(check_stack(op, &call->in[parts + 1 + i], experts, tl_view_row(dy), width));
-    if (dy->shape[0] != dx->shape[0]) return tl_fail(TL_SHAPE, "%s: dy and dx differ in rows", op);
-  }
+  TL_TRY(check_offsets("grouped_linear_grad_input", offsets, experts, dx->shape[0]));
   const int32_t *at = offsets->data;
   for (int64_t e = 0; e < experts; e++) {
-    tl_view in[2 * PARTS_MAX], out = rows_of(dx, at[e], at[e + 1]);
-    int64_t ints[2 + 2 * PARTS_MAX] = {parts, 1};
+    tl_view in[2 * TL_MOE_PARTS_MAX], out = rows_of(dx, at[e], at[e + 1]);
+    int64_t ints[2 + 2 * TL_MOE_PARTS_MAX] = {parts, 1};
     if (at[e] == at[e + 1]) continue;
     for (int64_t i = 0; i < parts; i++) {
       in[i] = rows_of(&call->in[i], at[e], at[e + 1]);
@@ -169,20 +123,13 @@ static tl_status check_segments(const char *op, const tl_view *segments, int64_t
 tl_status tl_host_grouped_linear_grad_weight(const tl_call *call) {
   const char *op = "grouped_linear_grad_weight";
   static const tl_gemm_start starts[] = {TL_GEMM_ZERO, TL_GEMM_RESUME, TL_GEMM_ADD};
+  TL_TRY(tl_grouped_linear_grad_weight_check(call));
   const tl_view *grad = &call->in[0], *x = &call->in[1], *segments = &call->in[2];
   const tl_view *out = &call->out[0];
   const int64_t first = call->ints[0], pieces = call->ints[1], mode = call->ints[2];
   const int64_t experts = segments->shape[0], each = tl_view_row(segments);
   const int64_t rows = tl_view_row(grad), columns = tl_view_row(x);
-  TL_TRY(check_stack(op, out, experts, rows, columns));
-  TL_TRY(tl_expect_range(op, "mode", mode, 0, 2));
-  TL_TRY(tl_expect_range(op, "first", first, 0, each - 1));
-  TL_TRY(tl_expect_range(op, "samples", pieces, 0, each - 1 - first));
   TL_TRY(check_segments(op, segments, grad->shape[0]));
-  TL_TRY(tl_expect(op, "dweight", out, TL_KIND_F32, experts * tl_view_row(out)));
-  if (grad->dtype != x->dtype || grad->shape[0] != x->shape[0] ||
-      (grad->dtype != TL_F32 && grad->dtype != TL_BF16))
-    return tl_fail(TL_SHAPE, "%s: dy and x differ in dtype or rows", op);
   for (int64_t e = 0; e < experts; e++) {
     tl_view in[3] = {*grad, *x, *segments}, weight = expert_of(out, e, rows, columns);
     in[2].data = (int32_t *)segments->data + e * each + first;
@@ -212,12 +159,11 @@ static tl_status on_rows(const char *op, const tl_call *call, int32_t in, int32_
   tl_view views[4], results[2];
   const tl_view *offsets = &call->in[in];
   const int64_t experts = tl_view_count(offsets) - 1, room = call->in[0].shape[0];
+  TL_TRY(tl_expert_rows_check(op, call, in, out));
   TL_TRY(check_offsets(op, offsets, experts, room));
   const int64_t rows = ((const int32_t *)offsets->data)[experts];
   for (int32_t i = 0; i < in + out; i++) {
     const tl_view *v = i < in ? &call->in[i] : &call->out[i - in];
-    TL_TRY(tl_expect(op, "an operand", v, TL_KIND_FLOAT, tl_view_count(&call->in[0])));
-    if (v->shape[0] != room) return tl_fail(TL_SHAPE, "%s: operands differ in rows", op);
     if (i < in)
       views[i] = rows_of(v, 0, rows);
     else
@@ -264,14 +210,10 @@ tl_status tl_host_expert_scale_grad(const tl_call *call) {
   const char *op = "expert_scale_grad";
   const tl_view *dy = &call->in[0], *out = &call->in[1], *weight = &call->in[2];
   const tl_view *offsets = &call->in[3], *dout = &call->out[0], *dweight = &call->out[1];
+  TL_TRY(tl_expert_scale_grad_check(call));
   const int64_t room = dy->shape[0], width = tl_view_row(dy);
   const int64_t experts = tl_view_count(offsets) - 1;
   TL_TRY(check_offsets(op, offsets, experts, room));
-  TL_TRY(tl_expect(op, "dy", dy, TL_KIND_FLOAT, room * width));
-  TL_TRY(tl_expect(op, "out", out, TL_KIND_FLOAT, room * width));
-  TL_TRY(tl_expect(op, "weight", weight, TL_KIND_F32, room));
-  TL_TRY(tl_expect(op, "dout", dout, TL_KIND_FLOAT, room * width));
-  TL_TRY(tl_expect(op, "dweight", dweight, TL_KIND_F32, room));
   const scale_grad s = {.dy = dy,
                         .out = out,
                         .dout = dout,

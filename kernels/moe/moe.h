@@ -112,6 +112,12 @@
 
 enum { TL_MOE_EXPERTS_MAX = 1024, TL_MOE_SLOTS_MAX = 64 };
 
+/* What route on a GPU finds (tl_cuda_found): | place 24 | layer 12 | token 26 | fault 2 |. */
+enum { TL_ROUTE_TOKEN_BITS = 26, TL_ROUTE_LAYER_BITS = 12 };
+uint64_t tl_route_note(int32_t place, int64_t layer);
+/* The error that the number stands for; TL_OK where nothing was found. */
+tl_status tl_route_found(uint64_t found);
+
 tl_status tl_host_route(const tl_call *call);
 tl_status tl_host_route_grad(const tl_call *call);
 tl_status tl_host_route_sums(const tl_call *call);

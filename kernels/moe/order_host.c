@@ -1,7 +1,6 @@
 /* order_host.c - who goes where: counts, home order, segments, and rows taken and combined. */
 #include "../rows.h"
-#include "exchange.h"
-#include "moe.h"
+#include "moe_check.h"
 
 static tl_status check_experts(const char *op, const int32_t *expert, int64_t count,
                                int64_t experts) {
@@ -13,17 +12,12 @@ static tl_status check_experts(const char *op, const int32_t *expert, int64_t co
 }
 
 tl_status tl_host_expert_counts(const tl_call *call) {
-  const char *op = "expert_counts";
   const tl_view *expert = &call->in[0], *counts = &call->out[0];
+  TL_TRY(tl_expert_counts_check(call));
   const int64_t samples = call->ints[0], pieces = call->ints[1], block = call->ints[2];
   const int64_t rows = expert->shape[0], slots = tl_view_row(expert);
   const int64_t experts = tl_view_row(counts), tokens = rows / samples;
-  TL_TRY(tl_expect_range(op, "samples", samples, 1, rows));
-  TL_TRY(tl_expect_range(op, "block", block, 1, INT32_MAX));
-  TL_TRY(tl_expect(op, "expert", expert, TL_KIND_I32, samples * tokens * slots));
-  TL_TRY(tl_expect(op, "counts", counts, TL_KIND_I32, samples * pieces * experts));
-  TL_TRY(tl_expect_range(op, "token_first", call->ints[3], 0, pieces * block - tokens));
-  TL_TRY(check_experts(op, expert->data, rows * slots, experts));
+  TL_TRY(check_experts("expert_counts", expert->data, rows * slots, experts));
   int32_t *out = counts->data;
   const int32_t *chosen = expert->data;
   memset(out, 0, (size_t)tl_view_bytes(counts));
@@ -35,41 +29,16 @@ tl_status tl_host_expert_counts(const tl_call *call) {
   return TL_OK;
 }
 
-/* The listing place of each expert; fails unless the listing has every expert once. */
-static tl_status places_of(const char *op, const int64_t *listing, int64_t listed,
-                           int32_t *place_of) {
-  int64_t experts = 0;
-  TL_TRY(tl_expect_range(op, "experts listed", listed, 1, 4 * TL_MOE_EXPERTS_MAX));
-  for (int64_t i = 0; i < listed; i++) experts += listing[i] >= 0;
-  TL_TRY(tl_expect_range(op, "experts", experts, 1, TL_MOE_EXPERTS_MAX));
-  for (int64_t e = 0; e < experts; e++) place_of[e] = -1;
-  for (int64_t i = 0; i < listed; i++) {
-    if (listing[i] < 0) continue;
-    if (listing[i] >= experts || place_of[listing[i]] >= 0)
-      return tl_fail(TL_ARGUMENT, "%s: the listing of %lld experts has expert %lld %s", op,
-                     (long long)experts, (long long)listing[i],
-                     listing[i] >= experts ? "" : "twice");
-    place_of[listing[i]] = (int32_t)i;
-  }
-  return check_experts(op, place_of, 0, experts);
-}
-
 tl_status tl_host_expert_order(const tl_call *call) {
-  const char *op = "expert_order";
   const tl_view *expert = &call->in[0];
   const int64_t count = tl_view_count(expert), listed = call->int_count;
   int32_t place_of[TL_MOE_EXPERTS_MAX];
-  TL_TRY(places_of(op, call->ints, listed, place_of));
-  int64_t experts = 0;
-  for (int64_t i = 0; i < listed; i++) experts += call->ints[i] >= 0;
-  TL_TRY(tl_expect(op, "expert", expert, TL_KIND_I32, count));
-  TL_TRY(tl_expect(op, "place", &call->out[0], TL_KIND_I32, count));
-  TL_TRY(tl_expect(op, "order", &call->out[1], TL_KIND_I32, count));
-  TL_TRY(tl_expect(op, "starts", &call->out[2], TL_KIND_I32, listed + 1));
-  TL_TRY(check_experts(op, expert->data, count, experts));
+  int64_t experts;
+  TL_TRY(tl_expert_order_check(call, place_of, &experts));
+  TL_TRY(check_experts("expert_order", expert->data, count, experts));
   const int32_t *chosen = expert->data;
   int32_t *place = call->out[0].data, *order = call->out[1].data, *starts = call->out[2].data;
-  int32_t next[4 * TL_MOE_EXPERTS_MAX] = {0};
+  int32_t next[TL_MOE_LISTED_MAX] = {0};
   for (int64_t i = 0; i < count; i++) next[place_of[chosen[i]]]++;
   int32_t row = 0;
   for (int64_t p = 0; p < listed; p++) {
@@ -86,12 +55,9 @@ tl_status tl_host_expert_order(const tl_call *call) {
 }
 
 tl_status tl_host_expert_load(const tl_call *call) {
-  const char *op = "expert_load";
   const tl_view *counts = &call->in[0], *load = &call->out[0];
+  TL_TRY(tl_expert_load_check(call));
   const int64_t experts = tl_view_row(counts);
-  TL_TRY(tl_expect(op, "counts", counts, TL_KIND_I32, counts->shape[0] * experts));
-  TL_TRY(tl_expect(op, "load", load, TL_KIND_I64, experts));
-  TL_TRY(tl_expect_range(op, "mode", call->ints[0], 0, 1));
   int64_t *out = load->data;
   for (int64_t e = 0; e < experts; e++) {
     int64_t sum = call->ints[0] == 1 ? out[e] : 0;
@@ -104,9 +70,8 @@ tl_status tl_host_expert_load(const tl_call *call) {
 
 tl_status tl_host_load_sign(const tl_call *call) {
   const tl_view *load = &call->in[0], *y = &call->out[0];
+  TL_TRY(tl_load_sign_check(call));
   const int64_t experts = tl_view_count(load), *rows = load->data;
-  TL_TRY(tl_expect("load_sign", "load", load, TL_KIND_I64, experts));
-  TL_TRY(tl_expect("load_sign", "y", y, TL_KIND_F32, experts));
   int64_t sum = 0;
   for (int64_t e = 0; e < experts; e++) sum += rows[e];
   for (int64_t e = 0; e < experts; e++) {
@@ -129,15 +94,10 @@ static void segments_of(const tl_exchange *x, int64_t expert, int32_t *out, int6
 }
 
 tl_status tl_host_expert_segments(const tl_call *call) {
-  const char *op = "expert_segments";
-  const int64_t *ints = call->ints, position = ints[2];
-  tl_exchange x = {.listing = ints + 5, .ranks = ints[0], .share = ints[1]};
-  x.waves = ints[3], x.wave = ints[4];
-  TL_TRY(tl_exchange_check(op, &call->in[0], &x, call->int_count - 5));
-  TL_TRY(tl_expect_range(op, "position", position, 0, x.ranks - 1));
+  const int64_t position = call->ints[2];
+  tl_exchange x;
+  TL_TRY(tl_expert_segments_check(call, &x));
   const int64_t each = x.ranks / x.share * x.pieces + 1;
-  TL_TRY(tl_expect(op, "offsets", &call->out[0], TL_KIND_I32, x.slots + 1));
-  TL_TRY(tl_expect(op, "segments", &call->out[1], TL_KIND_I32, x.slots * each));
   int32_t *offsets = call->out[0].data, *segments = call->out[1].data;
   int64_t row = 0;
   for (int64_t slot = 0; slot < x.slots; slot++) {
@@ -167,16 +127,9 @@ tl_status tl_host_take_rows(const tl_call *call) {
   const char *op = "take_rows";
   const tl_view *x = &call->in[0], *order = &call->in[1], *starts = &call->in[2];
   const tl_view *rows = &call->out[0];
+  TL_TRY(tl_take_rows_check(call));
   const int64_t per = call->ints[0], first = call->ints[1], last = call->ints[2];
   const int64_t width = tl_view_row(x), count = tl_view_count(order);
-  TL_TRY(tl_expect(op, "order", order, TL_KIND_I32, x->shape[0] * per));
-  TL_TRY(tl_expect_range(op, "last", last, 0, tl_view_count(starts) - 1));
-  TL_TRY(tl_expect_range(op, "first", first, 0, last));
-  TL_TRY(tl_expect(op, "starts", starts, TL_KIND_I32, tl_view_count(starts)));
-  TL_TRY(tl_expect(op, "rows", rows, x->dtype == TL_F32 ? TL_KIND_F32 : TL_KIND_FLOAT,
-                   rows->shape[0] * width));
-  if (x->dtype != rows->dtype || tl_view_row(rows) != width)
-    return tl_fail(TL_SHAPE, "%s: rows and x differ in dtype or width", op);
   const int32_t *start = starts->data;
   if (start[first] < 0 || start[last] < start[first] || start[last] > count ||
       start[last] - start[first] > rows->shape[0])
@@ -239,12 +192,8 @@ tl_status tl_host_combine(const tl_call *call) {
   const char *op = "combine";
   const tl_view *rows = &call->in[0], *place = &call->in[1], *weight = &call->in[2];
   const tl_view *shared = &call->in[3], *y = &call->out[0];
+  TL_TRY(tl_combine_check(call));
   const int64_t tokens = y->shape[0], width = tl_view_row(y), slots = tl_view_row(place);
-  TL_TRY(tl_expect(op, "place", place, TL_KIND_I32, tokens * slots));
-  TL_TRY(tl_expect(op, "rows", rows, TL_KIND_FLOAT, tokens * slots * width));
-  TL_TRY(tl_expect(op, "y", y, TL_KIND_FLOAT, tokens * width));
-  if (weight->data != NULL) TL_TRY(tl_expect(op, "weight", weight, TL_KIND_F32, tokens * slots));
-  if (shared->data != NULL) TL_TRY(tl_expect(op, "shared", shared, TL_KIND_FLOAT, tokens * width));
   for (int64_t i = 0; i < tokens * slots; i++) {
     const int32_t row = ((const int32_t *)place->data)[i];
     if (row < 0 || row >= tokens * slots)

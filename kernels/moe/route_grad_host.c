@@ -1,5 +1,6 @@
 /* route_grad_host.c - the gradient of the router, and the loss that keeps its load even. */
 #include "../math.h"
+#include "moe_check.h"
 #include "score.h"
 
 typedef struct slope {
@@ -85,20 +86,10 @@ static tl_status check_indices(const char *op, const int32_t *list, int64_t coun
 }
 
 tl_status tl_host_route_grad(const tl_call *call) {
-  const char *op = "route_grad";
   const tl_view *in = call->in, *z = &in[0], *load = &in[4];
+  TL_TRY(tl_route_grad_check(call));
   const int64_t rows = z->shape[0], experts = tl_view_row(z), slots = tl_view_row(&in[1]);
   const int64_t samples = call->ints[2];
-  TL_TRY(tl_expect_range(op, "experts", experts, 1, TL_MOE_EXPERTS_MAX));
-  TL_TRY(tl_expect_range(op, "slots", slots, 1, TL_MOE_SLOTS_MAX));
-  TL_TRY(tl_expect_range(op, "kind", call->ints[0], 0, load->data != NULL ? 0 : 2));
-  TL_TRY(tl_expect_range(op, "samples", samples, 1, rows));
-  TL_TRY(tl_expect(op, "z", z, TL_KIND_F32, rows * experts));
-  TL_TRY(tl_expect(op, "expert", &in[1], TL_KIND_I32, rows * slots));
-  TL_TRY(tl_expect(op, "place", &in[2], TL_KIND_I32, rows * slots));
-  TL_TRY(tl_expect(op, "dweight", &in[3], TL_KIND_F32, rows * slots));
-  TL_TRY(tl_expect(op, "dz", &call->out[0], TL_KIND_FLOAT, rows * experts));
-  if (load->data != NULL) TL_TRY(tl_expect(op, "load", load, TL_KIND_F32, samples * experts));
   TL_TRY(check_indices("route_grad: expert", in[1].data, rows * slots, experts));
   TL_TRY(check_indices("route_grad: place", in[2].data, rows * slots, rows * slots));
   const slope s = {.z = z,
@@ -125,7 +116,7 @@ typedef struct sums {
   int64_t experts, slots, tokens, runs;
 } sums;
 
-enum { BLOCK = 64, RUNS_MAX = 64 };
+enum { BLOCK = 64 };
 
 /* One run of a sample: blocks of 64 tokens. */
 static void sum_run(const sums *s, int64_t first, int64_t last, float *out) {
@@ -162,20 +153,10 @@ static void sum_sample(void *context, int64_t sample, int32_t worker) {
 }
 
 tl_status tl_host_route_sums(const tl_call *call) {
-  const char *op = "route_sums";
   const tl_view *z = &call->in[0], *expert = &call->in[1];
+  TL_TRY(tl_route_sums_check(call));
   const int64_t rows = z->shape[0], experts = tl_view_row(z), slots = tl_view_row(expert);
   const int64_t samples = call->ints[0], runs = call->ints[1];
-  TL_TRY(tl_expect_range(op, "experts", experts, 1, TL_MOE_EXPERTS_MAX));
-  TL_TRY(tl_expect_range(op, "samples", samples, 1, rows));
-  TL_TRY(tl_expect_range(op, "runs", runs, 1, RUNS_MAX));
-  if (rows % samples != 0 || (runs & (runs - 1)) != 0)
-    return tl_fail(TL_ARGUMENT, "%s: %lld rows, %lld samples, %lld runs", op, (long long)rows,
-                   (long long)samples, (long long)runs);
-  TL_TRY(tl_expect(op, "z", z, TL_KIND_F32, rows * experts));
-  TL_TRY(tl_expect(op, "expert", expert, TL_KIND_I32, rows * slots));
-  TL_TRY(tl_expect(op, "share", &call->out[0], TL_KIND_F32, samples * experts));
-  TL_TRY(tl_expect(op, "load", &call->out[1], TL_KIND_F32, samples * experts));
   TL_TRY(check_indices("route_sums: expert", expert->data, rows * slots, experts));
   sums s = {.z = z->data, .expert = expert->data, .share = call->out[0].data};
   s.load = call->out[1].data, s.experts = experts, s.slots = slots;
@@ -185,15 +166,10 @@ tl_status tl_host_route_sums(const tl_call *call) {
 }
 
 tl_status tl_host_balance_loss(const tl_call *call) {
-  const char *op = "balance_loss";
   const tl_view *share = &call->in[0], *load = &call->in[1], *loss = &call->out[0];
+  TL_TRY(tl_balance_loss_check(call));
   const int64_t samples = share->shape[0], experts = tl_view_row(share);
   const float length = (float)call->ints[0];
-  TL_TRY(tl_expect_range(op, "experts", experts, 1, TL_MOE_EXPERTS_MAX));
-  TL_TRY(tl_expect_range(op, "length", call->ints[0], 1, INT32_MAX));
-  TL_TRY(tl_expect(op, "share", share, TL_KIND_F32, samples * experts));
-  TL_TRY(tl_expect(op, "load", load, TL_KIND_F32, samples * experts));
-  TL_TRY(tl_expect(op, "loss", loss, TL_KIND_F32, samples));
   for (int64_t s = 0; s < samples; s++) {
     float f[TL_MOE_EXPERTS_MAX], p[TL_MOE_EXPERTS_MAX];
     for (int64_t j = 0; j < experts; j++) {

@@ -1,5 +1,6 @@
 /* route_host.c - the router on the host: scores, groups, the best experts of a row. */
 #include "../math.h"
+#include "moe_check.h"
 #include "score.h"
 
 typedef struct route {
@@ -115,17 +116,15 @@ static tl_status check_rows(const route *r, int64_t rows, int64_t layer) {
   const uint32_t *bits = r->z->data;
   for (int64_t row = 0; row < rows; row++) {
     int64_t usable = 0;
-    const char *what = NULL;
+    int what = -1;
     for (int64_t j = 0; j < r->experts; j++) {
       const uint32_t b = bits[row * r->experts + j];
-      if ((b & 0x7fffffffu) > 0x7f800000u) what = "NaN";
-      if (b == 0x7f800000u && what == NULL) what = "infinite";
+      if ((b & 0x7fffffffu) > 0x7f800000u) what = TL_ROUTE_NAN;
+      if (b == 0x7f800000u && what < 0) what = TL_ROUTE_INFINITE;
       usable += b != 0xff800000u;
     }
-    if (what == NULL && usable < r->slots) what = "-infinity for too many experts";
-    if (what != NULL)
-      return tl_fail(TL_NUMERIC, "non-finite router logits: layer %lld, token %lld is %s",
-                     (long long)layer, (long long)row, what);
+    if (what < 0 && usable < r->slots) what = TL_ROUTE_FEW;
+    if (what >= 0) return tl_route_refuse(layer, row, (tl_route_fault)what);
   }
   return TL_OK;
 }
@@ -133,24 +132,11 @@ static tl_status check_rows(const route *r, int64_t rows, int64_t layer) {
 tl_status tl_host_route(const tl_call *call) {
   const int64_t *ints = call->ints;
   const tl_view *z = &call->in[0], *bias = &call->in[1], *weight = &call->out[0];
+  TL_TRY(tl_route_check(call));
   const int64_t rows = z->shape[0], experts = tl_view_row(z), slots = tl_view_row(weight);
   route r = {.z = z, .weight = weight->data, .expert = call->out[1].data, .experts = experts};
   r.bias = bias->data, r.slots = slots, r.groups = ints[2], r.top_groups = ints[3];
   r.normalize = ints[4], r.kind = (tl_router)ints[1], r.scale = call->floats[0];
-  TL_TRY(tl_expect_range("route", "experts", experts, 1, TL_MOE_EXPERTS_MAX));
-  TL_TRY(tl_expect_range("route", "slots", slots, 1,
-                         experts < TL_MOE_SLOTS_MAX ? experts : TL_MOE_SLOTS_MAX));
-  TL_TRY(tl_expect_range("route", "kind", ints[1], 0, 2));
-  TL_TRY(tl_expect_range("route", "groups", r.groups, 1, experts));
-  TL_TRY(tl_expect_range("route", "top_groups", r.top_groups, 1, r.groups));
-  if (experts % r.groups != 0 || r.top_groups * (experts / r.groups) < slots)
-    return tl_fail(TL_ARGUMENT, "route: %lld of %lld groups of %lld experts for %lld slots",
-                   (long long)r.top_groups, (long long)r.groups, (long long)experts,
-                   (long long)slots);
-  TL_TRY(tl_expect("route", "z", z, TL_KIND_F32, rows * experts));
-  TL_TRY(tl_expect("route", "weight", weight, TL_KIND_F32, rows * slots));
-  TL_TRY(tl_expect("route", "expert", &call->out[1], TL_KIND_I32, rows * slots));
-  if (bias->data != NULL) TL_TRY(tl_expect("route", "bias", bias, TL_KIND_F32, experts));
   TL_TRY(check_rows(&r, rows, ints[0]));
   tl_each_row(call->team, rows, experts * slots, route_row, &r);
   return TL_OK;

@@ -41,9 +41,117 @@ TL_KERNEL rms_norm_rows(const __grid_constant__ tl_norm_args a) {
   if (r.at == 0) a.rstd[r.row] = rstd;
 }
 
+/* --- A warp a row ----------------------------------------------------------------------------- */
+
+/* The tree over the groups' partials, p (groups, 8), for all lanes. */
+template <int groups>
+TL_GPU float warp_total(const float *p) {
+  float v[groups];
+#pragma unroll
+  for (int g = 0; g < groups; g++) v[g] = tl_tree8(p + g * TL_P);
+#pragma unroll
+  for (int step = 1; step < TL_DEVICE_WARP; step *= 2)
+#pragma unroll
+    for (int g = 0; g < groups; g++) v[g] = v[g] + __shfl_xor_sync(0xffffffffu, v[g], step);
+#pragma unroll
+  for (int step = 1; step < groups; step *= 2)
+#pragma unroll
+    for (int g = 0; g < groups; g += 2 * step) v[g] = v[g] + v[g + step];
+  return v[0];
+}
+
+template <int groups, int spans>
+struct warp_row {
+  enum { PIECES = groups * spans };
+  static __device__ __forceinline__ int64_t row() { return tl_thread() / TL_DEVICE_WARP; }
+  static __device__ __forceinline__ int64_t at(int piece) {
+    return (piece * TL_DEVICE_WARP + threadIdx.x % TL_DEVICE_WARP) * TL_P;
+  }
+  /* Zeros past the row's end, which change no sum. */
+  static __device__ __forceinline__ void fetch(const tl_array &a, int64_t row, int64_t dim,
+                                               uint4 (&x)[PIECES]) {
+#pragma unroll
+    for (int i = 0; i < PIECES; i++)
+      x[i] = at(i) < dim ? tl_fetch_whole(a, row * dim + at(i)) : make_uint4(0, 0, 0, 0);
+  }
+
+  static __device__ __forceinline__ void norm(const tl_norm_args &a) {
+    uint4 xs[PIECES];
+    float p[groups * TL_P], x[TL_P], gain[TL_P];
+    if (row() >= a.rows) return;
+    fetch(a.x, row(), a.dim, xs);
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+      tl_widen_whole(xs[i], x);
+      tl_add_dot(p + i % groups * TL_P, x, x, TL_P, i < groups ? 0 : TL_DEVICE_PARTIALS);
+    }
+    const float rstd = tl_rsqrt(warp_total<groups>(p) / (float)a.dim + a.eps);
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+      if (at(i) >= a.dim) break;
+      tl_widen_whole(xs[i], x);
+      tl_load_piece(a.gain, at(i), TL_P, gain);
+#pragma unroll
+      for (int e = 0; e < TL_P; e++) x[e] = (x[e] * rstd) * gain[e];
+      tl_store(a.out, row() * a.dim + at(i), TL_P, x);
+    }
+    if (threadIdx.x % TL_DEVICE_WARP == 0) a.rstd[row()] = rstd;
+  }
+
+  /* x, and g = dy * gain. */
+  static __device__ __forceinline__ void widen(const tl_norm_args &a, int piece, const uint4 &xs,
+                                               const uint4 &dys, float *x, float *g) {
+    float gain[TL_P];
+    tl_widen_whole(xs, x);
+    tl_widen_whole(dys, g);
+    tl_load_piece(a.gain, at(piece) < a.dim ? at(piece) : 0, TL_P, gain);
+#pragma unroll
+    for (int e = 0; e < TL_P; e++) g[e] = g[e] * gain[e];
+  }
+
+  static __device__ __forceinline__ void grad(const tl_norm_args &a) {
+    uint4 xs[PIECES], dys[PIECES];
+    float p[groups * TL_P], x[TL_P], g[TL_P];
+    if (row() >= a.rows) return;
+    const float rstd = a.rstd[row()];
+    fetch(a.x, row(), a.dim, xs);
+    fetch(a.dy, row(), a.dim, dys);
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+      widen(a, i, xs[i], dys[i], x, g);
+      const bool past = at(i) >= a.dim; /* its gain is another's: no number times 0 */
+#pragma unroll
+      for (int e = 0; e < TL_P; e++) g[e] = past ? 0.0f : g[e];
+      tl_add_dot(p + i % groups * TL_P, g, x, TL_P, i < groups ? 0 : TL_DEVICE_PARTIALS);
+    }
+    const float c = (rstd * rstd) * (warp_total<groups>(p) / (float)a.dim);
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+      if (at(i) >= a.dim) break;
+      /* dy comes from the cache again: with it in registers fewer warps would have room */
+      widen(a, i, xs[i], tl_fetch_whole(a.dy, row() * a.dim + at(i)), x, g);
+#pragma unroll
+      for (int e = 0; e < TL_P; e++) x[e] = rstd * (g[e] - x[e] * c);
+      tl_store(a.out, row() * a.dim + at(i), TL_P, x);
+    }
+  }
+};
+
+#define WARPS(width, groups, spans)                                          \
+  TL_KERNEL rms_norm_warps_##width(const __grid_constant__ tl_norm_args a) { \
+    warp_row<groups, spans>::norm(a);                                        \
+  }
+TL_NORM_WARPS(WARPS)
+#define GRAD_WARPS(width, groups, spans)                                    \
+  extern "C" __global__ void __launch_bounds__(TL_DEVICE_THREADS, 2)        \
+      rms_norm_grad_warps_##width(const __grid_constant__ tl_norm_args a) { \
+    warp_row<groups, spans>::grad(a);                                       \
+  }
+TL_NORM_GRAD_WARPS(GRAD_WARPS)
+
 /* What the gradients read of a row: x, and g = dy * gain. */
 TL_GPU void load_gradient(const tl_norm_args &a, int64_t row, int64_t at, int n, float *x,
-                             float *g) {
+                          float *g) {
   const tl_bits xs = tl_fetch(a.x, row * a.dim + at, n), dys = tl_fetch(a.dy, row * a.dim + at, n);
   const tl_bits gains = tl_fetch(a.gain, at, n);
   float gain[TL_P];

@@ -13,8 +13,36 @@ static tl_array array_or_none(const tl_view *view) {
   return view == NULL ? (tl_array){0} : tl_array_of(view);
 }
 
-/* Operands that have been checked. */
-static tl_status run(const char *kernel, const tl_call *call, const norm *k) {
+/* A kernel that gives rows of up to `width` to warps. */
+typedef struct variant {
+  int64_t width;
+  const char *name;
+} variant;
+
+#define ROW(width, groups, spans) {width, "rms_norm_warps_" #width},
+static const variant norm_warps[] = {
+    TL_NORM_WARPS(ROW){0, NULL}
+};
+#undef ROW
+#define ROW(width, groups, spans) {width, "rms_norm_grad_warps_" #width},
+static const variant grad_warps[] = {
+    TL_NORM_GRAD_WARPS(ROW){0, NULL}
+};
+#undef ROW
+
+/* NULL where none takes such rows. */
+static const char *warps_of(const tl_norm_args *a) {
+  const int has_dy = a->dy.data != NULL;
+  if (a->dim <= TL_NORM_WARPS_ABOVE || !tl_whole(&a->x, a->dim) || !tl_whole(&a->out, a->dim) ||
+      (has_dy && !tl_whole(&a->dy, a->dim)))
+    return NULL;
+  for (const variant *v = has_dy ? grad_warps : norm_warps; v->name != NULL; v++)
+    if (a->dim <= v->width) return v->name;
+  return NULL;
+}
+
+/* Operands that have been checked. `rms`: of the norm without a mean. */
+static tl_status run(const char *kernel, const tl_call *call, const norm *k, int rms) {
   const int64_t count = tl_view_count(k->x), dim = tl_view_count(k->gain);
   const tl_norm_args a = {.x = tl_array_of(k->x),
                           .dy = array_or_none(k->dy),
@@ -27,6 +55,8 @@ static tl_status run(const char *kernel, const tl_call *call, const norm *k) {
                           .dim = dim,
                           .lanes = tl_lanes(dim),
                           .eps = k->eps};
+  const char *warps = rms ? warps_of(&a) : NULL;
+  if (warps != NULL) return tl_launch_rows(call->cuda, warps, a.rows, TL_DEVICE_WARP, &a);
   return tl_launch_rows(call->cuda, kernel, a.rows, a.lanes, &a);
 }
 
@@ -37,7 +67,7 @@ tl_status tl_cuda_rms_norm(const tl_call *call) {
                   .out = &call->out[0],
                   .rstd = &call->out[1],
                   .eps = call->floats[0]};
-  return run("rms_norm_rows", call, &k);
+  return run("rms_norm_rows", call, &k, 1);
 }
 
 tl_status tl_cuda_rms_norm_grad(const tl_call *call) {
@@ -47,7 +77,7 @@ tl_status tl_cuda_rms_norm_grad(const tl_call *call) {
                   .gain = &call->in[2],
                   .rstd = &call->in[3],
                   .out = &call->out[0]};
-  return run("rms_norm_grad_rows", call, &k);
+  return run("rms_norm_grad_rows", call, &k, 1);
 }
 
 tl_status tl_cuda_layer_norm(const tl_call *call) {
@@ -59,7 +89,7 @@ tl_status tl_cuda_layer_norm(const tl_call *call) {
                   .mean = &call->out[1],
                   .rstd = &call->out[2],
                   .eps = call->floats[0]};
-  return run("layer_norm_rows", call, &k);
+  return run("layer_norm_rows", call, &k, 0);
 }
 
 tl_status tl_cuda_layer_norm_grad(const tl_call *call) {
@@ -70,5 +100,5 @@ tl_status tl_cuda_layer_norm_grad(const tl_call *call) {
                   .mean = &call->in[3],
                   .rstd = &call->in[4],
                   .out = &call->out[0]};
-  return run("layer_norm_grad_rows", call, &k);
+  return run("layer_norm_grad_rows", call, &k, 0);
 }

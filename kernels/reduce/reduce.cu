@@ -41,8 +41,9 @@ TL_GPU void add_term(const tl_sum_tokens_args &k, int64_t row, int64_t column, i
   }
 }
 
-extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
-    sum_tokens_blocks(const __grid_constant__ tl_sum_tokens_args k) {
+/* The sum of 8 columns of a block: add(first row, rows, column, n, s) adds the terms of its rows. */
+template <class Add>
+TL_GPU void sum_block(const tl_sum_tokens_args &k, Add add) {
   const int64_t thread = (int64_t)blockIdx.x * TL_TOKEN_THREADS + threadIdx.x;
   const tl_place_of p = tl_row_piece(thread, k.columns);
   const int64_t of_piece = tl_quotient(p.row, k.blocks), block = p.row - of_piece * k.blocks;
@@ -55,9 +56,50 @@ extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
   const int n = tl_piece_length(k.columns, p.at);
   float s[TL_P];
   tl_clear(s);
-#pragma unroll 4
-  for (int i = 0; i < rows; i++) add_term(k, first + i, k.column_first + p.at, n, s);
+  add(first, rows, k.column_first + p.at, n, s);
   tl_store(k.partial, p.row * k.columns + p.at, n, s);
+}
+
+/* add_term for kinds 0 and 2 and rows of whole pieces of bf16: 8 rows are under way at once. */
+TL_GPU void add_whole_rows(const tl_sum_tokens_args &k, int64_t first, int rows, int64_t column,
+                           float *s) {
+  enum { AHEAD = 8 };
+  for (int i = 0; i < rows; i += AHEAD) {
+    uint4 dys[AHEAD], xs[AHEAD];
+    float rstd[AHEAD];
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      const int64_t row = first + (i + j < rows ? i + j : i);
+      dys[j] = tl_fetch_whole(k.dy, row * k.dim + column);
+      if (k.kind == 0) continue;
+      xs[j] = tl_fetch_whole(k.x, row * k.dim + column);
+      rstd[j] = k.rstd[row];
+    }
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      if (i + j >= rows) break;
+      float dy[TL_P], x[TL_P];
+      tl_widen_whole(dys[j], dy);
+      if (k.kind != 0) tl_widen_whole(xs[j], x);
+#pragma unroll
+      for (int c = 0; c < TL_P; c++)
+        s[c] = k.kind == 0 ? s[c] + dy[c] : fmaf(dy[c], x[c] * rstd[j], s[c]);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
+    sum_tokens_blocks(const __grid_constant__ tl_sum_tokens_args k) {
+  const bool whole = (k.kind == 0 || (k.kind == 2 && tl_whole(&k.x, k.dim))) &&
+                     tl_whole(&k.dy, k.dim) && k.column_first % TL_P == 0;
+  sum_block(k, [&](int64_t first, int rows, int64_t column, int n, float *s) {
+    if (whole && n == TL_P) {
+      add_whole_rows(k, first, rows, column, s);
+      return;
+    }
+#pragma unroll 4
+    for (int i = 0; i < rows; i++) add_term(k, first + i, column, n, s);
+  });
 }
 
 /* add_term for kinds 2 and 3 where parts of a row were normalized apart. */
@@ -85,22 +127,12 @@ TL_GPU void add_part_term(const tl_sum_parts_args &a, int64_t row, int64_t colum
 /* sum_tokens_blocks for them. */
 extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
     sum_tokens_parts(const __grid_constant__ tl_sum_parts_args a) {
-  const tl_sum_tokens_args &k = a.sums;
-  const int64_t thread = (int64_t)blockIdx.x * TL_TOKEN_THREADS + threadIdx.x;
-  const tl_place_of p = tl_row_piece(thread, k.columns);
-  const int64_t of_piece = tl_quotient(p.row, k.blocks), block = p.row - of_piece * k.blocks;
-  const int64_t run = tl_quotient(of_piece, k.samples), piece = of_piece - run * k.samples;
-  if (run >= k.runs || block >= blocks_of(k, run)) return;
-  const int64_t start = border(run, k.runs, k.length) + block * TL_TOKEN_BLOCK;
-  const int64_t left = border(run + 1, k.runs, k.length) - start;
-  const int64_t first = k.first + piece * k.length + start;
-  const int rows = left < TL_TOKEN_BLOCK ? (int)left : TL_TOKEN_BLOCK;
-  const int n = tl_piece_length(k.columns, p.at);
-  float s[TL_P];
-  tl_clear(s);
-  for (int i = 0; i < rows; i++) add_part_term(a, first + i, k.column_first + p.at, n, s);
-  tl_store(k.partial, p.row * k.columns + p.at, n, s);
+  sum_block(a.sums, [&](int64_t first, int rows, int64_t column, int n, float *s) {
+    for (int i = 0; i < rows; i++) add_part_term(a, first + i, column, n, s);
+  });
 }
+
+enum { CHAIN_AHEAD = 32 }; /* numbers of a chain that are under way at once */
 
 TL_KERNEL sum_tokens_chain(const __grid_constant__ tl_sum_tokens_args k) {
   const int64_t i = tl_thread(), run = tl_quotient(i, k.columns), column = i - run * k.columns;
@@ -111,8 +143,15 @@ TL_KERNEL sum_tokens_chain(const __grid_constant__ tl_sum_tokens_args k) {
   float sum = k.mode == 0 ? 0.0f : *acc;
   for (int64_t piece = 0; piece < k.samples; piece++) {
     const float *of_piece = partial + piece * k.blocks * k.columns + column;
-#pragma unroll 8
-    for (int64_t block = 0; block < blocks; block++) sum = sum + of_piece[block * k.columns];
+    for (int64_t block = 0; block < blocks; block += CHAIN_AHEAD) {
+      float next[CHAIN_AHEAD];
+#pragma unroll
+      for (int i = 0; i < CHAIN_AHEAD; i++)
+        if (block + i < blocks) next[i] = of_piece[(block + i) * k.columns];
+#pragma unroll
+      for (int i = 0; i < CHAIN_AHEAD; i++)
+        if (block + i < blocks) sum = sum + next[i];
+    }
   }
   *acc = sum;
 }

@@ -40,6 +40,19 @@ TL_GPU void load_part(const tl_square_sum_args &k, const part_place &p, int64_t 
   }
 }
 
+/* Four pieces of f32, 2,048 elements apart: all are under way before the first is used. */
+TL_GPU void add_squares(const float *g, int64_t at, float *sum) {
+  float4 x[8];
+#pragma unroll
+  for (int i = 0; i < 8; i++) x[i] = ((const float4 *)(g + i / 2 * TL_DEVICE_PARTIALS))[i % 2];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const float4 a = x[2 * i], b = x[2 * i + 1];
+    const float v[TL_P] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    tl_add_dot(sum, v, v, TL_P, at + i * TL_DEVICE_PARTIALS);
+  }
+}
+
 TL_KERNEL square_sum_chunks(const __grid_constant__ tl_square_sum_args k) {
   __shared__ float shared[TL_P];
   const int64_t part = tl_quotient(blockIdx.x, k.chunks_each);
@@ -49,8 +62,13 @@ TL_KERNEL square_sum_chunks(const __grid_constant__ tl_square_sum_args k) {
   const int64_t length = p.count - first < TL_SQUARE_CHUNK ? p.count - first : TL_SQUARE_CHUNK;
   float sum[TL_P], g[TL_P];
   tl_clear(sum);
-#pragma unroll 4
-  for (int64_t at = threadIdx.x * TL_P; at < length; at += TL_DEVICE_PARTIALS) {
+  int64_t at = threadIdx.x * TL_P;
+  if (k.outer == 1 && !k.g.bf16 && k.g.aligned && (p.base + first) % TL_P == 0) {
+    const float *g0 = (const float *)k.g.data + p.base + first;
+    for (; at + 3 * TL_DEVICE_PARTIALS + TL_P <= length; at += 4 * TL_DEVICE_PARTIALS)
+      add_squares(g0 + at, at, sum);
+  }
+  for (; at < length; at += TL_DEVICE_PARTIALS) {
     const int n = tl_piece_length(length, at);
     load_part(k, p, first + at, n, g);
     tl_add_dot(sum, g, g, n, at);

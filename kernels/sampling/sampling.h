@@ -32,7 +32,8 @@
 **
 ** So a token depends on its row of logits, its controls, seed, request and position: not on rows
 ** beside it and not on time. A NaN or +infinity among z, or -infinity everywhere, is an error that
-** names the row, and so are controls that are out of range.
+** names the row, and so are controls that are out of range. A GPU cannot say so: there the id of
+** a row with such logits is -1.
 **
 ** The token's log-probability needs no operator: it is minus the loss of the token (loss.h), taken
 ** from the logits as they are, whatever the controls.
@@ -41,13 +42,9 @@
 #define TL_SAMPLING_H
 
 #include "../op.h"
+#include "sampling_args.h"
 
-enum {
-  TL_SAMPLE_BLOCK = 256,
-  TL_SAMPLE_COLUMNS_MAX = TL_SCRATCH_BYTES / 8 /* weights and candidates of one row */
-};
-
-#define TL_SAMPLE_STREAM UINT64_C(0xfb0d97631142db47) /* XXH64 of "sample" */
+enum { TL_SAMPLE_COLUMNS_MAX = TL_SCRATCH_BYTES / 8 /* weights and candidates of one row */ };
 
 tl_status tl_host_sample(const tl_call *call);
 /* Shapes and dtypes; no operand is read. */

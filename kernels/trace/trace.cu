@@ -1,11 +1,12 @@
 /* trace.cu - hashes of outputs and times of instructions, queued between instructions.
 **
-**   trace_stamp   the time, before an instruction
-**   trace_hash    the time after it; then the share of runtime/hash.h, which is a sum of integers:
-**                 blocks may add to it in any order
+**   trace_stamp   the time, before an instruction, or after one without outputs
+**   trace_hash    the time after it; then the shares of its outputs in runtime/hash.h, which are
+**                 sums of integers: blocks may add to them in any order
 **
 ** A run is a piece of the tensor whose elements are neighbours in the logical tensor too: a row, or
-** a whole piece where rows are complete.
+** a whole piece where rows are complete. Threads of a part take place after place; a block adds its
+** sum once, since additions to one number wait for each other.
 */
 #include "../../runtime/random.h"
 #include "../device.cuh"
@@ -19,7 +20,7 @@ TL_GPU uint64_t now(void) {
   return ns;
 }
 
-TL_GPU uint64_t bits_of(const tl_trace_args &a, int64_t element) {
+TL_GPU uint64_t bits_of(const tl_trace_part &a, int64_t element) {
   switch (a.size) {
     case 2: return ((const uint16_t *)a.data)[element];
     case 4: return ((const uint32_t *)a.data)[element];
@@ -28,9 +29,9 @@ TL_GPU uint64_t bits_of(const tl_trace_args &a, int64_t element) {
   }
 }
 
-/* Where in its run thread `slot` looks, given the global index of the run's first element; -1: it
-** has nothing to do. */
-TL_GPU int64_t offset_of(const tl_trace_args &a, int64_t slot, int64_t index) {
+/* Where in its run place `slot` is, given the global index of the run's first element; -1: it is not
+** in the run. */
+TL_GPU int64_t offset_of(const tl_trace_part &a, int64_t slot, int64_t index) {
   if (!a.sampled) return slot;
   const int64_t at = index / (LINE * LINES) + slot / LINE;
   const uint64_t word = tl_mix64(a.name ^ (uint64_t)(at + 1) * 0x9e3779b97f4a7c15u);
@@ -38,11 +39,11 @@ TL_GPU int64_t offset_of(const tl_trace_args &a, int64_t slot, int64_t index) {
   return from >= 0 && from < a.length ? from : -1;
 }
 
-TL_GPU uint64_t share(const tl_trace_args &a, int64_t thread) {
-  const int64_t run = tl_quotient(thread, a.slots), slot = thread - run * a.slots;
-  if (run >= a.runs) return 0;
-  const int64_t first = run * (a.length / a.cols); /* local row */
-  const int64_t row = a.row_first + first / a.piece_rows * a.piece_stride + first % a.piece_rows;
+TL_GPU uint64_t share(const tl_trace_part &a, int64_t rows, int64_t place) {
+  const int64_t run = tl_quotient(place, a.slots), slot = place - run * a.slots;
+  const int64_t first = run * rows; /* local row */
+  const int64_t piece = tl_quotient(first, a.piece_rows);
+  const int64_t row = a.row_first + piece * a.piece_stride + (first - piece * a.piece_rows);
   const int64_t index = row * a.cols_full + a.col_first;
   const int64_t at = offset_of(a, slot, index);
   if (at < 0) return 0;
@@ -50,15 +51,36 @@ TL_GPU uint64_t share(const tl_trace_args &a, int64_t thread) {
   return tl_mix64(key ^ bits_of(a, first * a.pitch + at));
 }
 
-TL_KERNEL trace_stamp(const __grid_constant__ tl_trace_args a) {
-  if (tl_thread() == 0) *a.stamp = now();
+TL_KERNEL trace_stamp(const __grid_constant__ tl_trace_stamp_args a) {
+  if (tl_thread() != 0) return;
+  const uint64_t time = now();
+  if (a.stamp != NULL) *a.stamp = time;
+  if (a.behind != NULL) *a.behind = time;
+}
+
+/* The sum over the block's threads, for thread 0. */
+TL_GPU uint64_t block_sum(uint64_t sum) {
+  __shared__ uint64_t warps[TL_DEVICE_THREADS / TL_DEVICE_WARP];
+  for (int step = TL_DEVICE_WARP / 2; step > 0; step /= 2)
+    sum += __shfl_down_sync(0xffffffffu, sum, step);
+  if (threadIdx.x % TL_DEVICE_WARP == 0) warps[threadIdx.x / TL_DEVICE_WARP] = sum;
+  __syncthreads();
+  if (threadIdx.x != 0) return 0;
+  for (int i = 1; i < TL_DEVICE_THREADS / TL_DEVICE_WARP; i++) sum += warps[i];
+  return sum;
 }
 
 TL_KERNEL trace_hash(const __grid_constant__ tl_trace_args a) {
   if (tl_thread() == 0 && a.stamp != NULL) *a.stamp = now();
-  uint64_t sum = share(a, tl_thread());
-  for (int step = TL_DEVICE_WARP / 2; step > 0; step /= 2)
-    sum += __shfl_down_sync(0xffffffffu, sum, step);
-  if (threadIdx.x % TL_DEVICE_WARP == 0 && sum != 0)
-    atomicAdd((unsigned long long *)a.hash, (unsigned long long)sum);
+  int part = 0, block = (int)blockIdx.x;
+  while (block >= a.parts[part].blocks) block -= a.parts[part++].blocks;
+  const tl_trace_part &p = a.parts[part];
+  const int64_t places = p.runs * p.slots, step = (int64_t)p.blocks * TL_DEVICE_THREADS;
+  const int64_t rows = tl_quotient(p.length, p.cols);
+  uint64_t sum = 0;
+  for (int64_t i = (int64_t)block * TL_DEVICE_THREADS + threadIdx.x; i < places; i += step)
+    sum += share(p, rows, i);
+  sum = block_sum(sum);
+  if (sum != 0) atomicAdd((unsigned long long *)p.hash, (unsigned long long)sum);
+  if (tl_thread() == 0 && a.behind != NULL) *a.behind = now();
 }

@@ -4,7 +4,11 @@
 --   ./tl bench matmul          matrix products beside OpenBLAS
 --   ./tl bench gemm            matrix products on a GPU beside PyTorch
 --   ./tl bench attention       attention on a GPU beside PyTorch
---   ./tl bench step            the quickstart's training step beside PyTorch; time by operator
+--   ./tl bench moe             mixtures of experts on a GPU beside PyTorch
+--   ./tl bench rowwise         kernels that move bytes, on a GPU, beside a copy
+--   ./tl bench step            the quickstart's training step beside PyTorch; where its time goes
+--   ./tl bench roofline        every operator of a step against this machine's ceilings
+--   ./tl bench collectives     sums and gathers of ranks, in the columns of nccl-tests
 --   ./tl bench plan            planning 1,024 ranks
 --   ./tl bench ranks           eight thread ranks against one
 --   ./tl bench serve           generation: speed, and steadiness under load
@@ -13,10 +17,15 @@
 --
 -- Peers (tests/peers/*.py) take turns with Tidelock, round by round; where numpy or PyTorch is not
 -- installed the tables say so. A kind of measurement is a module with tables(options), which
--- returns { title, columns, rows, notes } for each table.
+-- returns { title, columns, rows, notes } for each table, and measures for --baseline where it has
+-- rounds (bench_baseline.lua).
 
+local baseline = require "tidelock.bench_baseline"
 local core = require "tidelock.core"
+local forms = require "tidelock.bench_forms"
+local header = require "tidelock.header"
 local requests = require "tidelock.requests"
+local vitals = require "tidelock.vitals"
 
 local bench = {}
 
@@ -26,37 +35,18 @@ local kinds = {
   { "matmul", require "tidelock.bench_matmul" },
   { "gemm", require "tidelock.bench_gemm" },
   { "attention", require "tidelock.bench_attention" },
+  { "moe", require "tidelock.bench_moe" },
+  { "rowwise", require "tidelock.bench_rowwise" },
   { "step", require "tidelock.bench_step" },
+  { "roofline", require "tidelock.bench_roofline" },
+  { "collectives", require "tidelock.bench_collectives" },
   { "ranks", require "tidelock.bench_ranks" },
   { "serve", require "tidelock.bench_serve" },
   { "trace", require "tidelock.bench_trace" },
   { "capture", require "tidelock.bench_capture" },
 }
 
---- Columns of text, each as wide as its widest cell; Markdown.
-function bench.markdown(result)
-  local widths, lines = {}, { "### " .. result.title, "" }
-  local function measure(cells)
-    for i, cell in ipairs(cells) do widths[i] = math.max(widths[i] or 3, #tostring(cell)) end
-  end
-  measure(result.columns)
-  for _, row in ipairs(result.rows) do measure(row) end
-  local function add(cells)
-    local texts = {}
-    for i, cell in ipairs(cells) do
-      texts[i] = ("%" .. (i == 1 and "-" or "") .. widths[i] .. "s"):format(cell)
-    end
-    lines[#lines + 1] = "| " .. table.concat(texts, " | ") .. " |"
-  end
-  add(result.columns)
-  local rule = {}
-  for i, width in ipairs(widths) do rule[i] = ("-"):rep(width - 1) .. (i == 1 and "-" or ":") end
-  add(rule)
-  for _, row in ipairs(result.rows) do add(row) end
-  lines[#lines + 1] = ""
-  for _, note in ipairs(result.notes) do lines[#lines + 1] = "- " .. note end
-  return table.concat(lines, "\n") .. "\n"
-end
+bench.markdown = forms.markdown
 
 --- The processor and what runs it.
 function bench.machine()
@@ -71,14 +61,66 @@ function bench.machine()
   return ("%s, %d cores, load %s at start"):format(model, core.files.cpu_count(), load)
 end
 
+--- What was measured on, with what: lines "name: value", in this order.
+---@return table[] # { name, value } each
+function bench.header(options, words)
+  local list = { { "machine", bench.machine() }, { "build", header.build_text():gsub("\n.*", "") } }
+  local gpus = core.cuda_count()
+  for ordinal = 0, gpus - 1 do
+    local facts = core.cuda_device(ordinal)
+    local clock, temperature, power = vitals.words(core.cuda_vitals(ordinal) or {})
+    list[#list + 1] = { "gpu " .. ordinal, ("%s, %.1f GiB, %s, %s, %s"):format(facts.name,
+      facts.memory / 2 ^ 30, clock, temperature, power) }
+  end
+  list[#list + 1] = { "flags", ("%s, threads %d, rounds %d, steps %d"):format(words,
+    options.threads, options.rounds, options.steps) }
+  return list
+end
+
 local function options_of(request)
   local given = request.options
   return {
     recipe = request.recipe or "recipes/quickstart.lua", overrides = request.overrides,
     rounds = given.rounds or 7, steps = given.steps or 2, size = given.size,
     threads = given.threads or core.files.cpu_count(), alone = given.alone,
-    count = given.count, rate = given.rate, requests = given.requests,
+    count = given.count, rate = given.rate, requests = given.requests, ranks = given.ranks,
+    device = given.device or "host", from = given.from, to = given.to, factor = given.factor,
   }
+end
+
+--- The words of a request as they were typed, for the header.
+local function words_of(request)
+  local words = { request.topic or "all", request.recipe }
+  table.move(request.overrides, 1, #request.overrides, #words + 1, words)
+  return table.concat(words, " ")
+end
+
+--- Writes a table at once, in the forms that have tables one by one.
+local function show(result, form)
+  local write = ({ md = forms.markdown, csv = forms.csv, jsonl = forms.jsonl })[form]
+  if not write then return end
+  io.stdout:write(write(result), form == "md" and "\n" or "")
+  io.stdout:flush()
+end
+
+local function show_header(facts, form)
+  for _, fact in ipairs(facts) do
+    if form == "md" then io.stdout:write(fact[1], ": ", fact[2], "\n") end
+  end
+  local object = { header = true }
+  for _, fact in ipairs(facts) do object[fact[1]] = fact[2] end
+  if form == "md" then io.stdout:write "\n" end
+  if form == "jsonl" then io.stdout:write(core.json.encode(object), "\n") end
+  return object
+end
+
+--- What `--baseline` finds; whether all is well.
+local function compare(before, path, all)
+  local lines, compared = baseline.compare(before.tables, all)
+  for _, line in ipairs(lines) do io.stderr:write(line, "\n") end
+  io.stderr:write(("%d of %d measures are slower than in %s, beyond the noise\n"):format(#lines,
+    compared, path))
+  return #lines == 0
 end
 
 --- The command.
@@ -86,22 +128,25 @@ end
 ---@return integer # exit status
 function bench.command(request)
   local options, form = options_of(request), request.options.output or "md"
-  local machine, all = bench.machine(), {}
+  local path = request.options.baseline
+  local before, all, good = path and baseline.load(path), {}, true
+  local facts = bench.header(options, words_of(request))
   core.catch_interrupts()
-  if form == "md" then io.stdout:write(machine, "\n\n") end
+  local head = show_header(facts, form)
   for _, kind in ipairs(kinds) do
     local wanted = not core.interrupted() and (request.topic or kind[1]) == kind[1]
     for _, result in ipairs(wanted and kind[2].tables(options) or {}) do
       all[#all + 1] = result
-      if form == "md" then
-        io.stdout:write(bench.markdown(result), "\n")
-        io.stdout:flush()
-      end
+      good = good and not result.differs
+      show(result, form)
     end
   end
   if form == "json" then
-    io.stdout:write(core.json.encode { machine = machine, tables = all }, "\n")
+    head.header = nil
+    io.stdout:write(core.json.encode { machine = facts[1][2], header = head, tables = all }, "\n")
   end
+  if before then good = compare(before, path, all) and good end
+  if not good then return 1 end
   return core.interrupted() and requests.stopped or 0
 end
 

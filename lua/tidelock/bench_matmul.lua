@@ -44,7 +44,8 @@ local function row_of(dtype, size, peer, count)
     row[7] = rounds.ratio(ours, theirs, "seconds")
     row[8] = rounds.ratio(ours, theirs, "cpu")
   end
-  return row, theirs and theirs.skip
+  return row, theirs and theirs.skip, rounds.measured(ours, ("linear %s %d x %d x %d"):format(dtype,
+    size, size, size), "GFLOP/s", work)
 end
 
 ---@param options table # rounds, size: only this one
@@ -56,12 +57,13 @@ function matmul.tables(options)
     title = "Matrix products, one thread, GFLOP/s",
     columns = { "dtype", "size", "best", "median", "peer best", "peer median", "wall ratio",
       "cpu ratio" },
-    rows = {},
+    rows = {}, measures = {},
     notes = { "ratio: GFLOP/s here / GFLOP/s of the peer, in the same round; above 1 is faster" },
   }
   table.insert(result.notes, peer and "peer: " .. peer.about or "no peer: " .. reason)
   local function add(dtype, size, beside)
-    local row, skip = row_of(dtype, size, beside, options.rounds)
+    local row, skip, measured = row_of(dtype, size, beside, options.rounds)
+    table.insert(result.measures, measured)
     result.rows[#result.rows + 1] = row
     if skip then table.insert(result.notes, ("no peer at %d: %s"):format(size, skip)) end
   end

@@ -53,7 +53,8 @@ function ranks.tables(options)
     title = ("Thread ranks on %d threads: %s"):format(options.threads,
       options.recipe:match "[^/]+$"),
     columns = { "layout", "tok/s best", "tok/s median", "cpu ms/step", "wall ratio", "cpu ratio" },
-    rows = {}, notes = { "ratio: tok/s of this layout / tok/s of 1 rank, in the same round" },
+    rows = {}, measures = {},
+    notes = { "ratio: tok/s of this layout / tok/s of 1 rank, in the same round" },
   }
   for _, e in ipairs(entrants) do
     local best, middle = rounds.rate(e, options.steps * batch.samples * batch.length)
@@ -62,6 +63,8 @@ function ranks.tables(options)
       ("%.1f"):format(1000 * rounds.middle(e, "cpu") / options.steps),
       (rounds.ratio(e, entrants[1], "seconds")), (rounds.ratio(e, entrants[1], "cpu")),
     })
+    table.insert(result.measures, rounds.measured(e, "step, " .. e.label, "tok/s",
+      options.steps * batch.samples * batch.length))
     e.run:close()
   end
   return { result }

@@ -54,6 +54,14 @@ function rounds.rate(entrant, work)
   return work / least, work / middle
 end
 
+--- work / time of all turns of an entrant as a measure for --baseline: middle, least, largest.
+function rounds.measured(entrant, name, unit, work)
+  local list = {}
+  for i, turn in ipairs(entrant.turns) do list[i] = work / turn.seconds end
+  local middle, low, high = rounds.spread(list)
+  return { name = name, unit = unit, value = middle, low = low, high = high }
+end
+
 --- The middle of `field`.
 function rounds.middle(entrant, field) return (rounds.spread(values(entrant, field))) end
 

@@ -2,10 +2,12 @@
 --
 -- Ours: the recipe as written, and with the whole batch in one micro-batch. The peer is the
 -- quickstart's model (tests/peers/quickstart.py), eager and compiled, cut both ways, on as many
--- threads. Then the time of each operator, and what Lua costs.
+-- threads. Then what lies between a step and this machine's ceiling (bench_gap.lua), the time of
+-- each operator, and what Lua costs.
 
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
+local gap = require "tidelock.bench_gap"
 local peers = require "tidelock.bench_peer"
 local requests = require "tidelock.requests"
 local rounds = require "tidelock.bench_rounds"
@@ -106,7 +108,7 @@ local function speed_table(entrants, options, tokens)
       options.threads),
     columns = { "program", "micro", "tok/s best", "tok/s median", "cpu ms/step", "wall ratio",
       "cpu ratio" },
-    rows = {},
+    rows = {}, measures = {},
     notes = { "ratio: tok/s of the first row / tok/s of this one, in the same round" },
   }
   for _, e in ipairs(entrants) do
@@ -115,6 +117,10 @@ local function speed_table(entrants, options, tokens)
         e.skip or "interrupted"))
     else
       local best, middle = rounds.rate(e, tokens * options.steps)
+      if e.run then
+        table.insert(result.measures, rounds.measured(e, ("%s, micro %d"):format(e.label, e.micro),
+          "tok/s", tokens * options.steps))
+      end
       result.rows[#result.rows + 1] = {
         e.label, e.micro, screen.short(best), screen.short(middle),
         ("%.1f"):format(1000 * rounds.middle(e, "cpu") / options.steps),
@@ -129,7 +135,8 @@ end
 local function line_up(options)
   local entrants = { entrant(options, nil, "Tidelock") }
   local first = entrants[1]
-  local samples, micros = first.run.spec.batch.samples, { first.micro }
+  local spec = first.run.spec
+  local samples, micros = spec.batch.samples // spec.layout.dp, { first.micro }
   if first.micro ~= samples then
     entrants[2] = entrant(options, samples, "Tidelock")
     micros[2] = samples
@@ -156,10 +163,11 @@ function step.tables(options)
   table.insert(speed.notes, peer and "peer: " .. peer.about or "no peer: " .. reason)
   if peer then peer:close() end
   local operators = operator_table(entrants[1].run, options.steps * options.rounds)
+  local missing = gap.table(entrants[1].run, options)
   for _, e in ipairs(entrants) do
     if e.run then e.run:close() end
   end
-  return { speed, operators }
+  return { speed, missing, operators }
 end
 
 return step

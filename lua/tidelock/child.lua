@@ -42,15 +42,18 @@ end
 
 ---@param words string[] # behind the program's name
 ---@param seconds number? # time limit
+---@param before string? # shell text in front of the program: "mpirun -np 2"
+---@param variables string? # shell text: "TL_SIMD=avx2 "
 ---@return string stdout
 ---@return { status: integer?, signal: integer?, timeout: number? } ended
 ---@return string stderr
-function child.run(words, seconds)
+function child.run(words, seconds, before, variables)
   local errors, quoted = os.tmpname(), {}
   for i, word in ipairs(words) do quoted[i] = child.quoted(word) end
   local limit = seconds and ("timeout -k %d %.3f "):format(child.grace, seconds) or ""
-  local pipe = assert(io.popen(("exec $(command -v setpriv >/dev/null && echo setpriv "
-    .. "--pdeathsig TERM) %s%s %s 2>%s"):format(limit,
+  local export = variables and "export " .. variables .. "; " or ""
+  local pipe = assert(io.popen(("%sexec $(command -v setpriv >/dev/null && echo setpriv "
+    .. "--pdeathsig TERM) %s%s%s %s 2>%s"):format(export, limit, before and before .. " " or "",
     child.quoted(core.files.realpath "/proc/self/exe"), table.concat(quoted, " "),
     child.quoted(errors))))
   local text = read_all(pipe)

@@ -8,11 +8,23 @@
 
 local commands = require "tidelock.commands"
 
+--- What `help` prints: a page, the manual as troff, or a script for a shell.
+local function help(request)
+  local options = request.options
+  if options.man then
+    io.stdout:write(require("tidelock.manual").roff(require("tidelock.core").build().version))
+  elseif options.completion then
+    io.stdout:write(require("tidelock.shells").script(options.completion))
+  else
+    print(commands.help(request.topic))
+  end
+  return 0
+end
+
 local function main(words)
   local request = commands.parse(words)
   if request.command.name == "help" then
-    print(commands.help(request.topic))
-    return 0
+    return help(request)
   elseif request.command.name == "version" then
     print(require("tidelock.header").build_text())
     return 0

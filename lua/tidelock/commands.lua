@@ -46,11 +46,21 @@ local kinds = {
       return x and x >= 0 and x < math.huge and x or nil
     end,
   },
+  shell = {
+    word = "SHELL", expected = "bash, zsh or fish",
+    read = function(word)
+      return (word == "bash" or word == "zsh" or word == "fish") and word or nil
+    end,
+  },
   form = {
-    word = "md|json", expected = "md or json",
-    read = function(word) return (word == "md" or word == "json") and word or nil end,
+    word = "md|csv|json|jsonl", expected = "md, csv, json or jsonl",
+    read = function(word)
+      return ({ md = true, csv = true, json = true, jsonl = true })[word] and word or nil
+    end,
   },
 }
+
+commands.kinds = kinds
 
 local point = { name = "point", kind = "count", about = "which point of a sweep, from 1" }
 local threads = {
@@ -79,6 +89,7 @@ commands.list = {
     options = {
       { name = "jsonl", kind = "file", about = "write one record a step, and a summary, to FILE" },
       { name = "metrics", kind = "file", about = "for Prometheus: replaced after every step" },
+      { name = "cluster", kind = "file", about = "machine facts: metrics compare with its step" },
       { name = "resume", kind = "folder", about = "go on from a checkpoint, a run, or its newest" },
       { name = "fork", kind = "text", about = "fields that may differ from the checkpoint's run" },
       { name = "stop-at", kind = "count", about = "end after step N; lr keeps its horizon" },
@@ -91,6 +102,7 @@ commands.list = {
       { name = "trace-steps", kind = "text", about = "these steps only: 3:5; 0 is the start" },
       { name = "full", about = "hash every element; else one run of 64 in 4,096" },
       { name = "values", about = "keep the tensors, too" },
+      { name = "profile", kind = "text", about = "ranges for a profiler in these steps: 10:12" },
       { name = "timeout", kind = "count", about = "seconds that a silent rank is waited for; 10" },
       threads, point,
     },
@@ -101,6 +113,9 @@ commands.list = {
     example = "plan recipes/quickstart.lua layout.dp=128 policy.leaves.dp=128 batch.samples=1024",
     options = {
       { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
+      { name = "program", kind = "file", about = "the program of its one rank, for C" },
+      { name = "search", about = "with --cluster: every layout, estimated; the best ten" },
+      { name = "ranks", kind = "count", about = "with --search: so many; those of the cluster" },
       { name = "memory", kind = "file", about = "the arena: FILE.svg or FILE.pickle" },
       { name = "rank", kind = "index", about = "whose arena, from 0; a rank of the fullest stage" },
       point,
@@ -128,6 +143,14 @@ commands.list = {
       { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
       { name = "all", about = "experts: the whole product of layouts, micros, waves and ways" },
       { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
+      { name = "dtype", kind = "text", about = "f32, bf16, or f32,bf16 (the default)" },
+      { name = "ranks", kind = "count", about = "all layouts of up to N ranks" },
+      { name = "layouts", kind = "text", about = "these: \"tp=2,dp=2;pp=2,schedule=zb-h1\"" },
+      { name = "repeat", kind = "count", about = "runs of the row \"again\"; 1" },
+      { name = "repeat-for", kind = "text", about = "again and again for 10m, idle and busy" },
+      { name = "every", kind = "text", about = "with --repeat-for: a run every 30s" },
+      { name = "stress", about = "poisoned memory, delays, other threads, other processors" },
+      { name = "jsonl", kind = "file", about = "a row a cell" },
       threads, point,
     },
   },
@@ -173,6 +196,17 @@ commands.list = {
     example = "diff runs/a runs/b", options = {},
   },
   {
+    name = "replay", recipe = false, words = { "RUN" }, overrides = true,
+    module = "tidelock.replay", about = "a step of a run again, on this CPU, with the run's bits",
+    example = "replay runs/quickstart-5e1c --step 12",
+    options = {
+      { name = "step", kind = "count", about = "which; of a run that failed, the one that did" },
+      { name = "trace", kind = "folder", about = "record the step, with values, into DIR" },
+      { name = "repl", about = "look at its tensors: inputs[1]:to_table()" },
+      threads,
+    },
+  },
+  {
     name = "export", recipe = false, words = { "CHECKPOINT", "OUT" }, module = "tidelock.export",
     about = "the weights of a checkpoint, for inference elsewhere",
     example = "export runs/quickstart-5e1c quickstart-bf16 --dtype bf16",
@@ -197,6 +231,7 @@ commands.list = {
       threads,
     },
   },
+  require "tidelock.commands_serve",
   {
     name = "tokenize", recipe = false, words = { "TOKENIZER", "TEXT" }, words_needed = 1,
     module = "tidelock.tokenize", about = "a text as token ids, or ids as text",
@@ -210,16 +245,24 @@ commands.list = {
   {
     name = "bench", recipe = "maybe", module = "tidelock.bench",
     topics = {
-      "plan", "matmul", "gemm", "attention", "step", "ranks", "serve", "trace", "capture",
+      "plan", "matmul", "gemm", "attention", "moe", "rowwise", "step", "roofline", "collectives",
+      "ranks", "serve", "trace", "capture",
     },
     about = "speed of products, a step, planning, ranks, generation",
     example = "bench step --rounds 5",
     options = {
-      { name = "output", short = "o", kind = "form", about = "Markdown (the default) or JSON" },
+      { name = "output", short = "o", kind = "form", about = "Markdown unless given" },
+      { name = "baseline", kind = "file", about = "an earlier -o json: 1 on a drop beyond noise" },
       { name = "rounds", kind = "count", about = "turns that everything measured gets; 7" },
       { name = "steps", kind = "count", about = "training steps of a turn; 2" },
       { name = "size", kind = "count", about = "matmul: this size only" },
       { name = "alone", about = "without peers" },
+      { name = "peers", about = "beside NumPy, PyTorch where installed: the default" },
+      { name = "device", kind = "text", about = "collectives: host (the default) or cuda" },
+      { name = "ranks", kind = "count", about = "collectives: thread ranks; 4" },
+      { name = "from", short = "b", kind = "text", about = "collectives: least size; 4K" },
+      { name = "to", short = "e", kind = "text", about = "collectives: largest size; 4M" },
+      { name = "factor", short = "f", kind = "count", about = "collectives: from size to size; 4" },
       { name = "count", kind = "count", about = "serve: requests of the load; 64" },
       { name = "rate", kind = "number", about = "serve: requests a second; 0.7 of what it can do" },
       { name = "requests", kind = "file", about = "serve: a load of its own, a JSON line each" },
@@ -252,8 +295,12 @@ commands.list = {
     example = "bundle /tmp/tidelock-bundle", options = {},
   },
   {
-    name = "help", recipe = false, takes = "[COMMAND]", about = "this list, or one command",
-    example = "help run", options = {},
+    name = "help", recipe = false, takes = "[COMMAND] [options]",
+    about = "this list, or one command", example = "help run",
+    options = {
+      { name = "man", about = "all of it as a manual page" },
+      { name = "completion", kind = "shell", about = "a script that completes words" },
+    },
   },
   {
     name = "version", recipe = false, about = "what this build is: version, compiler, processor",
@@ -386,8 +433,9 @@ local function read_word(command, word, request)
     fail("%s: %s is neither an option nor an override, as layout.tp=2; the recipe is %s",
       command.name, word, request.recipe)
   elseif command.topics and not word:find "[./]" then
-    fail("%s: %s is neither a recipe file nor one of %s", command.name, word,
-      table.concat(command.topics, ", "))
+    local near = suggest.nearest(word, command.topics)
+    fail("%s: %s is neither a recipe file nor one of %s%s", command.name, word,
+      table.concat(command.topics, ", "), near and "; did you mean " .. near .. "?" or "")
   else
     request.recipe = word
   end
@@ -428,58 +476,9 @@ function commands.parse(words)
   return request
 end
 
-local function option_lines(command, lines)
-  for _, option in ipairs(command.options) do
-    local word = "--" .. option.name .. (option.kind and " " .. kinds[option.kind].word or "")
-    lines[#lines + 1] = ("  %-18s %s"):format(word, option.about)
-  end
-end
-
---- What stands behind the name of a command of the list.
-local function takes_of(command)
-  if command.takes then return " " .. command.takes end
-  if command.words then
-    local overrides = command.overrides and " [key=value ..]" or ""
-    return " " .. table.concat(command.words, " ") .. (command.words_more and " .." or "")
-      .. overrides .. " [options]"
-  end
-  local topics = command.topics and " [" .. table.concat(command.topics, "|") .. "]" or ""
-  if not command.recipe then return topics end
-  return topics .. (command.recipe == "maybe" and " [RECIPE]" or " RECIPE")
-    .. " [key=value ..] [options]"
-end
-
---- Help of a command that the Lua side does not run.
-local function help_outside(command)
-  local takes = command.takes and " " .. command.takes or ""
-  local text = ("./tl %s%s   %s\n  e.g. ./tl %s"):format(command.name, takes, command.about,
-    command.example)
-  return command.session and text .. "\n       > " .. command.session or text
-end
-
 --- The text of `help` or, with a command's name, of `help NAME`.
 function commands.help(topic)
-  local lines, outside = {}, find(commands.outside, topic)
-  if outside then return help_outside(outside) end
-  if topic then
-    local command = commands.find(topic)
-    lines[1] = ("./tl %s%s   %s"):format(command.name, takes_of(command), command.about)
-    option_lines(command, lines)
-    lines[#lines + 1] = "  e.g. ./tl " .. command.example
-  else
-    lines[1] = "./tl COMMAND [RECIPE] [key=value ..] [options]"
-    for _, command in ipairs(commands.list) do
-      lines[#lines + 1] = ("  %-9s %s"):format(command.name, command.about)
-    end
-    for _, command in ipairs(commands.outside) do
-      lines[#lines + 1] = ("  %-9s %s"):format(command.name, command.about)
-    end
-    lines[#lines + 1] = "key=value sets a field of the recipe: layout.tp=2 train.steps=10"
-    lines[#lines + 1] = "options of a command: ./tl help run; how to begin: README.md"
-    lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad command or recipe, "
-      .. "75 stopped by a signal"
-  end
-  return table.concat(lines, "\n")
+  return require("tidelock.manual").page(topic) -- it reads this table
 end
 
 return commands

@@ -77,8 +77,8 @@ end
 
 local function host_lines(add)
   local build, bytes = core.build(), room.bytes()
-  add("program", "tidelock %s, %s; Lua, libyaml, jansson, xxhash, libmd, PCRE2 and utf8proc are "
-    .. "inside, no BLAS is used", build.version, build.compiler)
+  add("program", "tidelock %s, %s; Lua, libyaml, jansson, xxhash, libmd, PCRE2, utf8proc and "
+    .. "libevent are inside, no BLAS is used", build.version, build.compiler)
   add("processor", "%s, %d cores; %s; kernels for %s, any level gives the same bits", processor(),
     core.files.cpu_count(),
     bytes and gib(bytes) or "unknown memory", levels_text())

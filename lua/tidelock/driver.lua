@@ -146,6 +146,11 @@ end
 --- Every rank's place, told before the first step where ranks are not all alike.
 local function places_of(self, launched)
   local count = #self.table
+  if launched and self.spec.layout.ep > 1 then
+    error({ status = 2, message = ("layout.ep: experts on %d ranks need ranks that are threads of "
+      .. "one process; processes do not exchange their rows in this version: use layout.ep=1, or "
+      .. "leave mpirun out"):format(self.spec.layout.ep) }, 0)
+  end
   if launched then return launch.agree(launched, self.plan) end
   if self.spec.device == "cuda" and count > 1 and core.cuda_count() >= count then
     return launch.of_threads(self.plan, count)
@@ -158,7 +163,9 @@ end
 ---  timeout: s, start: s, launched: tidelock.Launch,
 ---  planned: called with the plan before anything is allocated,
 ---  resume: a folder or a checkpoint, forks: fields that may differ from its run's,
----  recorder: of recorder.lua, faults: for tests (runtime/fault.h)
+---  recorder: of recorder.lua, faults: for tests (runtime/fault.h),
+---  delay_us: every instruction waits up to so long, each rank for other times,
+---  profile: { first, last }: steps with ranges for a profiler, run one by one on a GPU
 ---@return tidelock.Run
 function driver.start(recipe, options)
   options = options or {}
@@ -173,7 +180,7 @@ function driver.start(recipe, options)
   self.table = rank_table(plan)
   local sources, samples, notes = open_data(spec)
   self.sources, self.notes = sources, notes
-  self.check, self.eager = options.check, options.eager
+  self.check, self.eager, self.profile = options.check, options.eager, options.profile
   local texts = {}
   for i, source in ipairs(sources) do texts[i] = source:fingerprint() end
   plan.key, plan.recipe_hash, plan.key_parts = summary.keys(plan, texts[1])
@@ -194,6 +201,7 @@ function driver.start(recipe, options)
     gemm_provider = blocks.gemm_providers[spec.blocks.gemm.provider],
     threads = options.threads, poison = options.poison, timeout_s = options.timeout,
     start_s = options.start, job = launched and launched.job, faults = options.faults,
+    delay_us = options.delay_us,
   })
   if launched and launched.rank > 0 then
     local ok, problem = pcall(self.ranks.serve, self.ranks)
@@ -267,14 +275,21 @@ local function terms_of(self)
   if next(values) then return values, bits end
 end
 
+--- What a profiler is told about a step: 1 ranges, 2 begin, 4 end (runtime/execute.h).
+local function profile_of(self, step)
+  local window = self.profile
+  if not window or step < window[1] or step > window[2] then return 0 end
+  return 1 | (step == window[1] and 2 or 0) | (step == window[2] and 4 or 0)
+end
+
 --- Runs the next step. Raises when a value is not finite, naming its first instruction.
 function Run:step()
   local step = self.done + 1
   local scalars = scalars_of(self, step)
   if self.recorder then self.recorder:before(self, step) end
-  local clock = core.files.seconds()
+  local profile, clock = profile_of(self, step), core.files.seconds()
   local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check,
-    eager = self.eager })
+    eager = self.eager or profile ~= 0, profile = profile })
   result.ms = (core.files.seconds() - clock) * 1000
   if self.recorder then self.recorder:after(self, step, result, scalars) end
   result.step, result.lr = step, scalars[1]

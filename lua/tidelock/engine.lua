@@ -16,7 +16,9 @@
 --- pages, prefixes and time change no bit (serving.lua, kernels/cache/cache.h).
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
+local gpus = require "tidelock.gpus"
 local pages = require "tidelock.pages"
+local problems = require "tidelock.problems"
 local room = require "tidelock.room"
 local screen = require "tidelock.screen"
 local serving = require "tidelock.serving"
@@ -42,13 +44,17 @@ Engine.__index = Engine
 ---@field top? { token: integer, logprob: number }[] # the likeliest tokens, with `top`
 ---@field finish? "stop"|"length"|"cancelled" # the last event of its request
 
+--- The rank of the pipeline, as planned, that `rank` is: ranks count tp first.
+local function stage_of(plan, rank) return plan.ranks[rank // plan.spec.layout.tp + 1] end
+
 --- The weights of the model go to every rank that holds a part of them.
 local function load_weights(self, read)
-  local persistent = self.plan.ranks[1].persistent
   for rank = 0, self.ranks:count() - 1 do
-    for _, param in ipairs(self.plan.params) do
-      local part = read(param, emit.resolve(param.row_first, rank),
-        emit.resolve(param.col_first, rank))
+    local stage, tp = stage_of(self.plan, rank), rank % self.plan.spec.layout.tp
+    local persistent = stage.persistent
+    for _, param in ipairs(stage.params) do
+      local part = read(param, emit.resolve(param.row_first, tp),
+        emit.resolve(param.col_first, tp))
       if param.fields.dtype ~= part:dtype() then
         local rounded = core.tensor(param.fields.dtype, part:shape())
         core.call("cast", { part }, { rounded }, {})
@@ -60,19 +66,41 @@ local function load_weights(self, read)
 end
 
 local function open_ranks(plan, options)
-  local size, table_, programs = plan.spec.layout.tp, {}, {}
-  local all = {}
-  for rank = 0, size - 1 do all[rank + 1] = rank end
-  for rank = 0, size - 1 do
-    table_[rank + 1] = { program = rank + 1, groups = { tp = all, dp = { rank }, pp = { rank } } }
+  local tp, pp, table_, programs = plan.spec.layout.tp, plan.spec.layout.pp, {}, {}
+  for rank = 0, tp * pp - 1 do
+    local groups = { tp = {}, dp = { rank }, pp = {} }
+    for i = 0, tp - 1 do groups.tp[i + 1] = rank // tp * tp + i end
+    for i = 0, pp - 1 do groups.pp[i + 1] = i * tp + rank % tp end
+    table_[rank + 1] = { program = rank + 1, groups = groups }
     programs[rank + 1] = core.program(plan.programs[rank + 1])
   end
   return core.ranks { programs = programs, ranks = table_, seed = plan.spec.policy.seed,
-    threads = options.threads, poison = options.poison }
+    threads = options.threads, poison = options.poison,
+    gpu_first = plan.spec.device == "cuda" and 0 or -1 }
+end
+
+--- The GPUs are there, have kernels for this arithmetic and room for the plan.
+local function check_gpus(plan)
+  local spec, machine, found = plan.spec, gpus.machine(), problems.new()
+  local complaints = gpus.compare(core.manifest.images())
+  local more = gpus.complaints(spec, machine)
+  table.move(more, 1, #more, #complaints + 1, complaints)
+  for _, text in ipairs(complaints) do found:add(spec.site "device", "device", text) end
+  found:raise()
+  for rank = 0, spec.layout.tp * spec.layout.pp - 1 do
+    local bytes = plan.places[rank // spec.layout.tp + 1].bytes
+    if bytes > machine.facts[rank + 1].memory then
+      error({ status = 2, message = ("%s: %s MiB of weights and pages, GPU %d has %s; fewer "
+        .. "serve.pages need less"):format(spec.site "serve" or "serve",
+        screen.mib(bytes), rank, screen.mib(machine.facts[rank + 1].memory)) }, 0)
+    end
+  end
 end
 
 local function check_room(plan)
-  local bytes, needed = room.bytes(), plan.places[1].bytes * plan.spec.layout.tp
+  if plan.spec.device == "cuda" then return check_gpus(plan) end
+  local bytes, needed = room.bytes(), 0
+  for _, place in ipairs(plan.places) do needed = needed + place.bytes * plan.spec.layout.tp end
   if bytes and needed > bytes then
     error({ status = 2, message = ("%s: %s MiB of weights and pages, this machine has %s; fewer "
       .. "serve.pages need less"):format(plan.spec.site "serve" or "serve", screen.mib(needed),
@@ -94,10 +122,6 @@ end
 function engine.open(model, options)
   options = options or {}
   local plan = serving.plan(model.recipe)
-  if plan.spec.device == "cuda" then
-    error({ status = 2, message = ("%s: device: generation runs on the host in this version; use "
-      .. "device=host"):format(plan.spec.site "device" or "device") }, 0)
-  end
   check_room(plan)
   local sizes = plan.sizes
   local self = setmetatable({
@@ -261,22 +285,30 @@ local function feed_of(self, rows, count)
   return core.tensor("i32", { #feed }, feed), core.tensor("f32", { count, 2 }, controls)
 end
 
+--- A tensor of the pipeline's last rank, which chooses the tokens.
+local function read_last(self, key)
+  local plan = self.plan
+  local rank = (#plan.ranks - 1) * plan.spec.layout.tp
+  return self.ranks:read(rank, plan.ranks[#plan.ranks].persistent[key].tensor)
+end
+
 --- Runs the rows; returns the token and the negative log-probability of each, and its bits.
 local function run_rows(self, rows)
   local class = 1
   while self.plan.classes[class] < #rows do class = class + 1 end
-  local count, persistent = self.plan.classes[class], self.plan.ranks[1].persistent
+  local count = self.plan.classes[class]
   local feed, controls = feed_of(self, rows, count)
   for rank = 0, self.ranks:count() - 1 do
-    self.ranks:write(rank, persistent["feed " .. count].tensor, feed)
-    self.ranks:write(rank, persistent["controls " .. count].tensor, controls)
+    for name, tensor in pairs { feed = feed, controls = controls } do
+      local view = stage_of(self.plan, rank).persistent[name .. " " .. count]
+      if view then self.ranks:write(rank, view.tensor, tensor) end
+    end
   end
   feed:close()
   controls:close()
   self.ranks:run("serve" .. class - 1, { step = self.steps, scalars = {} })
   self.steps, self.rows_run, self.last_rows = self.steps + 1, self.rows_run + #rows, count
-  local ids = self.ranks:read(0, persistent["ids " .. count].tensor)
-  local nll = self.ranks:read(0, persistent["nll " .. count].tensor)
+  local ids, nll = read_last(self, "ids " .. count), read_last(self, "nll " .. count)
   return ids:flat(), nll:flat(), nll:bits()
 end
 
@@ -325,6 +357,10 @@ end
 --- What a row has come to, as an event; nil for a part of a prompt without echo.
 local function settle(row, token, nll, bits)
   local request, position, next_token = row[1], row[2], row[3]
+  if next_token == -1 and token < 0 then -- a GPU's way to say what the host says by itself
+    error({ status = 1, message = ("request %d: the logits at position %d hold a NaN or Inf"):format(
+      request.id, position) }, 0)
+  end
   request.done = position + 1
   if next_token == -2 then return nil end
   local event = { id = request.id, token = token, position = position + 1, logprob = -nll,
@@ -365,11 +401,9 @@ function Engine:step()
   return events
 end
 
---- The logits of the last step's rows on rank 0, (rows, padded vocabulary).
+--- The logits of the last step's rows, (rows, padded vocabulary).
 ---@param rows integer # of the section
-function Engine:logits(rows)
-  return self.ranks:read(0, self.plan.ranks[1].persistent["logits " .. rows].tensor)
-end
+function Engine:logits(rows) return read_last(self, "logits " .. rows) end
 
 function Engine:close()
   if self.ranks then self.ranks:close() end

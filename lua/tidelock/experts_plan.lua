@@ -62,6 +62,37 @@ function plan.share(planned)
   return one and one.f.tokens * one.f.top_k / (one.f.waves * one.f.rows.owner) or 1
 end
 
+--- Each mixture's layer on a cluster, forward: products, rows on the links, and how much of that
+--- the products hide, if every expert has as many rows.
+function plan.add_layers(planned, facts, lines)
+  local dtype = planned.spec.dtype
+  for _, one in ipairs(mixtures(planned)) do
+    local f = one.f
+    local island = math.min(facts.island or f.ep, f.ep)
+    local machine = { ranks = f.ep, island = island, matrix = facts.matrix[dtype],
+      link = facts.link, network = facts.network or facts.link, latency = facts.latency }
+    local layer = { rows = sim.rows(f.ep, f.tokens, f.top_k, "uniform"), dim = f.dim,
+      hidden = f.hidden, waves = f.waves, way = f.ep > 1 and ways[f.hops] or "flat" }
+    local flop = 6 * f.tokens * f.top_k * f.dim * f.hidden
+    local bytes = 2 * f.tokens * f.top_k * f.dim * (dtype == "f32" and 4 or 2) * (f.ep - 1) / f.ep
+    local products = flop / (machine.matrix * 1e12)
+    local whole = sim.layer(machine, layer).seconds
+    machine.matrix = math.huge
+    local apart = sim.layer(machine, layer).seconds -- the rows alone
+    local exposed = math.max(0, whole - products)
+    lines[#lines + 1] = ("    experts' layer   %s, %s MB on links; products %.2f ms, links %.2f "
+      .. "ms: %.2f hidden, %.2f exposed"):format(screen.flop(flop), screen.grouped(
+      math.floor(bytes / 1e6)), products * 1e3, apart * 1e3, math.max(0, apart - exposed) * 1e3,
+      exposed * 1e3)
+  end
+end
+
+--- Rows of a wave that a rank sends or gets back, all ranks alike; 0 without experts.
+function plan.wave_rows(planned)
+  local one = mixtures(planned)[1]
+  return one and one.f.tokens * one.f.top_k / one.f.waves or 0
+end
+
 --- What the ways would take on a cluster, by the simulator: a line, or nothing.
 function plan.add_ways(planned, facts, lines)
   local one = mixtures(planned)[1]

@@ -155,30 +155,10 @@ function forecast.text(plan, file, seconds)
   return table.concat(lines, "\n")
 end
 
---- What a cluster file predicts, as lines below the plan.
-function forecast.cluster_text(plan, facts)
-  local guess = cluster.predict(plan, facts, summaries.bubble(plan))
-  local time = guess.time
-  local function ms(seconds) return ("%10.1f ms"):format(seconds * 1000) end
-  local lines = {
-    ("  cluster    %s: %d ranks, %g GiB each%s"):format(facts.name, facts.ranks, facts.memory,
-      guess.fits and "" or ("; a rank of %s MiB does not fit"):format(screen.mib(guess.bytes))),
-    ("    matrix products %s"):format(ms(time.matrix)),
-    ("    attention       %s"):format(ms(time.attention)),
-    ("    other bytes     %s"):format(ms(time.bandwidth)),
-    ("    messages        %s"):format(ms(time.messages)),
-    ("    step            %s with the bubble, nothing overlapped"):format(ms(guess.step_s)),
-  }
-  experts_plan.add_ways(plan, facts, lines)
-  lines[#lines + 1] = ("  predicted  %s tokens/s; bound by %s"):format(
-    screen.grouped(math.floor(guess.tokens_per_s)), guess.bound)
-  return table.concat(lines, "\n")
-end
-
 --- What generation needs on a rank, as lines below the plan.
 ---@param plan tidelock.ServingPlan
 function forecast.serving_text(plan)
-  local sizes, place = plan.sizes, plan.places[1]
+  local sizes, place, layout = plan.sizes, plan.places[fullest(plan.places)], plan.spec.layout
   local lines = {
     ("  serving    %s of %s: %s of %d positions; steps of at most %s"):format(
       screen.plural(sizes.requests, "request"), screen.plural(sizes.context, "token"),
@@ -189,8 +169,8 @@ function forecast.serving_text(plan)
       screen.grouped(kind[2] // (sizes.pages * sizes.page))) or ""
     lines[#lines + 1] = ("    %-12s %10s%s"):format(kind[1], screen.mib(kind[2]), each)
   end
-  lines[#lines + 1] = ("    %-12s %10s   of a rank, tp %d"):format("arena",
-    screen.mib(place.bytes), plan.spec.layout.tp)
+  lines[#lines + 1] = ("    %-12s %10s   of a rank, tp %d%s"):format("arena",
+    screen.mib(place.bytes), layout.tp, layout.pp > 1 and ", pp " .. layout.pp or "")
   return table.concat(lines, "\n")
 end
 
@@ -217,15 +197,24 @@ end
 function forecast.command(request)
   local begin = core.files.seconds()
   local facts = request.options.cluster and cluster.read(request.options.cluster)
+  if request.options.search then return require("tidelock.search").command(request, facts) end
   local recipe = requests.of(request)
+  if facts and facts.device and recipe:site "device" ~= "command line" then
+    recipe = recipe:with { device = facts.device }
+  end
   local plan = requests.plan(recipe)
   io.stdout:write(forecast.text(plan, request.recipe, core.files.seconds() - begin), "\n")
   if plan.spec.serve then
     local served = requests.guarded(serving.plan, recipe)
     io.stdout:write(forecast.serving_text(served), "\n")
   end
-  if facts then io.stdout:write(forecast.cluster_text(plan, facts), "\n") end
+  for _, doubt in ipairs(plan.doubts) do io.stderr:write("note: ", doubt, "\n") end
+  if facts then
+    io.stdout:write(require("tidelock.cluster_text").of(plan, facts), "\n") -- it needs this module
+  end
   if request.options.memory then write_memory(plan, request) end
+  local file = request.options.program
+  if file then require("tidelock.plan_file").write(plan, file) end
   return 0
 end
 

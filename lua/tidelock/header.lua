@@ -96,6 +96,15 @@ local function quoted(word)
   return "'" .. word:gsub("'", "'\\''") .. "'"
 end
 
+--- The command of a run as it was typed, options aside.
+---@param request tidelock.Request
+---@return string
+function header.words(request)
+  local words = { "run", quoted(request.recipe) }
+  for _, word in ipairs(request.overrides) do words[#words + 1] = quoted(word) end
+  return table.concat(words, " ")
+end
+
 --- What to type next: the same recipe with the same overrides, so that the key is the same.
 ---@param request tidelock.Request
 ---@return string[]

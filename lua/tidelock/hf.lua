@@ -9,6 +9,7 @@
 local config = require "tidelock.hf_config"
 local core = require "tidelock.core"
 local files = require "tidelock.hf_files"
+local latent = require "tidelock.hf_latent"
 local names = require "tidelock.hf_names"
 
 local hf = {}
@@ -18,6 +19,7 @@ local hf = {}
 ---@field family string
 ---@field bytes integer # of all tensors
 ---@field context? integer # positions that the model was trained for
+---@field further_layers? integer # that guess further tokens, and are left aside
 ---@field stored fun(name: string): table? # { file, name } of the tensor that a weight starts from
 ---@field config fun(): table # config.json as it was
 
@@ -41,11 +43,13 @@ local function placed(list, site)
 end
 
 --- The modules of layer i, from 1.
-local function layer_of(nn, facts, site)
+local function layer_of(nn, facts, site, speed)
   local function norm() return nn.rms_norm { eps = facts.eps } end
   return function(i)
     local experts, ffn = facts.experts
-    if facts.sparse[i] then
+    if facts.sparse[i] and facts.latent then
+      ffn = nn.moe(latent.expert_options(facts, speed))
+    elseif facts.sparse[i] then
       ffn = nn.moe {
         experts = experts.count, top_k = experts.top_k, hidden = experts.hidden,
         router = { "softmax", normalize = experts.normalize },
@@ -53,19 +57,21 @@ local function layer_of(nn, facts, site)
     else
       ffn = nn.swiglu { hidden = facts.hidden, bias = facts.mlp_bias }
     end
+    local mixer = facts.latent and nn.mla(latent.attention_options(facts))
+      or nn.attention(attention_options(facts, i))
     return placed({
-      nn.residual { norm(), nn.attention(attention_options(facts, i)) },
+      nn.residual { norm(), mixer },
       nn.residual { norm(), ffn },
     }, site)
   end
 end
 
 --- Options of nn.decoder for these facts.
-local function decoder_options(nn, facts, site)
+local function decoder_options(nn, facts, site, speed)
   local norm = placed({ nn.rms_norm { eps = facts.eps, name = "norm" } }, site)[1]
   return {
     vocab = facts.vocab, dim = facts.dim, layers = facts.layers, tied = facts.tied,
-    layer = layer_of(nn, facts, site), norm = norm, dropout = 0,
+    layer = layer_of(nn, facts, site, speed), norm = norm, dropout = 0,
   }
 end
 
@@ -78,7 +84,7 @@ end
 
 --- What the recipe's model is made of, or nil when something was reported.
 ---@param nn table # the modules
----@param options { folder: string, ignore?: string[] }
+---@param options { folder: string, ignore?: string[], bias_speed?: number }
 ---@param site? string # of the call
 ---@param report fun(text: string)
 ---@return table? options # of nn.decoder, with `hf`
@@ -105,9 +111,10 @@ function hf.open(nn, options, site, report)
   for _, weight in ipairs(list) do
     by_name[weight.ours] = { file = tensors[weight.theirs], name = weight.theirs }
   end
-  local made = decoder_options(nn, facts, site)
+  local made = decoder_options(nn, facts, site, options.bias_speed)
   made.hf = {
     folder = folder, family = facts.family, bytes = bytes, context = facts.context,
+    further_layers = facts.further_layers,
     stored = function(name) return by_name[name] end, config = function() return values end,
   }
   return made

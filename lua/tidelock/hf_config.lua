@@ -6,6 +6,7 @@
 -- no module can do is reported with the field and its value, all of it at once; so are fields that
 -- nobody here knows. Null and absent are the same: what transformers takes then.
 local core = require "tidelock.core"
+local latent = require "tidelock.hf_latent"
 local types = require "tidelock.types"
 
 local config = {}
@@ -21,12 +22,15 @@ local config = {}
 ---@field hidden? integer # of dense layers
 ---@field eps number
 ---@field tied boolean
----@field rope { base: number, scaling?: table }
+---@field rope { base: number, scaling?: table, interleaved?: boolean }
 ---@field attention_bias boolean
 ---@field mlp_bias boolean
 ---@field qk_norm boolean
 ---@field windows table<integer, integer> # of layer i, from 1; nil: all keys
----@field experts? { count: integer, top_k: integer, hidden: integer, normalize: boolean }
+---@field latent? table # of latent attention: q_rank, kv_rank, nope, rope, v
+---@field further_layers? integer # behind the last one, for further tokens: left aside
+---@field experts? { count: integer, top_k: integer, hidden: integer, normalize: boolean } # and of
+---  deepseek_v3 shared, groups, top_groups, scale
 ---@field sparse table<integer, boolean> # layer i, from 1, is a mixture of experts
 ---@field context? integer # positions that the model was trained for
 
@@ -40,13 +44,15 @@ config.families = {
     eps = 1e-5 },
   qwen3_moe = { class = "Qwen3MoeForCausalLM", bias = true, experts = true, qk_norm = true,
     windows = "all", base = 10000, eps = 1e-6 },
+  deepseek_v3 = { class = "DeepseekV3ForCausalLM", experts = true, latent = true, base = 10000,
+    eps = 1e-6 },
 }
-local known_families = "llama, mixtral, qwen3, qwen3_moe"
+local known_families = "deepseek_v3, llama, mixtral, qwen3, qwen3_moe"
 
-local latent = "its latent attention (MLA) is not available in this version"
 local refused_families = {
-  deepseek_v2 = latent, deepseek_v3 = latent,
-  deepseek_v32 = latent .. ", nor is the indexer that picks its keys",
+  deepseek_v2 = "its attention is that of deepseek_v3, but its files are not read in this version",
+  deepseek_v32 = "the indexer that picks the keys of its attention is not available in this "
+    .. "version",
   deepseek_v4 = "its compressed attention and hyper-connections are not available in this version",
 }
 
@@ -56,7 +62,7 @@ for name in ([[
   architectures model_type dtype torch_dtype transformers_version use_cache initializer_range
   bos_token_id eos_token_id pad_token_id max_position_embeddings _name_or_path output_attentions
   output_hidden_states return_dict router_aux_loss_coef max_window_layers is_encoder_decoder
-  chunk_size_feed_forward id2label label2id problem_type task_specific_params
+  chunk_size_feed_forward id2label label2id problem_type task_specific_params auto_map
 ]]):gmatch "%S+" do indifferent[name] = true end
 
 local Reader = {}
@@ -95,6 +101,19 @@ function Reader:only(key, wanted, why)
   end
 end
 
+local function read_yarn(inner)
+  inner:only("truncate", true, "borders of waves are whole channels")
+  return {
+    "yarn", factor = inner:take("factor", "positive"),
+    original = inner:take("original_max_position_embeddings", "count"),
+    beta_fast = inner:take("beta_fast", "positive", 32),
+    beta_slow = inner:take("beta_slow", "positive", 1),
+    attention_factor = inner:take("attention_factor", "positive", false) or nil,
+    mscale = inner:take("mscale", "not_negative", 0),
+    mscale_all_dim = inner:take("mscale_all_dim", "not_negative", 0),
+  }
+end
+
 --- rope_theta and rope_scaling, or rope_parameters of newer files.
 local function read_rope(r, family)
   local given, name = r:get "rope_parameters", "rope_parameters"
@@ -120,9 +139,11 @@ local function read_rope(r, family)
       high = inner:take("high_freq_factor", "positive"),
       original = inner:take("original_max_position_embeddings", "count"),
     }
+  elseif kind == "yarn" then
+    rope.scaling = read_yarn(inner)
   elseif kind ~= "default" then
-    inner:wrong(given.rope_type and "rope_type" or "type", "only \"default\" and \"llama3\" are "
-      .. "available")
+    inner:wrong(given.rope_type and "rope_type" or "type", "only \"default\", \"llama3\" and "
+      .. "\"yarn\" are available")
     return rope
   end
   inner:finish {}
@@ -154,6 +175,7 @@ end
 --- Which layers are mixtures of experts, and of what.
 local function read_experts(r, facts, family)
   if not family.experts then return end
+  if family.latent then return latent.read_experts(r, facts) end
   local mixtral = facts.family == "mixtral"
   local older = not mixtral and r:get "num_experts"
   facts.experts = {
@@ -243,6 +265,7 @@ function config.read(values, options)
   facts.mlp_bias = family.mlp_bias and r:take("mlp_bias", "boolean", false) or false
   facts.rope = read_rope(r, family)
   facts.windows = read_windows(r, family, facts.layers or 0)
+  if family.latent then latent.read(r, facts) end
   read_experts(r, facts, family)
   r:only("attention_bias", facts.attention_bias)
   r:only("hidden_act", "silu")
@@ -263,6 +286,9 @@ function config.kept(values)
   kept.intermediate_size = values.intermediate_size
   return kept
 end
+
+--- transformers takes a factor of 0 as one that is left out.
+local function given(value) return value ~= 0 and value or nil end
 
 --- The config.json of facts, as a table; `dtype` as transformers names it, `kept` from config.kept.
 ---@param facts tidelock.HfFacts
@@ -289,7 +315,13 @@ function config.write(facts, dtype, kept)
   if family.bias then out.attention_bias = facts.attention_bias end
   if family.mlp_bias then out.mlp_bias = facts.mlp_bias end
   local s = facts.rope.scaling
-  if s then
+  if s and s[1] == "yarn" then
+    out.rope_scaling = {
+      rope_type = "yarn", factor = s.factor, original_max_position_embeddings = s.original,
+      beta_fast = s.beta_fast, beta_slow = s.beta_slow, attention_factor = s.attention_factor,
+      mscale = given(s.mscale), mscale_all_dim = given(s.mscale_all_dim),
+    }
+  elseif s then
     out.rope_scaling = {
       rope_type = "llama3", factor = s.factor, low_freq_factor = s.low, high_freq_factor = s.high,
       original_max_position_embeddings = s.original,
@@ -303,6 +335,7 @@ end
 function config.write_layers(facts, out)
   local width
   for i = 1, facts.layers do width = width or facts.windows[i] end
+  if facts.latent then return latent.write(facts, out) end
   if facts.family ~= "llama" then out.sliding_window = width or core.json.null end
   if facts.qk_norm then out.use_sliding_window = width ~= nil end
   if config.families[facts.family].windows == "layers" then

@@ -7,6 +7,7 @@
 -- Then every weight of the model must be there with its shape and in a dtype of numbers, and every
 -- tensor that is there must belong to a weight. All that is wrong is reported.
 local core = require "tidelock.core"
+local latent = require "tidelock.hf_latent"
 
 local files = {}
 
@@ -92,9 +93,11 @@ local function report_list(list, report)
   if #list > listed_max then report(("and %d more like this"):format(#list - listed_max)) end
 end
 
---- Tensors that files carry and no weight needs: what a tied head repeats, tables of angles.
+--- Tensors that files carry and no weight needs: what a tied head repeats, tables of angles, layers
+--- for further tokens.
 local function needless(name, facts)
   return name == "lm_head.weight" and facts.tied or name:find "%.rotary_emb%.inv_freq$" ~= nil
+    or latent.is_further(facts, name)
 end
 
 --- Checks that the tensors are those of `list` (hf_names.lua). Returns how many bytes they have.

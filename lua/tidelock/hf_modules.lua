@@ -8,7 +8,11 @@
 --     yes              no                    qwen3
 --     no               all layers            mixtral
 --     yes              some or all layers    qwen3_moe
+--
+-- Latent attention (nn.mla) in every layer, dense layers first and then mixtures that are chosen by
+-- sigmoids and a bias, is deepseek_v3.
 local config = require "tidelock.hf_config"
+local latent = require "tidelock.hf_latent"
 
 local modules = {}
 
@@ -44,22 +48,52 @@ local function same(facts, key, value, where)
   end
 end
 
+local scaling_fields = { "factor", "low", "high", "original", "beta_fast", "beta_slow",
+  "attention_factor", "mscale", "mscale_all_dim" }
+
 local function read_rope(facts, o, where)
   local rope = o.rope
   if not rope then refuse("%s: nn.attention without rope", where) end
-  if rope.interleaved then refuse("%s: rope.interleaved", where) end
+  if rope.interleaved and not facts.latent then refuse("%s: rope.interleaved", where) end
   if rope.dim and rope.dim ~= facts.head_dim then
     refuse("%s: rope.dim %d turns a part of head_dim %d", where, rope.dim, facts.head_dim)
   end
-  local s = rope.scaling
-  local text = s and ("%s %.17g %.17g %.17g %d"):format(s.name, s.factor, s.low, s.high, s.original)
-  same(facts, "rope_text", ("%.17g %s"):format(rope.base, text or "-"), where)
-  facts.rope = { base = rope.base, scaling = s and {
-    "llama3", factor = s.factor, low = s.low, high = s.high, original = s.original,
-  } }
+  local s, scaling, words = rope.scaling, nil, {}
+  if s then
+    scaling = { s.name }
+    for i, key in ipairs(scaling_fields) do
+      scaling[key], words[i] = s[key], ("%s %.17g"):format(key, s[key] or 0)
+    end
+  end
+  same(facts, "rope_text", ("%.17g %s %s %s"):format(rope.base, s and s.name or "-",
+    table.concat(words, " "), tostring(rope.interleaved or false)), where)
+  facts.rope = { base = rope.base, scaling = scaling }
+  if facts.latent then facts.rope.interleaved = rope.interleaved end
+end
+
+local function read_latent(facts, m, where)
+  local o = m.options
+  facts.latent = {
+    q_rank = o.q_rank, kv_rank = o.kv_rank, nope = o.nope_dim, rope = o.rope_dim,
+    v = o.v_dim or o.nope_dim,
+  }
+  same(facts, "latent_text", ("%d %d %d %d %d"):format(o.q_rank or 0, o.kv_rank, o.nope_dim,
+    o.rope_dim, facts.latent.v), where)
+  same(facts, "heads", o.heads, where)
+  same(facts, "kv_heads", o.heads, where)
+  same(facts, "head_dim", o.rope_dim, where)
+  same(facts, "attention_bias", false, where)
+  same(facts, "qk_norm", false, where)
+  if o.eps ~= latent.eps then
+    refuse("%s: eps of nn.mla is %g; transformers has %g there, whatever the model says", where,
+      o.eps, latent.eps)
+  end
+  read_rope(facts, { rope = o.rope or { base = 10000, interleaved = true } }, where)
 end
 
 local function read_attention(facts, m, i, where)
+  same(facts, "mixer", m.kind, where)
+  if m.kind == "mla" then return read_latent(facts, m, where) end
   if m.kind ~= "attention" then refuse("%s: nn.%s is no attention", where, m.kind) end
   local o = m.options
   same(facts, "heads", o.heads, where)
@@ -72,9 +106,29 @@ local function read_attention(facts, m, i, where)
   facts.windows[i] = o.window
 end
 
+--- A mixture of deepseek_v3.
+local function read_chosen(facts, o, i, where)
+  local router = o.router
+  if router.name ~= "sigmoid" or o.balance.name ~= "bias" or o.shared < 1 then
+    refuse("%s: its router is %q, its balance %q and its shared experts are %d; beside nn.mla only "
+      .. "\"sigmoid\", \"bias\" and 1 or more have a place", where, router.name, o.balance.name,
+      o.shared)
+  end
+  facts.experts = {
+    count = o.experts, top_k = o.top_k, hidden = o.hidden, normalize = router.normalize,
+    shared = o.shared, groups = router.groups, top_groups = router.top_groups or router.groups,
+    scale = router.scale,
+  }
+  local e = facts.experts
+  same(facts, "experts_text", ("%d %d %d %s %d %d %d %.17g"):format(e.count, e.top_k, e.hidden,
+    tostring(e.normalize), e.shared, e.groups, e.top_groups, e.scale), where)
+  facts.sparse[i] = true
+end
+
 local function read_experts(facts, m, i, where)
   local o = m.options
   local router = o.router
+  if facts.latent then return read_chosen(facts, o, i, where) end
   if router.name ~= "softmax" or router.groups ~= 1 or router.scale ~= 1 then
     refuse("%s: its router is %q with %d groups and scale %g; only a plain softmax has a place",
       where, router.name, router.groups, router.scale)
@@ -109,10 +163,28 @@ local function read_layer(facts, list, i)
   }
 end
 
+--- Dense layers stand first; a model has both.
+local function check_latent(facts, sparse)
+  if sparse == 0 then refuse "nn.mla without experts" end
+  for i = 1, facts.layers do
+    if facts.sparse[i] and i < facts.layers and not facts.sparse[i + 1] then
+      refuse("layer %d is dense behind a mixture; in deepseek_v3 dense layers stand first", i)
+    end
+  end
+  if facts.mlp_bias then refuse "nn.swiglu with biases in deepseek_v3" end
+  if facts.experts.count // facts.experts.groups < 2 then
+    refuse("groups of %d experts; transformers adds the two best of each",
+      facts.experts.count // facts.experts.groups)
+  end
+  facts.hidden = facts.hidden or facts.experts.hidden
+  facts.family, facts.mlp_bias = "deepseek_v3", false
+end
+
 --- The family, and what is none of its own.
 local function choose_family(facts)
   local sparse = 0
   for i = 1, facts.layers do sparse = sparse + (facts.sparse[i] and 1 or 0) end
+  if facts.latent then return check_latent(facts, sparse) end
   local name = facts.qk_norm and (sparse > 0 and "qwen3_moe" or "qwen3")
     or sparse > 0 and "mixtral" or "llama"
   local family = config.families[name]
@@ -155,7 +227,10 @@ local function read(spec)
   local scopes = { norm = norm and scope_of(norm, "the last norm") or "norm" }
   for i = 1, model.layers do scopes[i] = read_layer(facts, model.layer_modules[i], i) end
   choose_family(facts)
-  facts.rope_text, facts.experts_text = nil, nil
+  for _, key in ipairs { "rope_text", "experts_text", "latent_text", "mixer" } do
+    facts[key] = nil
+  end
+  facts.further_layers = model.hf and model.hf.further_layers
   facts.context = math.max(model.hf and model.hf.context or 0, spec.batch.length)
   return facts, scopes
 end

@@ -4,17 +4,20 @@
 --     layers.0.swiglu.rms_norm.gain  model.layers.0.post_attention_layernorm.weight (dim)
 --
 -- Both keep a linear as (out, in), so no bytes move. w1, w3 and w2 are gate, up and down.
+local latent = require "tidelock.hf_latent"
+
 local names = {}
 
 --- How the modules of a layer are called when nothing renames them.
 local function default_scopes(facts, i)
   return {
-    mixer = "attention", mixer_norm = "rms_norm", ffn_norm = "rms_norm",
+    mixer = facts.latent and "mla" or "attention", mixer_norm = "rms_norm", ffn_norm = "rms_norm",
     ffn = facts.sparse[i] and "moe" or "swiglu",
   }
 end
 
 local function attention_weights(facts, ours, theirs, add)
+  if facts.latent then return latent.weights(facts, ours, theirs, add) end
   local q, kv = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
   local parts = { { "q", q, facts.dim }, { "k", kv, facts.dim }, { "v", kv, facts.dim },
     { "o", facts.dim, q } }
@@ -31,8 +34,9 @@ local function attention_weights(facts, ours, theirs, add)
   end
 end
 
-local function dense_weights(facts, ours, theirs, add)
-  local up, down = { facts.hidden, facts.dim }, { facts.dim, facts.hidden }
+local function dense_weights(facts, ours, theirs, add, hidden)
+  hidden = hidden or facts.hidden
+  local up, down = { hidden, facts.dim }, { facts.dim, hidden }
   for _, part in ipairs { { "gate", up }, { "up", up }, { "down", down } } do
     add(ours .. part[1], theirs .. part[1] .. "_proj.weight", part[2][1], part[2][2])
     if facts.mlp_bias then
@@ -55,6 +59,10 @@ local function expert_weights(facts, ours, theirs, add)
         ("%sexperts.%d.%s.weight"):format(theirs, e, word), rows, cols)
     end
   end
+  if not experts.shared then return end
+  add(ours .. "bias", theirs .. "gate.e_score_correction_bias", experts.count)
+  dense_weights(facts, ours .. "shared.", theirs .. "shared_experts.", add,
+    experts.shared * experts.hidden)
 end
 
 --- All weights of a model, in the order of its layers: { ours, theirs, shape }.

@@ -59,6 +59,13 @@ local of_model = {
     "kv_heads num_key_value_heads num_query_groups n_kv_heads n_kv_head num_kv_heads "
     .. "group_query_attention multi_query_attention" },
   { write "nn.attention { head_dim = .. }", "head_dim kv_channels head_size d_head" },
+  { write "nn.mla { heads = .., kv_rank = .., nope_dim = .., rope_dim = .. }",
+    "kv_lora_rank multi_latent_attention mla use_mla qk_nope_head_dim qk_rope_head_dim qk_head_dim "
+    .. "qk_pos_emb_head_dim" },
+  { write "nn.mla { heads = .., q_rank = .., kv_rank = .., nope_dim = .., rope_dim = .. }",
+    "q_lora_rank" },
+  { write "nn.mla { heads = .., kv_rank = .., nope_dim = .., rope_dim = .., v_dim = .. }",
+    "v_head_dim" },
   { write "nn.attention { window = .. }",
     "window sliding_window use_sliding_window window_size attention_window" },
   { write "nn.attention { qk_norm = true }",

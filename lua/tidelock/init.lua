@@ -3,6 +3,7 @@
 --     tl.recipe { .. }  tl.params { .. }  tl.load(path)     recipes
 --     recipe:start { keep = { .. } }                        a run, for scripts
 --     tl.nn  tl.data                                        modules and data
+--     tl.memory(), tl.memory.span { .. }                    what is taken; GPUs as one range
 --     tl.tensor  tl.equal  tl.call  tl.matmul ...           the C half, for scripts that run things
 --
 -- Parts are opened when first used, so that a recipe loads and plans without the C half.
@@ -23,7 +24,7 @@ function recipe.methods.start(self, options)
   return require("tidelock.driver").start(self, options)
 end
 
-local parts = { nn = "tidelock.nn", data = "tidelock.data" }
+local parts = { nn = "tidelock.nn", data = "tidelock.data", memory = "tidelock.memory" }
 
 --- a (rows, n) times b (n, columns): for each element one chain over n, ascending, rounded once.
 function tidelock.matmul(a, b)

@@ -1,6 +1,6 @@
 --- Records of a run: one JSON object a line, one line a step, the summary last.
 --
---   {"step":1,"loss":5.5702,"loss_bits":"40b23f14","grad_norm":2.114,...,"ms":173.1}
+--   {"step":1,"loss":5.5702,"loss_bits":"40b23f14","grad_norm":2.114,...,"version":1}
 --   {"summary":true,"key":"5e1c09af77d2c340","weights_hash":"9d41c7e2a05b88f3",...}
 --
 -- Keys are sorted, so that equal records are equal text. Bits are eight hexadecimal digits. A
@@ -9,6 +9,10 @@
 local core = require "tidelock.core"
 
 local log = {}
+
+--- Of the form of records, docs/records.schema.json: goes up when a field goes away or changes its
+--- meaning, not when one is added.
+log.version = 1
 
 local Log = {}
 Log.__index = Log

@@ -5,7 +5,9 @@
 --- buffer per micro-batch; weights, their state and tables live as long as the program.
 local accumulate = require "tidelock.accumulate"
 local core = require "tidelock.core"
+local heads_lowering = require("tidelock.heads").lowering
 local moe = require "tidelock.experts_lower"
+local yarn = require "tidelock.yarn"
 
 ---@class tidelock.Buffer
 ---@field bytes integer
@@ -149,13 +151,18 @@ end
 
 -- nodes of a micro-batch -------------------------------------------------------------------------
 
+local rope_kinds = { llama3 = 1, yarn = 2 }
+
 function Lower:rope_table(node)
   local a, width = node.attrs, node.head_dim
   local scaling = a.scaling or {}
-  local kind = scaling.name == "llama3" and 1 or 0
+  local kind = rope_kinds[scaling.name] or 0
   local rotated = a.dim or width
+  local low, high = scaling.low or scaling.beta_slow or 1, scaling.high or scaling.beta_fast or 4
+  local magnitude = kind == 2 and yarn.magnitude(scaling) or 1
   local key = string.format("rope %d %s %s %s %s %s %s", rotated, a.base, kind, scaling.factor or 1,
-    scaling.low or 1, scaling.high or 4, scaling.original or 8192)
+    low, high, scaling.original or 8192)
+  if kind == 2 then key = key .. " " .. magnitude end
   local known = self.tables[key]
   if not known then
     known = self:lasting(key, "f32", { self.l.length, rotated // 2, 2 }, "state", "rope table")
@@ -165,7 +172,7 @@ function Lower:rope_table(node)
       attrs = {
         kind = kind, original = scaling.original or 8192, base = a.base, factor = scaling.factor
           or 1,
-        low = scaling.low or 1, high = scaling.high or 4,
+        low = low, high = high, magnitude = magnitude,
       },
     }
   end
@@ -174,6 +181,7 @@ end
 
 local lowering = {}
 for op, fn in pairs(moe.lowering) do lowering[op] = fn end
+for op, fn in pairs(heads_lowering) do lowering[op] = fn end
 
 --- loss = sum / targets of the global batch, once a step.
 function lowering.loss_finish(self, node, env, o)

@@ -238,6 +238,9 @@ function Program:instructions() end
 function Program:arena_bytes() end
 ---@return integer bytes # that no section may expect to find from an earlier one
 function Program:scratch() end
+---@param path string
+---@param about string # JSON: runtime/program_file.h
+function Program:save(path, about) end
 function Program:close() end
 ---@param description table
 ---@return tidelock.Program
@@ -385,6 +388,10 @@ function core.cuda_count() end
 ---@return { name: string, pci: string, major: integer, minor: integer, multiprocessors: integer,
 ---  shared_max: integer, memory: integer }
 function core.cuda_device(ordinal) end
+---@param ordinal integer # from 0
+---@return { clock_mhz: number?, memory_mhz: number?, celsius: number?, watts: number? }?
+---@return string? why
+function core.cuda_vitals(ordinal) end
 
 core.files = {}
 ---@return boolean

@@ -43,6 +43,10 @@ function core.doctor.driver_version() end
 --- From GPU `from` to GPU `to`; copies 64 MiB a few times.
 ---@return { direct: boolean, rank: integer, bytes_per_second: number }
 function core.doctor.link(from, to) end
+--- Bytes read and written a second by copies of 1 GiB inside a GPU.
+---@param device integer # from 0
+---@return number
+function core.doctor.copy_speed(device) end
 ---@param i integer # from 1; nil behind the last one
 ---@return { name: string, use: string, file: string?, version: integer? }?
 function core.doctor.library(i) end
@@ -66,5 +70,28 @@ function core.doctor.patterns() end
 ---@param product table # product, dtype, out, rows, columns, depth, add
 ---@return { id: integer, offered: integer, refused: integer, own_us: number, us: number }
 function core.doctor.product(device, product) end
+--- One range of addresses in the memory of several GPUs; `tl.memory.span` checks its keys.
+---@class tidelock.Span
+local Span = {}
+---@return integer # of the whole range
+function Span:bytes() end
+---@return { gpu: integer, first: integer, bytes: integer }[] # first: a byte of the range, from 0
+function Span:parts() end
+---@param at integer # a byte, from 0
+---@param tensor tidelock.Tensor
+function Span:write(at, tensor) end
+---@param at integer
+---@param tensor tidelock.Tensor # is filled
+---@return tidelock.Tensor
+function Span:read(at, tensor) end
+--- An operator on GPU `gpu`; operands are { at =, dtype =, shape = }, or false. Waits for it.
+---@param gpu integer # one of the span's
+---@param op string
+function Span:call(gpu, op, inputs, outputs, attrs) end
+function Span:close() end
+
+---@param options { gpus: integer[], bytes: integer }
+---@return tidelock.Span
+function core.span(options) end
 
 return core

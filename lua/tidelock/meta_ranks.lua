@@ -12,7 +12,7 @@ local core = {}
 
 ---@class tidelock.Ranks # threads that execute programs
 local Ranks = {}
----@param section "init"|"step"|"eval"|string # or "serve0" .. "serve7"
+---@param section "init"|"step"|"eval"|string # or "serve0" .. "serve9"
 ---@param options? { step?: integer, scalars?: number[], check?: boolean }
 ---@return { loss?: number, loss_bits?: string, grad_norm?: number, grad_norm_bits?: string,
 ---  control?: number[], skipped?: string, count?: integer, ms: number }
@@ -52,10 +52,17 @@ function Ranks:record(rank, instruction, count) end
 function Ranks:captured(rank, first, count) end
 ---@return table # bytes by kind, and peak = { .. }
 function Ranks:memory() end
+---@param rank integer
+---@return integer[]? # bytes that it exchanged in each group of its program; nil where not counted
+---@return integer? # ns that it has waited for others
+function Ranks:traffic(rank) end
 ---@return integer
 function Ranks:count() end
 function Ranks:serve() end -- in a process whose rank is not 0: does what rank 0 says
 function Ranks:close() end
+---@return boolean # whether a profiler listens for ranges
+---@return string? # why not
+function core.profiler() end
 ---@param options table # programs, ranks, seed, data, samples, threads, timeout_s, faults, ..
 ---@return tidelock.Ranks
 function core.ranks(options) end

@@ -37,11 +37,20 @@ metrics.families = {
   { "tidelock_grad_norm", "gauge", "Before clipping." },
   { "tidelock_learning_rate", "gauge", "Of the last step." },
   { "tidelock_skipped_steps_total", "counter", "Steps that changed no weight." },
+  { "tidelock_nan_steps_total", "counter", "Steps that ended the run with NaN or Inf." },
   { "tidelock_memory_bytes", "gauge", "Peak of all arenas until now." },
   { "tidelock_memory_planned_bytes", "gauge", "What the plan says of them." },
+  { "tidelock_plan_deviation_ratio", "gauge", "Measured over planned, less 1, by what." },
+  { "tidelock_path_bytes_total", "counter", "Bytes by the way that they took." },
+  { "tidelock_comm_bytes_total", "counter", "Bytes between ranks in all steps, by axis." },
+  { "tidelock_comm_planned_bytes", "gauge", "What the plan says of a step, by axis." },
+  { "tidelock_comm_wait_seconds_total", "counter", "That a rank has waited for others." },
+  { "tidelock_clock_hertz", "gauge", "Of what computes, where it is reported." },
+  { "tidelock_temperature_celsius", "gauge", "Of what computes, where it is reported." },
+  { "tidelock_power_watts", "gauge", "Of what computes, where it is reported." },
   { "tidelock_expert_rows", "gauge", "Rows of an expert in the last step." },
   { "tidelock_expert_max_over_mean", "gauge", "Rows of the fullest expert over their mean." },
-  { "tidelock_weights_info", "gauge", "Hash of all weights after the last step; always 1." },
+  { "tidelock_weights_info", "gauge", "Hash of all weights at the last checkpoint or the end." },
 }
 
 local escapes = { ["\\"] = "\\\\", ['"'] = '\\"', ["\n"] = "\\n" }
@@ -119,10 +128,11 @@ function metrics.open(path, about, last)
   end
   local self = setmetatable({
     path = path, temporary = ("%s.tmp-%d"):format(path, core.files.getpid()), samples = {},
-    seconds = 0.0, count = 0, tokens = 0, skipped = 0,
+    seconds = 0.0, count = 0, tokens = 0, skipped = 0, ways = {},
   }, Metrics)
   set(self, "tidelock_info", 1, about)
   set(self, "tidelock_steps_planned", last)
+  set(self, "tidelock_nan_steps_total", 0)
   set_state(self, "running")
   local good, message = write(self)
   if not good then fail("%s: cannot write it: %s", path, message) end
@@ -154,20 +164,75 @@ local function set_losses(self, losses)
   self.samples.tidelock_extra_loss = list
 end
 
---- A step was done. What cannot be written is returned as a message, and the run goes on.
----@param record table # as in the log
----@param skipped any # whether the step changed no weight
----@param planned integer # bytes of the arenas
-function Metrics:step(record, skipped, planned)
+--- Samples of a list: `item` gives value and labels of an entry, or nothing.
+local function set_list(self, name, list, item)
+  local samples = {}
+  for _, entry in ipairs(list) do
+    local value, labels = item(entry)
+    if value then samples[#samples + 1] = metrics.sample(name, value, labels) end
+  end
+  self.samples[name] = #samples > 0 and samples or nil
+end
+
+--- Bytes by the way that they took; ways that were not taken are left out.
+local function set_ways(self)
+  set_list(self, "tidelock_path_bytes_total", { "threads", "processes", "checkpoint" },
+    function(way)
+      local bytes = self.ways[way]
+      return bytes and bytes > 0 and bytes or nil, { "path", way }
+    end)
+end
+
+--- Messages and deviations from the plan, as observer.lua has them.
+local function set_observed(self, seen)
+  local moved = 0
+  set_list(self, "tidelock_comm_bytes_total", seen.axes, function(one)
+    moved = moved + (one.total or 0)
+    return one.total, { "axis", one.axis, "path", seen.path }
+  end)
+  set_list(self, "tidelock_comm_planned_bytes", seen.axes, function(one)
+    return one.planned, { "axis", one.axis }
+  end)
+  set_list(self, "tidelock_comm_wait_seconds_total", seen.waits, function(one)
+    return one.seconds, { "rank", one.rank }
+  end)
+  set_list(self, "tidelock_plan_deviation_ratio", { "memory", "messages", "step" }, function(what)
+    return seen.deviation[what], { "what", what }
+  end)
+  self.ways[seen.path] = moved
+  set_ways(self)
+end
+
+--- Clock, temperature and power: { clock_mhz, celsius, watts }, each where it is known.
+local function set_vitals(self, now)
+  set(self, "tidelock_clock_hertz", now.clock_mhz and now.clock_mhz * 1e6)
+  set(self, "tidelock_temperature_celsius", now.celsius)
+  set(self, "tidelock_power_watts", now.watts)
+end
+
+local function set_time(self, record)
   local name = "tidelock_step_duration_seconds"
   self.seconds, self.count = self.seconds + record.ms / 1000, self.count + 1
-  self.tokens = self.tokens + record.tokens
-  self.skipped = self.skipped + (skipped and 1 or 0)
   set(self, "tidelock_step", record.step)
   set(self, "tidelock_last_step_timestamp_seconds", os.time())
   set(self, "tidelock_step_seconds", record.ms / 1000)
   self.samples[name] = { metrics.sample(name .. "_sum", self.seconds),
     metrics.sample(name .. "_count", self.count) }
+end
+
+---@class tidelock.Observed # what stands beside the record of a step
+---@field skipped? any # the step changed no weight
+---@field planned integer # bytes of the arenas
+---@field seen? table # of observer.lua
+---@field vitals? tidelock.Vitals
+
+--- A step was done. What cannot be written is returned as a message, and the run goes on.
+---@param record table # as in the log
+---@param more tidelock.Observed
+function Metrics:step(record, more)
+  set_time(self, record)
+  self.tokens = self.tokens + record.tokens
+  self.skipped = self.skipped + (more.skipped and 1 or 0)
   set(self, "tidelock_tokens_total", self.tokens)
   set(self, "tidelock_tokens_per_second", record.tokens_per_s)
   set(self, "tidelock_mfu", record.mfu)
@@ -176,7 +241,9 @@ function Metrics:step(record, skipped, planned)
   set(self, "tidelock_learning_rate", record.lr)
   set(self, "tidelock_skipped_steps_total", self.skipped)
   set(self, "tidelock_memory_bytes", record.bytes)
-  set(self, "tidelock_memory_planned_bytes", planned)
+  set(self, "tidelock_memory_planned_bytes", more.planned)
+  if more.seen then set_observed(self, more.seen) end
+  if more.vitals then set_vitals(self, more.vitals) end
   if record.eval_loss then set(self, "tidelock_eval_loss", record.eval_loss) end
   if record.losses then set_losses(self, record.losses) end
   if record.experts then set_experts(self, record.experts) end
@@ -184,12 +251,23 @@ function Metrics:step(record, skipped, planned)
   return not good and ("%s: cannot write it: %s"):format(self.path, message) or nil
 end
 
+--- A checkpoint of `bytes` was begun after `step`; its weights have this hash.
+function Metrics:checkpoint(step, hash, bytes)
+  self.ways.checkpoint = (self.ways.checkpoint or 0) + bytes
+  set_ways(self)
+  set(self, "tidelock_weights_info", 1, { "step", step, "hash", hash })
+end
+
 --- The run is over: "finished", "stopped" by a signal, or "failed".
 ---@param state string
----@param weights_hash string?
-function Metrics:finish(state, weights_hash)
+---@param last? { step: integer, hash: string } # of the weights
+---@param problem? any # what was raised
+function Metrics:finish(state, last, problem)
   set_state(self, state)
-  if weights_hash then set(self, "tidelock_weights_info", 1, { "hash", weights_hash }) end
+  local text = type(problem) == "table" and problem.message or tostring(problem)
+  local nan = text:find "is %-?[Nn]a[Nn]" or text:find "is %-?[Ii]nf" or text:find "the loss is"
+  set(self, "tidelock_nan_steps_total", nan and 1 or 0)
+  if last then set(self, "tidelock_weights_info", 1, { "step", last.step, "hash", last.hash }) end
   write(self)
 end
 

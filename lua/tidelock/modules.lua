@@ -19,6 +19,8 @@ return function(section, field, required, forms)
   section("nn.from_hf", "A model from a folder of Hugging Face: config.json and safetensors.", {
     field("folder", "string", "the folder, from the current one", required { position = 1 }),
     field("ignore", "list", "fields of config.json that need not be known", { of = "string" }),
+    field("bias_speed", "not_negative", "how far a step moves the bias that chooses experts, where "
+      .. "the model has one", { default = 0 }),
   })
 
   section("nn.attention", "Causal attention inside each segment, with grouped kv heads.", {
@@ -44,6 +46,33 @@ return function(section, field, required, forms)
     },
   })
 
+  section("nn.mla", "Causal attention whose keys and values come from one latent of each token.", {
+    field("heads", "count", "heads, each with keys and values of its own", required()),
+    field("kv_rank", "count", "width of the latent that keys and values are made of", required()),
+    field("q_rank", "count", "width of the latent that queries are made of; unset: none"),
+    field("nope_dim", "count", "channels of a head that do not turn", required()),
+    field("rope_dim", "count", "channels of a head that turn, an even number; of the key they are "
+      .. "one for all heads", required()),
+    field("v_dim", "count", "width of a head's value; unset: nope_dim"),
+    field(
+      "rope", "section", "rotary positions of the channels that turn", { of = "nn.mla.rope" }
+    ),
+    field("eps", "positive", "of the norms of both latents", { default = 1e-6 }),
+    name,
+  }, {
+    refused = {
+      kv_heads = "each head has keys of its own, made of the latent; leave it out",
+      head_dim = "a head is nope_dim + rope_dim wide; write these",
+      window = "the latent attention of this version sees all keys before a query; leave it out",
+      bias = "its linears have no biases; leave it out",
+    },
+  })
+  section("nn.mla.rope", "Rotary positions of latent attention.", {
+    field("base", "positive", "base of the wave lengths", { default = 10000 }),
+    field("interleaved", "boolean", "pairs are neighbours, not halves", { default = true }),
+    field("scaling", "form", "stretched wave lengths", { of = "scaling" }),
+  })
+
   section("nn.attention.qk_norm", "Norms of heads, with gains q_norm.gain and k_norm.gain.", {
     field("eps", "positive", "added to the mean square", { default = 1e-6 }),
   })
@@ -64,9 +93,22 @@ return function(section, field, required, forms)
       { default = 8192, unit = "tokens" }
     ),
   })
+  section("scaling.yarn", "Long waves are stretched, short ones kept, angles grow louder.", {
+    field("factor", "positive", "factor of long waves", required()),
+    field("original", "count", "length the model was first trained for",
+      required { unit = "tokens" }),
+    field("beta_fast", "positive", "waves that turn more often in that length are kept",
+      { default = 32 }),
+    field("beta_slow", "positive", "waves that turn less often are stretched by factor",
+      { default = 1 }),
+    field("attention_factor", "positive", "multiplies cosines and sines; unset: from mscale"),
+    field("mscale", "not_negative", "0.1 mscale ln(factor) + 1 multiplies them", { default = 0 }),
+    field("mscale_all_dim", "not_negative", "the same with this divides them, and nn.mla "
+      .. "multiplies its softmax scale by its square", { default = 0 }),
+  })
   forms.scaling = {
-    names = { llama3 = "scaling.llama3" },
-    refused = { yarn = "not available in this version", linear = "not available in this version" },
+    names = { llama3 = "scaling.llama3", yarn = "scaling.yarn" },
+    refused = { linear = "not available in this version" },
   }
 
   section("nn.rms_norm", "x / sqrt(mean(x^2) + eps) * gain.", {

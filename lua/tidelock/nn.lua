@@ -8,6 +8,7 @@ local graph = require "tidelock.graph"
 local hf = require "tidelock.hf"
 local schema = require "tidelock.schema"
 local where = require "tidelock.where"
+local yarn = require "tidelock.yarn"
 
 ---@class tidelock.Module
 ---@field kind string
@@ -31,7 +32,7 @@ local function declare(kind)
     return module(kind, schema.check("nn." .. kind, options or {}, where.here()))
   end
 end
-for _, kind in ipairs { "attention", "rms_norm", "layer_norm", "swiglu", "gelu", "linear",
+for _, kind in ipairs { "attention", "mla", "rms_norm", "layer_norm", "swiglu", "gelu", "linear",
   "dropout", "moe" } do
   declare(kind)
 end
@@ -174,9 +175,9 @@ local function parts(g, x, inner, list, with_bias)
   return g:linear(x, weights, biases, out, inner)
 end
 
---- Every head of q or k normalized apart, before it turns; one gain for all heads.
-local function head_norm(m, name, x)
-  local options = { eps = m.options.qk_norm.eps, name = name }
+--- An RMS norm inside module `m`; over (.., heads, c) each head is normalized apart, with one gain.
+local function norm_of(m, name, x, eps)
+  local options = { eps = eps, name = name }
   return apply(setmetatable({ kind = "rms_norm", options = options, site = m.site }, Module), x)
 end
 
@@ -195,7 +196,10 @@ function build.attention(g, m, x)
   local q, k, v = parts(g, x, { dim },
     { { "q", { heads, channels } }, { "k", { kv_heads, channels } },
       { "v", { kv_heads, channels } } }, o.bias)
-  if o.qk_norm then q, k = head_norm(m, "q_norm", q), head_norm(m, "k_norm", k) end
+  if o.qk_norm then
+    local eps = o.qk_norm.eps
+    q, k = norm_of(m, "q_norm", q, eps), norm_of(m, "k_norm", k, eps)
+  end
   local rope = o.rope
   if rope ~= false then
     if type(rope) ~= "table" then rope = { base = 10000 } end
@@ -207,6 +211,57 @@ function build.attention(g, m, x)
     { window = o.window or 0, scale = o.scale })
   g:named("mixed", y)
   return parts(g, y, { heads, channels }, { { "o", { dim } } }, o.bias)
+end
+
+--- The first channels of each head, and those that follow: one value for each dim.
+local function split(g, x, ...)
+  local outputs = {}
+  for i, dim in ipairs { ... } do
+    local dims = outer(x)
+    dims[#dims + 1] = dim
+    outputs[i] = { dims, x.dtype }
+  end
+  return g:node("split_heads", { x }, outputs, { parts = #outputs })
+end
+
+--- Queries, and what keys and values are made of: { latent | rope } of a token.
+local function latents(g, m, x, heads, query, latent)
+  local o, dim = m.options, width(x)
+  if not o.q_rank then
+    return parts(g, x, { dim }, { { "q", { heads, query } } }),
+      parts(g, x, { dim }, { { "kv_a", { latent } } })
+  end
+  local rank = g:define("q_rank", o.q_rank)
+  local q, kv = parts(g, x, { dim }, { { "q_a", { rank } }, { "kv_a", { latent } } })
+  return parts(g, norm_of(m, "q_norm", q, o.eps), { rank }, { { "q_b", { heads, query } } }), kv
+end
+
+--- Latent attention: keys and values of all heads come from one narrow latent of the token, beside
+--- one turned part of the key that every head shares.
+function build.mla(g, m, x)
+  local o, dim = m.options, width(x)
+  local v_size = o.v_dim or o.nope_dim
+  local heads = g:define("heads", o.heads, "tp")
+  local still, turned = g:define("nope_dim", o.nope_dim), g:define("rope_dim", o.rope_dim)
+  local query, v_dim = g:define("head_dim", o.nope_dim + o.rope_dim), g:define("v_dim", v_size)
+  local rank = g:define("kv_rank", o.kv_rank)
+  local q, kv = latents(g, m, x, heads, query, g:define("kv_a", o.kv_rank + o.rope_dim))
+  local rope = type(o.rope) == "table" and o.rope or { base = 10000, interleaved = true }
+  local function turn(part) return g:node("rope", { part }, { { part.dims, part.dtype } }, rope) end
+  local function join(a, b)
+    return g:node("join_heads", { a, b }, { { { x.dims[1], heads, query }, a.dtype } },
+      { parts = 2 })
+  end
+  local latent, key = split(g, kv, rank, turned)
+  local both = parts(g, norm_of(m, "kv_norm", latent, o.eps), { rank },
+    { { "kv_b", { heads, g:define("kv_b", o.nope_dim + v_size) } } })
+  local k, v = split(g, both, still, v_dim)
+  local q_still, q_turned = split(g, q, still, turned)
+  local y = g:node("attention", { join(q_still, turn(q_turned)), join(k, turn(key)), v },
+    { { v.dims, v.dtype }, { { x.dims[1], heads }, "f32" } },
+    { window = 0, scale = 1 / math.sqrt(query.size) * yarn.softness(rope.scaling) })
+  g:named("mixed", y)
+  return parts(g, y, { heads, v_dim }, { { "o", { dim } } })
 end
 
 function build.swiglu(g, m, x)

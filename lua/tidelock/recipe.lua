@@ -1,10 +1,12 @@
 --- Recipe files: runs their text, under limits, and finishes the recipe that it returns.
 --
--- One loading has one context: { path, problems, files, given, declared, modules }. A recipe that
--- loads another (tl.load) shares it, so that all mistakes of both files are printed together and
--- the command line reaches the knobs of both.
+-- One loading has one context: { path, problems, files, given, declared, modules, texts }. A
+-- recipe that loads another (tl.load) shares it, so that all mistakes of both files are printed
+-- together and the command line reaches the knobs of both. A folder of a run is a recipe, too: the
+-- texts that it has kept (origin.lua) stand for the files.
 local core = require "tidelock.core"
 local draft = require "tidelock.draft"
+local origin = require "tidelock.origin"
 local overrides = require "tidelock.overrides"
 local params = require "tidelock.params"
 local problems = require "tidelock.problems"
@@ -96,14 +98,16 @@ end
 --- Loads `path` with the knobs `given` (name -> { value, place }); raises when there is no recipe.
 --- With `listing` the file may give a list of points: then a list of { label, recipe }.
 function recipe.load_given(path, given, listing)
-  local context = new_context(path, given)
-  context.listing = listing
-  local result = run_file(path, context)
+  local kept = origin.read(path)
+  local main = kept and kept.sources[1].path or path
+  local context = new_context(main, given)
+  context.listing, context.texts = listing, kept and kept.texts
+  local result = run_file(main, context)
   if not result then context.problems:raise() end
   local function finish(one)
     return draft.derive(one, {
       file = path,
-      name = path:match "([^/]*)$":gsub("%.lua$", ""),
+      name = main:match "([^/]*)$":gsub("%.lua$", ""),
       given = given,
       declared = context.declared,
       files = context.files,
@@ -193,7 +197,7 @@ function recipe.load_from(path)
   if path:sub(1, 1) ~= "/" then
     full = sandbox.normalize(sandbox.folder(where.file() or "") .. path)
   end
-  if not core.files.exists(full) and core.files.exists(path) then
+  if not context.texts and not core.files.exists(full) and core.files.exists(path) then
     context.problems:add(where.here() or path, "tl.load", full .. " is not there: a recipe loads "
       .. "what stands beside it; a script that starts runs is started by ./tl lua FILE")
     error(context, 0)

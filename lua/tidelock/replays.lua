@@ -33,9 +33,9 @@ function replays.folder()
   return setmetatable({ path = path, count = 0 }, { __close = close })
 end
 
---- The newest checkpoint of the side's run after at most `step` steps; nil: from the start.
-local function nearest(side, step)
-  local dir = side.run and side.run .. "/checkpoints"
+--- The newest checkpoint in a run's folder after at most `step` steps; nil: from the start.
+function replays.nearest(folder, step)
+  local dir = folder and folder .. "/checkpoints"
   local best
   for _, saved in ipairs(dir and core.files.is_directory(dir) and checkpoint.list(dir) or {}) do
     if saved <= step then best = saved end
@@ -43,10 +43,13 @@ local function nearest(side, step)
   return best and checkpoint.find(("%s/step-%08d"):format(dir, best), "diff")
 end
 
---- The run of a side; it must have the key that it had.
+--- The run of a side, with the options of the driver in side.start; it must have the key that it
+--- had.
 local function start(side, found, options)
   local recipe = requests.recipe(side.recipe, side.overrides, side.point)
-  local run = requests.guarded(driver.start, recipe, { recorder = options, resume = found })
+  local all = { recorder = options, resume = found }
+  for name, value in pairs(side.start or {}) do all[name] = value end
+  local run = requests.guarded(driver.start, recipe, all)
   if run.plan.key ~= side.key then
     local key = run.plan.key
     run:close()
@@ -61,7 +64,7 @@ end
 local function trace_of(side, first, last, values, temporary)
   temporary.count = temporary.count + 1
   local dir = ("%s/%d"):format(temporary.path, temporary.count)
-  local found = first > 0 and nearest(side, first - 1) or nil
+  local found = first > 0 and replays.nearest(side.run, first - 1) or nil
   local run <close> = start(side, found, recorder.new {
     dir = dir, first = first, last = last, full = values, values = values, recipe = side.recipe,
     overrides = side.overrides, point = side.point,

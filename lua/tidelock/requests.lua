@@ -4,6 +4,7 @@
 -- started"; a mistake of ours, whose message begins with a place in a Lua file of the library,
 -- stays a plain error.
 
+local origin = require "tidelock.origin"
 local planner = require "tidelock.plan"
 local recipes = require "tidelock.recipe"
 
@@ -33,17 +34,29 @@ local function list_points(points, file)
   return table.concat(lines, "\n")
 end
 
+local function join(first, second)
+  local all = table.move(first, 1, #first, 1, {})
+  return table.move(second, 1, #second, #all + 1, all)
+end
+
 --- All points of a file with overrides, and whether it states that they give the same bits;
 --- `only` as in recipe.points.
 function requests.points(file, overrides, only)
+  local known = origin.read(file)
+  overrides = known and join(known.overrides, overrides) or overrides
   return requests.guarded(recipes.points, file, overrides, only)
 end
 
---- The recipe of a file with overrides; of a sweep the chosen point.
+--- The recipe of a file with overrides; of a sweep the chosen point. A run's folder is the recipe
+--- that it ran: its overrides come first.
 ---@param file string
 ---@param overrides string[] # "key=value"
 ---@param point integer? # from 1
 function requests.recipe(file, overrides, point)
+  local known = origin.read(file)
+  if known then
+    overrides, point = join(known.overrides, overrides), point or known.point
+  end
   return requests.guarded(function()
     local points = recipes.points(file, overrides, point)
     if #points == 1 and (point or 1) == 1 then return points[1] end
@@ -60,9 +73,7 @@ end
 ---@param request tidelock.Request
 ---@param more string[]? # overrides after those of the request
 function requests.of(request, more)
-  local overrides = table.move(request.overrides, 1, #request.overrides, 1, {})
-  table.move(more or {}, 1, more and #more or 0, #overrides + 1, overrides)
-  return requests.recipe(request.recipe, overrides, request.options.point)
+  return requests.recipe(request.recipe, join(request.overrides, more or {}), request.options.point)
 end
 
 --- Plan up to and including `stage`; all stages when it is nil.

@@ -10,6 +10,7 @@
 -- names the step, the first instruction and its tensor.
 
 local checkpoint = require "tidelock.checkpoint"
+local cluster = require "tidelock.cluster"
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local explain = require "tidelock.explain"
@@ -19,6 +20,9 @@ local launch = require "tidelock.launch"
 local loads = require "tidelock.loads"
 local log = require "tidelock.log"
 local metrics = require "tidelock.metrics"
+local observer = require "tidelock.observer"
+local origin = require "tidelock.origin"
+local profile = require "tidelock.profile"
 local recorder = require "tidelock.recorder"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
@@ -53,6 +57,7 @@ end
 --- What the log and the screen say of a step.
 local function record_of(session, step, elapsed)
   local record = {
+    version = log.version,
     step = step.step, loss = step.loss, loss_bits = screen.bits(step.loss_bits),
     grad_norm = step.grad_norm, grad_norm_bits = screen.bits(step.grad_norm_bits),
     lr = step.lr, tokens = step.tokens, ms = step.ms, watch = step.watch,
@@ -82,6 +87,9 @@ local function save(session, record, stop)
     local before = saves.current
     saves:save(session.run, session.parent)
     if saves.current and saves.current ~= before then
+      if session.metrics then
+        session.metrics:checkpoint(record.step, session.run:weights_hash(), saves.current.bytes)
+      end
       session.screen:print(("  checkpoint %s: %s MiB, copied in %.0f ms"):format(
         saves.current.folder, screen.mib(saves.current.bytes), saves.copy_ms))
     end
@@ -90,9 +98,12 @@ local function save(session, record, stop)
 end
 
 --- The step in the file of `--metrics`; where it cannot be written, that is said once.
-local function tell_metrics(session, record, skipped)
+local function tell_metrics(session, record, skipped, seen)
   if not session.metrics then return end
-  local problem = session.metrics:step(record, skipped, session.plan.summary.planned_bytes)
+  local problem = session.metrics:step(record, {
+    skipped = skipped, planned = session.plan.summary.planned_bytes, seen = seen,
+  })
+  session.observer:mark()
   if problem and not session.metrics_failed then session.screen:note(problem) end
   session.metrics_failed = problem
 end
@@ -106,6 +117,7 @@ local function train(session)
     local step = session.run:step()
     if step.skipped then show:note(("step %d: skipped: %s"):format(step.step, step.skipped)) end
     local record = record_of(session, step, core.files.seconds() - begin)
+    local seen = session.observer and session.observer:step(record)
     session.stopped = step.step < session.last and core.interrupted()
     local stop = step.step >= session.last or session.stopped
     first = first or record
@@ -118,7 +130,7 @@ local function train(session)
     end
     evaluate(session, record)
     session.log:write(record)
-    tell_metrics(session, record, step.skipped)
+    tell_metrics(session, record, step.skipped, seen)
     save(session, record, stop)
     local difference = session.folder:compare(record)
     if difference then
@@ -134,7 +146,8 @@ end
 local function summary_of(session, request, last)
   local memory = session.run:memory()
   return {
-    summary = true, key = session.plan.key, recipe_hash = session.plan.recipe_hash,
+    version = log.version, summary = true,
+    key = session.plan.key, recipe_hash = session.plan.recipe_hash,
     weights_hash = session.run:weights_hash(), peak_bytes = memory.peak_bytes,
     planned_bytes = memory.planned_bytes, beside_bytes = memory.beside_bytes,
     beside = memory.beside, steps = last.step, loss = last.loss,
@@ -218,6 +231,7 @@ local function drive(session, request)
     for _, warning in ipairs(notes.warnings) do show:note(warning) end
   end
   for _, note in ipairs(session.plan.spec.notes or {}) do show:note(note) end
+  for _, doubt in ipairs(session.plan.doubts or {}) do show:note("note: " .. doubt) end
   if session.found then
     for _, note in ipairs(session.found.notes) do show:note(note) end
     show:print(screen.summary_line("resumed", ("%s: step %d; %s MiB read in %.2f s"):format(
@@ -228,6 +242,10 @@ local function drive(session, request)
       session.plan.spec.model.hf.folder, screen.mib(session.run.loaded_bytes),
       session.run.loaded_seconds)))
   end
+  if session.run.profile then
+    for _, text in ipairs(profile.lines(session.run.profile, header.words(request)
+      .. " --profile " .. request.options.profile)) do show:print(text) end
+  end
   show:print("\n" .. screen.titles(show.width()))
   local first, last, seconds = train(session)
   show:print ""
@@ -236,7 +254,7 @@ local function drive(session, request)
   local status = conclude(session, summary, request)
   if session.metrics then
     local state = status == 1 and "failed" or session.stopped and "stopped" or "finished"
-    session.metrics:finish(state, summary.weights_hash)
+    session.metrics:finish(state, { step = summary.steps, hash = summary.weights_hash })
   end
   return status
 end
@@ -278,14 +296,15 @@ local function check_steps(found, trained, options)
 end
 
 --- The run's folder with what is known before the first step, and its log.
-local function open_folder(plan, options, append)
+local function open_folder(plan, options, append, origin_text, kept)
   local records = log.open({ options.jsonl }, append) -- first: a wrong name leaves no folder behind
-  local root = options.runs or "runs"
+  local beside = kept and kept.folder:match "^(.*)/[^/]+$" -- a repeated run is compared with itself
+  local root = options.runs or beside or "runs"
   local made, folder = pcall(runs.open, root, plan.spec.name, plan.key)
   local good, message = made, folder
   if made then
     good, message = pcall(function()
-      folder:describe(plan.recipe.files, explain.text(plan, "check"))
+      folder:describe(plan.recipe.files, explain.text(plan, "check"), origin_text)
       records:add(folder:path "log.jsonl")
     end)
     if not good then folder:discard() end
@@ -306,12 +325,13 @@ local function about(plan, request)
 end
 
 --- The session of a started run: folder, log, screen, and what the machine can do.
-local function new_session(trained, request, begin, found, peak)
+local function new_session(trained, request, begin, found, peak, facts, known)
   local options, plan = request.options, trained.plan
   local show, earlier = new_screen(options), found and records_before(found, trained.forks) or {}
   local last = math.min(plan.spec.train.steps, options.stop_at or math.huge)
   local told = options.metrics and metrics.open(options.metrics, about(plan, request), last)
-  local made, folder, records = pcall(open_folder, plan, options, found ~= nil)
+  local made, folder, records = pcall(open_folder, plan, options, found ~= nil,
+    origin.text(trained, request, known), known)
   if not made then
     if told then told:finish "failed" end
     error(folder, 0)
@@ -327,6 +347,7 @@ local function new_session(trained, request, begin, found, peak)
     run = trained, plan = plan, screen = show, folder = folder, terms = terms,
     first = found and found.state.step + 1 or 1,
     last = last, saves = saves, metrics = told or nil,
+    observer = told and observer.new(trained, facts),
     parent = parent or found and found.state.parent, log = records,
     work = flops.of_step(plan.graph, plan.spec.batch),
     peak = peak,
@@ -335,7 +356,7 @@ local function new_session(trained, request, begin, found, peak)
 end
 
 --- What --trace and the options that go with it ask for; nil without it.
-local function recorder_of(request, launched)
+local function recorder_of(request)
   local options = request.options
   local function usage(text) error({ status = 2, message = "tidelock: run: " .. text }, 0) end
   if not options.trace then
@@ -344,7 +365,6 @@ local function recorder_of(request, launched)
     end
     return nil
   end
-  if launched then usage("--trace: hashes are recorded of runs in one process") end
   local first, last = 0, nil
   if options.trace_steps then
     first, last = recorder.window(options.trace_steps)
@@ -364,7 +384,7 @@ local function start_options(options, launched, found, forks)
   local cores = launched and math.max(1, core.files.cpu_count() // launched.here_world)
   return {
     threads = options.threads or cores, check = options.check, launched = launched,
-    timeout = timeout, eager = options.eager,
+    timeout = timeout, eager = options.eager, profile = profile.window(options.profile),
     start = timeout and math.max(timeout, start_seconds), resume = found, forks = forks,
     poison = options.poison and poison_byte or nil,
   }
@@ -373,22 +393,26 @@ end
 --- The run of the one process, or of rank 0.
 local function lead(request, launched)
   local options, begin, peak = request.options, core.files.seconds(), nil
+  local facts = options.cluster and cluster.read(options.cluster)
   local found, forks = find_checkpoint(options)
   local start = start_options(options, launched, found, forks)
-  start.recorder = recorder_of(request, launched)
+  start.recorder = recorder_of(request)
   function start.planned(plan) -- before the arena takes the memory
     peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads, plan.spec.device)
   end
   local trained <close> = requests.guarded(driver.start, requests.of(request), start)
   check_steps(found, trained, options)
   core.catch_interrupts()
-  local session = new_session(trained, request, begin, found, peak)
+  local known = origin.read(request.recipe)
+  local note = origin.check(known, trained.plan, #request.overrides > 0)
+  local session = new_session(trained, request, begin, found, peak, facts, known)
+  if note then session.screen:note(note) end
   session.found = found
   local ok, result = pcall(drive, session, request)
   if ok then return result end
   session.screen:close()
   session.log:close()
-  if session.metrics then session.metrics:finish "failed" end
+  if session.metrics then session.metrics:finish("failed", nil, result) end
   if session.saves then session.saves:close() end
   session.folder:abandon()
   error(result, 0)

@@ -3,6 +3,7 @@
 --   runs/quickstart-5e1c/          <name>-<first four digits of the key>
 --     recipe.lua                   the recipe as it was, and the overrides in the summary
 --     resolved.txt                 every field as it was understood (explain --stage check)
+--     origin.json                  recipe, data, versions: what repeats the run (origin.lua)
 --     log.jsonl                    a record a step, the summary last
 --     summary.json                 written last: a folder without it is not a finished run
 --     weights.safetensors          the weights after the last step
@@ -27,7 +28,8 @@ local screen = require "tidelock.screen"
 
 local runs = {}
 
-local files = { "recipe.lua", "resolved.txt", "log.jsonl", "weights.safetensors", "summary.json" }
+local files = { "recipe.lua", "resolved.txt", "origin.json", "log.jsonl", "weights.safetensors",
+  "summary.json" }
 
 local function join(folder, name) return folder .. "/" .. name end
 
@@ -142,7 +144,8 @@ function Run:path(name) return join(self.folder, name) end
 --- Keep the recipe (its own file first, then those that it loaded) and what it was understood as.
 ---@param loaded { path: string, text: string }[]
 ---@param resolved string
-function Run:describe(loaded, resolved)
+---@param origin_text string
+function Run:describe(loaded, resolved, origin_text)
   local texts = { loaded[1].text }
   for i = 2, #loaded do
     texts[#texts + 1] = ("\n--[==[ %s, loaded by this recipe:\n%s]==]\n"):format(loaded[i].path,
@@ -150,6 +153,7 @@ function Run:describe(loaded, resolved)
   end
   runs.write(core.files.write_atomic, self:path "recipe.lua", table.unpack(texts))
   runs.write(core.files.write_atomic, self:path "resolved.txt", resolved)
+  runs.write(core.files.write_atomic, self:path "origin.json", origin_text)
 end
 
 local function show(value, bits, places)

@@ -101,8 +101,12 @@ local function nearest_file(path)
   return near and ("; did you mean %s?"):format(path:sub(1, -#name - 1) .. near) or ""
 end
 
---- Of a file that has no end, such as /dev/zero, no more is read than a recipe may have.
-local function read(path)
+--- Of a file that has no end, such as /dev/zero, no more is read than a recipe may have. `texts`:
+--- those that a run's folder has kept, instead of the files.
+local function read(path, texts)
+  if texts then
+    return texts[path], path .. ": the run's folder has kept no such file"
+  end
   local file, message = io.open(path, "rb")
   if not file then return nil, message .. nearest_file(path) end
   local text, reason = file:read(sandbox.bytes_max + 1)
@@ -132,7 +136,7 @@ end
 
 --- The chunk of the file `path` with the environment of a recipe, or nil and a message.
 function sandbox.open(path, context)
-  local text, message = read(path)
+  local text, message = read(path, context.texts)
   if not text then return nil, message end
   if text:sub(1, 4) == "\27Lua" then
     return nil, path .. ": this is bytecode; a recipe is Lua text"
@@ -153,7 +157,7 @@ local function require_beside(path, context, name)
   local known = context.modules[stem]
   if known then return known.value end
   for _, candidate in ipairs { stem .. ".lua", stem .. "/init.lua" } do
-    if read(candidate) then
+    if read(candidate, context.texts) then
       local chunk, message = sandbox.open(candidate, context)
       if not chunk then error(message, 0) end
       context.modules[stem] = { value = true } -- a file that requires itself gets true, as in Lua

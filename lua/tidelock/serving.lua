@@ -13,10 +13,15 @@
 --- A section has a fixed number of rows; rows that are none have request -1. All sections share the
 --- weights and the pages. No sum runs over rows, so a row's bits are those of the training forward
 --- pass at its position, whatever stands beside it.
+---
+---     pp      layers lie on the ranks of a pipeline, one run each; rows pass through, and the last
+---             rank chooses the tokens
+---     tp      as in training; experts are whole on every rank, which computes all rows
 local arena = require "tidelock.stages.place"
 local emit = require "tidelock.stages.emit"
 local lower = require "tidelock.lower"
 local overrides = require "tidelock.overrides"
+local pipeline = require "tidelock.stages.pipeline"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.problems"
 local schema = require "tidelock.schema"
@@ -24,7 +29,7 @@ local shard = require "tidelock.stages.shard"
 
 local serving = {}
 
-local row_classes = { 1, 4, 8, 16, 32, 64 }
+local row_classes = { 1, 4, 8, 16, 32, 64, 128, 256, 512 }
 
 --- Numbers of rows that have a section, ascending; `rows` is the last.
 function serving.classes(rows)
@@ -36,40 +41,27 @@ function serving.classes(rows)
   return list
 end
 
---- Whether a module, or a list of them, has experts.
-local function has_experts(m)
-  if type(m) ~= "table" then return false end
-  if m.kind == "moe" then return true end
-  for _, child in ipairs(getmetatable(m) and m.children or m) do
-    if has_experts(child) then return true end
-  end
-  return false
-end
-
 --- Axes of the recipe's training layout are left out; those that are asked for now are refused.
 local function check_axes(spec)
   local found = problems.new()
-  if spec.layout.tp > 1 and has_experts(spec.model.layer_modules) then
-    found:add(spec.site "layout.tp", "layout.tp", ("tp %d: a model with experts generates on one "
-      .. "rank in this version; try layout.tp=1"):format(spec.layout.tp))
-  end
-  for _, axis in ipairs { "pp", "dp", "cp", "ep" } do
+  for _, axis in ipairs { "dp", "cp", "ep" } do
     local path = "layout." .. axis
     if spec.layout[axis] > 1 and spec.site(path) == overrides.place then
-      found:add(overrides.place, path, ("%s %d: generation is cut over tp alone in this version")
+      found:add(overrides.place, path, ("%s %d: generation is cut over tp and pp alone")
         :format(axis, spec.layout[axis]))
     end
   end
   found:raise()
 end
 
---- The recipe with one sample a step and no axis but tp. Its leaves stay what they are.
+--- The recipe with one sample a step and no axes but tp and pp. Its leaves stay what they are.
 local function alone(recipe)
-  local spec = planner(recipe, "check").spec
-  local policy = spec.policy
+  local spec = planner(recipe, "check", { serving = true }).spec
+  local policy, layout = spec.policy, spec.layout
   check_axes(spec)
   return recipe:with {
-    layout = { tp = spec.layout.tp, sequence_parallel = false },
+    layout = { tp = layout.tp, pp = layout.pp, sequence_parallel = false,
+      stages = layout.virtual_stages == 1 and layout.stages or nil },
     ["batch.samples"] = 1, ["batch.micro"] = 1,
     policy = { policy.name, seed = policy.seed, arithmetic = policy.arithmetic, leaves = {
       tp = policy.leaves.tp, dp = policy.leaves.dp, cp = policy.leaves.cp,
@@ -253,30 +245,48 @@ function Serve:choose(logits, env)
     z = 0 }, o)
 end
 
---- The section of `rows` rows.
-function Serve:section(index, rows)
-  local plan, low = self.plan, self.lower
+--- What rows of requests come to, for a section of `rows` rows: sharded, and what leads to logits.
+local function rows_of(plan, rows)
   local spec = setmetatable({ batch = { samples = 1, micro = 1, length = rows } },
     { __index = plan.spec })
   local l = shard.run { spec = spec, graph = plan.graph, fields = plan.fields,
     loss = plan.loss }["local"]
-  low.l, self.l, self.rows, self.attentions = l, l, rows, 0
-  self.feed = self:open_feed(rows)
-  local env = { micro = 0 }
+  local logits, wanted = needed(plan, l)
+  local nodes, carried = {}, {}
+  for _, node in ipairs(l.nodes) do
+    if wanted[node] then
+      if not special[node.op] then refuse_packed(l, node) end
+      nodes[#nodes + 1] = node
+      if node.op ~= "position_ids" then carried[#carried + 1] = node end -- fed to every rank
+    end
+  end
+  return { l = l, rows = rows, logits = logits, nodes = nodes,
+    borders = pipeline.borders(carried, plan.chunk_of, false) }
+end
+
+--- The section of `made.rows` rows on this rank of the pipeline: what arrives, its layers, what
+--- leaves.
+function Serve:section(index, made)
+  local plan, low, l = self.plan, self.lower, made.l
+  low.l, self.l, self.rows, self.attentions = l, l, made.rows, 0
+  self.feed = self:open_feed(made.rows)
+  local env, stage = { micro = 0 }, low.rank
   low.step_env = { micro = 0 }
   env[l.ids.id] = self.feed.ids
-  local logits, wanted = needed(plan, l)
   lower.section(low, "serve" .. index, function()
-    for _, node in ipairs(l.nodes) do
+    local receive, send = pipeline.cross(low, made.borders, stage, env, false)
+    receive()
+    for _, node in ipairs(made.nodes) do
       local o = { site = node.site, micro = 0, phase = "forward", path = node.path }
-      if wanted[node] and special[node.op] then
+      local here = plan.chunk_of[node.layer] == stage
+      if special[node.op] and (here or node.op == "position_ids") then
         special[node.op](self, node, env, o)
-      elseif wanted[node] then
-        refuse_packed(l, node)
+      elseif here then
         low:node(node, env, "forward")
       end
     end
-    self:choose(logits, env)
+    send()
+    if stage == plan.chunk_of.head then self:choose(made.logits, env) end
   end)
 end
 Serve.__index = Serve
@@ -297,13 +307,35 @@ end
 
 --- Weights come from outside, as the feed does.
 local function mark_persistent(plan)
-  local persistent, list = plan.ranks[1].persistent, {}
-  for key, view in pairs(persistent) do
-    local outside = key:find "^weight " or key:find "^feed " or key:find "^controls "
-    if outside and view.tensor then list[#list + 1] = view.tensor end
+  for stage, low in ipairs(plan.ranks) do
+    local list = {}
+    for key, view in pairs(low.persistent) do
+      local outside = key:find "^weight " or key:find "^feed " or key:find "^controls "
+      if outside and view.tensor then list[#list + 1] = view.tensor end
+    end
+    table.sort(list)
+    for tp = 1, plan.spec.layout.tp do
+      plan.programs[(stage - 1) * plan.spec.layout.tp + tp].persistent = list
+    end
   end
-  table.sort(list)
-  for _, program in ipairs(plan.programs) do program.persistent = list end
+end
+
+--- The instructions of one rank of the pipeline, and its `params`: weights that it needs.
+local function lower_stage(plan, stage, sections)
+  local low = lower.new(plan, stage, 0, { chunk_of = plan.chunk_of, keep = {} })
+  low.evaluating, low.params = true, {}
+  local self = setmetatable({ plan = plan, lower = low, sizes = plan.sizes }, Serve)
+  for i, made in ipairs(sections) do self:section(i - 1, made) end
+  lower.section(low, "init", function() self:init() end)
+  for _, param in ipairs(self.l.params) do
+    local stack = param.expert and param.expert.stack -- experts lie side by side in one tensor
+    if stack and low.persistent["weight stack " .. stack.name] then low:weight(param) end
+    if low.persistent["weight " .. param.name] then low.params[#low.params + 1] = param end
+  end
+  for key, view in pairs(low.persistent) do -- a rank that reads no controls has none
+    if not view.buffer.first then low.persistent[key] = nil end
+  end
+  return low
 end
 
 ---@class tidelock.ServingPlan
@@ -311,32 +343,31 @@ end
 ---@field sizes { context: integer, page: integer, pages: integer, pages_each: integer,
 ---  rows: integer, requests: integer }
 ---@field classes integer[] # rows of the sections serve0, serve1, ..
----@field programs table[] # by tp rank
----@field params table[] # weights that the logits need
+---@field programs table[] # by rank of the pipeline, then tp rank
+---@field ranks table[] # of the pipeline: { persistent = tensors by key, params = its weights }
 
 --- Plans serving of a recipe. Nothing is opened or run.
 ---@param recipe tidelock.Recipe
 ---@return tidelock.ServingPlan
 function serving.plan(recipe)
   local plan = { recipe = alone(recipe), keep = {} }
-  for key, value in pairs(planner(plan.recipe, "expand")) do plan[key] = value end
+  for key, value in pairs(planner(plan.recipe, "expand", { serving = true })) do
+    plan[key] = value
+  end
   for _, value in ipairs(plan.graph.names) do
     if value.name == "logits" then plan.logits = value end
   end
   plan.sizes = sizes_of(plan.spec)
   plan.classes = serving.classes(plan.sizes.rows)
-  local low = lower.new(plan, 0, 0, { chunk_of = {}, keep = {} })
-  low.evaluating = true
-  local self = setmetatable({ plan = plan, lower = low, sizes = plan.sizes }, Serve)
-  for i, rows in ipairs(plan.classes) do self:section(i - 1, rows) end
-  plan["local"], plan.params = self.l, {}
-  lower.section(low, "init", function() self:init() end)
-  for _, param in ipairs(self.l.params) do
-    local stack = param.expert and param.expert.stack -- experts lie side by side in one tensor
-    if stack and low.persistent["weight stack " .. stack.name] then low:weight(param) end
-    if low.persistent["weight " .. param.name] then plan.params[#plan.params + 1] = param end
+  plan.chunk_of = pipeline.chunk_table(plan)
+  local sections = {}
+  for i, rows in ipairs(plan.classes) do sections[i] = rows_of(plan, rows) end
+  plan["local"] = sections[#sections].l
+  pipeline.step_borders(plan, plan.chunk_of)
+  plan.ranks = {}
+  for stage = 0, plan.spec.layout.pp - 1 do
+    plan.ranks[stage + 1] = lower_stage(plan, stage, sections)
   end
-  plan.ranks = { low }
   plan.places = arena.run(plan).places
   plan.programs = emit.run(plan).programs
   mark_persistent(plan)

@@ -66,6 +66,7 @@ local function of_run(folder)
   if not recipe or not core.files.exists(recipe) then recipe = folder .. "/recipe.lua" end
   local overrides = {}
   for word in (summary.overrides or ""):gmatch "%S+" do overrides[#overrides + 1] = word end
+  if core.files.exists(folder .. "/origin.json") then recipe, overrides = folder, {} end
   return {
     folder = folder, key = summary.key, fields = fields, layout = layout_in("\n" .. fields),
     device = fields:match '\ndevice = "(%a+)"' or "host", records = records, last = summary.steps,

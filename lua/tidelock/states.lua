@@ -203,7 +203,7 @@ function states.extend(Graph, tools)
         dims_text(value)))
     end
     self:node("update", { state, self:cast(value, "f32") }, {})
-    weight.updated = where.here() or self.site
+    weight.updated = where.here() or self.site or "a model that no recipe wrote"
   end
 end
 

@@ -81,6 +81,31 @@ function visitors.attention(module, walker)
   facts[#facts + 1] = { heads = o.heads, kv_heads = kv, site = module.site }
 end
 
+--- Widths of latent attention: what the op attention takes, and whole pairs that turn.
+function visitors.mla(module, walker)
+  local o = module.options
+  if not (o.heads and o.nope_dim and o.rope_dim and o.kv_rank) then return end
+  local width = o.nope_dim + o.rope_dim
+  if width > 256 then
+    problem(walker, module, "nope_dim", "nope_dim %d + rope_dim %d = %d is above 256, the widest "
+      .. "head that the op attention has", o.nope_dim, o.rope_dim, width)
+  end
+  if o.v_dim and o.v_dim > 256 then
+    problem(walker, module, "v_dim", "v_dim %d is above 256, the widest that the op attention has",
+      o.v_dim)
+  end
+  if o.rope_dim % 2 ~= 0 then
+    problem(walker, module, "rope_dim", "it turns pairs of channels, but there are %d; try "
+      .. "rope_dim = %d", o.rope_dim, o.rope_dim + 1)
+  end
+  if o.kv_rank + o.rope_dim > 2048 then
+    problem(walker, module, "kv_rank", "kv_rank %d + rope_dim %d is above 2048, the widest that "
+      .. "the op split_heads has", o.kv_rank, o.rope_dim)
+  end
+  local facts = walker.facts.attentions
+  facts[#facts + 1] = { heads = o.heads, kv_heads = o.heads, site = module.site }
+end
+
 local function with_hidden(module, walker)
   local facts, width = walker.facts.hiddens, module.options.hidden
   if width then facts[#facts + 1] = { hidden = width, site = module.site } end

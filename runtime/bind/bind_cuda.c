@@ -2,11 +2,14 @@
 **
 **   core.cuda_count() -> GPUs that can be used, and why there are none
 **   core.cuda_device(0) -> { name, pci, major, minor, multiprocessors, shared_max, memory }
+**   core.cuda_vitals(0) -> { clock_mhz, memory_mhz, celsius, watts }, each where the GPU reports
+**                          it; nil and why there are none
 **   core.nccl_version() -> "2.28.3"; raises where there is no NCCL
 */
 #include "bind_cuda.h"
 
 #include "../nccl.h"
+#include "../nvml.h"
 
 static const char *const class_name = "tidelock.Cuda";
 
@@ -67,6 +70,30 @@ static int cuda_device(lua_State *L) {
   return 1;
 }
 
+static void set_reported(lua_State *L, const char *name, int32_t value, double unit) {
+  if (value < 0) return;
+  lua_pushnumber(L, value * unit);
+  lua_setfield(L, -2, name);
+}
+
+static int cuda_vitals(lua_State *L) {
+  tl_cuda_facts facts;
+  tl_nvml_vitals vitals;
+  tl_status status = tl_cuda_facts_of((int32_t)luaL_checkinteger(L, 1), &facts);
+  if (status == TL_OK) status = tl_nvml_read(facts.pci, &vitals);
+  if (status != TL_OK) {
+    lua_pushnil(L);
+    lua_pushstring(L, tl_last_error());
+    return 2;
+  }
+  lua_newtable(L);
+  set_reported(L, "clock_mhz", vitals.clock_mhz, 1);
+  set_reported(L, "memory_mhz", vitals.memory_mhz, 1);
+  set_reported(L, "celsius", vitals.celsius, 1);
+  set_reported(L, "watts", vitals.milliwatts, 1e-3);
+  return 1;
+}
+
 /* "2.28.3" */
 static int nccl_version(lua_State *L) {
   int32_t version = 0;
@@ -79,6 +106,7 @@ void bind_cuda_open(lua_State *L) {
   static const luaL_Reg functions[] = {
       {"cuda_count",   cuda_count  },
       {"cuda_device",  cuda_device },
+      {"cuda_vitals",  cuda_vitals },
       {"nccl_version", nccl_version},
       {NULL,           NULL        },
   };

@@ -2,6 +2,7 @@
 **
 **   doctor.driver_version() -> 13000, or nil and the reason
 **   doctor.link(from, to) -> { direct =, rank =, bytes_per_second = }
+**   doctor.copy_speed(device) -> bytes read and written a second, of GPU `device`, from 0
 **   doctor.library(i) -> { name, use, file?, version? }; nil behind the last one, from 1
 **   doctor.exp2(device, first, count, threads) -> { sums of blocks }
 **   doctor.steps(device, pattern, seed, tiles) -> outputs that differ from the host's model, all
@@ -49,6 +50,13 @@ static int link_between(lua_State *L) {
   lua_setfield(L, -2, "rank");
   lua_pushnumber(L, link.bytes_per_second);
   lua_setfield(L, -2, "bytes_per_second");
+  return 1;
+}
+
+static int copy_speed(lua_State *L) {
+  double speed = 0;
+  bind_check(L, tl_cuda_copy_speed((int32_t)luaL_checkinteger(L, 1), &speed));
+  lua_pushnumber(L, speed);
   return 1;
 }
 
@@ -205,6 +213,7 @@ void bind_doctor_open(lua_State *L) {
   static const luaL_Reg functions[] = {
       {"driver_version", driver_version},
       {"link",           link_between  },
+      {"copy_speed",     copy_speed    },
       {"library",        library       },
       {"exp2",           exp2_sums     },
       {"steps",          steps         },

@@ -17,6 +17,7 @@
 ** `persistent` names tensors that are filled from outside before the program runs.
 **
 **   program:instructions() -> count        program:arena_bytes() -> bytes
+**   program:save(path, about): a file for programs without Lua (program_file.h); about is JSON
 **   program:scratch() -> bytes that no section may expect to find from an earlier one
 */
 #include "bind_program.h"
@@ -24,6 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../program_file.h"
 #include "../verify.h"
 #include "bind_numbers.h"
 
@@ -306,6 +308,12 @@ static int program_scratch(lua_State *L) {
   return 1;
 }
 
+static int program_save(lua_State *L) {
+  bind_check(
+      L, tl_program_save(bind_check_program(L, 1), luaL_checkstring(L, 3), luaL_checkstring(L, 2)));
+  return 0;
+}
+
 static int program_close(lua_State *L) {
   handle *h = luaL_checkudata(L, 1, class_name);
   if (h->users > 0) return luaL_error(L, "the program is in use by ranks: close them first");
@@ -319,6 +327,7 @@ void bind_program_open(lua_State *L) {
       {"instructions", program_instructions},
       {"arena_bytes",  program_arena_bytes },
       {"scratch",      program_scratch     },
+      {"save",         program_save        },
       {NULL,           NULL                },
   };
   bind_class(L, class_name, methods, program_close);

@@ -1,12 +1,15 @@
 /* bind_ranks.c - ranks in Lua: open, run, look, close. Options are read in bind_ranks_options.c.
 **
-**   ranks:run(section, { step =, scalars = { .. }, check =, eager = }) -> { loss =, loss_bits =,
-**       grad_norm =, grad_norm_bits =, control = { scale, skip }, skipped =, count =, ms = }
+**   ranks:run(section, { step =, scalars = { .. }, check =, eager =, profile = }) -> { loss =,
+**       loss_bits =, grad_norm =, grad_norm_bits =, control = { scale, skip }, skipped =, count =,
+**       ms = }; profile: 1 ranges, 2 the profiler starts, 4 it stops (execute.h)
+**   core.profiler() -> true if one listens (nvtx.h); else false and why not
 **   ranks:read(rank, tensor) -> tensor        ranks:write(rank, tensor, from)
 **   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols }) -> integer
 **   ranks:trace(on)    ranks:times(rank) -> { ns, .. }    ranks:spans(rank) -> { { from, to }, .. }
 **   ranks:record(rank, instruction, count) -> bytes    ranks:captured(rank, first, count) -> bytes
 **   ranks:serve()   of a process whose rank is not 0 (job.h): until rank 0 closes its ranks
+**   ranks:traffic(rank) -> { moved by group, from the program's first }, ns waited; nil on a GPU
 **   ranks:memory() -> { arena =, .., peak = { arena =, .. } }    ranks:count()    ranks:close()
 **
 ** Ranks count from 0, tensors and instructions from 1. Fields of a result that the section does not
@@ -19,6 +22,7 @@
 
 #include "../hash.h"
 #include "../memory.h"
+#include "../nvtx.h"
 #include "bind_trace.h"
 
 static const char *const class_name = "tidelock.Ranks";
@@ -119,6 +123,7 @@ static int ranks_run(lua_State *L) {
     run.check = lua_toboolean(L, -1);
     lua_getfield(L, 3, "eager");
     run.eager = lua_toboolean(L, -1);
+    run.profile = (int32_t)bind_integer(L, 3, "run", "profile", 0);
     if (bind_optional(L, 3, "run", "scalars", LUA_TTABLE)) {
       const lua_Unsigned count = lua_rawlen(L, -1);
       luaL_argcheck(L, count <= TL_SCALARS_MAX, 3, "more than 256 scalars");
@@ -217,6 +222,32 @@ static int ranks_memory(lua_State *L) {
   return 1;
 }
 
+/* Bytes of each group of the rank's program, and the time that it waited for others. */
+static int ranks_traffic(lua_State *L) {
+  const tl_ranks *ranks = check_ranks(L);
+  const lua_Integer rank = luaL_checkinteger(L, 2);
+  luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), 2, "no such rank");
+  const int32_t groups = tl_ranks_program(ranks, (int32_t)rank)->group_count;
+  int64_t waited = 0;
+  lua_createtable(L, groups, 0);
+  for (int32_t group = 0; group < groups; group++) {
+    const tl_traffic traffic = tl_ranks_traffic(ranks, (int32_t)rank, group);
+    if (traffic.moved < 0) return 0;
+    lua_pushinteger(L, traffic.moved);
+    lua_rawseti(L, -2, group + 1);
+    waited = traffic.wait_ns;
+  }
+  lua_pushinteger(L, waited);
+  return 2;
+}
+
+static int core_profiler(lua_State *L) {
+  const char *why = "";
+  lua_pushboolean(L, tl_nvtx_open(&why));
+  lua_pushstring(L, why);
+  return lua_toboolean(L, -2) ? (lua_pop(L, 1), 1) : 2;
+}
+
 static int ranks_count(lua_State *L) {
   lua_pushinteger(L, tl_ranks_count(check_ranks(L)));
   return 1;
@@ -244,9 +275,7 @@ static const tl_trace *check_trace(lua_State *L, int32_t *count) {
   luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), 2, "no such rank");
   const tl_trace *trace = tl_ranks_traced(ranks, (int32_t)rank);
   if (trace == NULL)
-    luaL_error(L,
-               "no times of rank %I: tracing is off (call ranks:trace(true) before a run), or the "
-               "rank is another process, whose times are its own",
+    luaL_error(L, "no times of rank %I: tracing is off (call ranks:trace(true) before a run)",
                rank);
   *count = tl_ranks_program(ranks, (int32_t)rank)->instruction_count;
   return trace;
@@ -302,6 +331,7 @@ void bind_ranks_open(lua_State *L) {
       {"write",    ranks_write   },
       {"hash",     ranks_hash    },
       {"memory",   ranks_memory  },
+      {"traffic",  ranks_traffic },
       {"count",    ranks_count   },
       {"serve",    ranks_serve   },
       {"trace",    ranks_trace   },
@@ -314,4 +344,6 @@ void bind_ranks_open(lua_State *L) {
   bind_class(L, class_name, methods, ranks_close);
   lua_pushcfunction(L, core_ranks);
   lua_setfield(L, -2, "ranks");
+  lua_pushcfunction(L, core_profiler);
+  lua_setfield(L, -2, "profiler");
 }

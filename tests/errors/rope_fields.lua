@@ -5,7 +5,9 @@ local nn = tl.nn
 local function layer()
   return {
     nn.attention { heads = 8, rope = { theta = 1e4, scaling = { "yarn" } } },
-    -- error: nn.attention.rope.scaling: "yarn": not available in this version; allowed: "llama3"
+    -- error: nn.attention.rope.scaling.factor: missing: factor of long waves; write factor = ..
+    -- error: nn.attention.rope.scaling.original: missing: length the model was first trained for;
+    --   write original = ..
     -- error: nn.attention.rope.theta: no such key; nn.attention.rope has base, dim, interleaved,
     --   scaling
     nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },

@@ -1,6 +1,7 @@
 --- ranks.lua - ranks on several GPUs against ranks on the host, bit for bit.
 ---
 ---     build/tidelock lua tests/gpu/ranks.lua           cases
+---     build/tidelock lua tests/gpu/ranks.lua span      memory.span alone
 ---     build/tidelock lua tests/gpu/ranks.lua delays    500 steps with delays of 0 to 2 ms
 ---     build/tidelock lua tests/gpu/ranks.lua speed     times of all_reduce, in a captured section
 ---
@@ -74,6 +75,45 @@ local function ring(gpu_first)
   return found
 end
 
+--- Rows of experts to their owners, or home again, in two waves: only those that there are. Ranks
+--- hold whole samples (share 1) or runs of the same ones (share n); some experts have no rows.
+local function exchange(gpu_first, case)
+  local function matrix(seed, rows)
+    return core.tensor_from_bits(case.dtype, { rows, case.width },
+      filled(case.dtype, rows * case.width, seed):bits())
+  end
+  local pieces, slots, waves, width = 3, 2, 2, case.width
+  local experts = waves * n * slots - 1
+  local b, list, counts = programs.new { "all" }, {}, {}
+  for i = 1, experts do list[i] = (i * (experts - 1)) % experts end
+  list[#list + 1] = -1
+  local rows = 0
+  for i = 1, n * pieces * experts do
+    counts[i] = i % 5 == 0 and 0 or (i * 7919) % 11
+    rows = rows + counts[i]
+  end
+  local x = b:tensor(case.dtype, { rows, width }, { persistent = true })
+  local table_of = b:tensor("i32", { n * pieces, experts }, { persistent = true })
+  local y = b:tensor(case.dtype, { rows, width }, { persistent = true })
+  for wave = 0, waves - 1 do
+    b:add("step", "exchange", { x, table_of }, { y, 0 }, { group = 0, share = case.share,
+      waves = waves, wave = wave, home = case.home, hops = 0, island = 1, experts = list })
+  end
+  local program <close> = b:program()
+  local ranks <close> = programs.ranks(program, n, { gpu_first = gpu_first })
+  for rank = 0, n - 1 do
+    ranks:write(rank, x, matrix(rank + 1, rows))
+    ranks:write(rank, table_of, core.tensor("i32", { n * pieces, experts }, counts))
+    ranks:write(rank, y, matrix(77, rows))
+  end
+  local found = {}
+  for step = 0, 3 do
+    ranks:run("step", { step = step })
+    for rank = 0, n - 1 do found[#found + 1] = ranks:read(rank, y) end
+  end
+  return found
+end
+
 local passed, failed = 0, 0
 local function judge(name, good, problem)
   if good then passed = passed + 1 else failed = failed + 1 end
@@ -127,8 +167,43 @@ local function check_delays(steps, delay_us)
     run(lane, -1, { steps = steps }), run(lane, 0, { steps = steps, delay_us = delay_us }))
 end
 
+--- Sums of arrays that lie across the border between two GPUs, by a kernel of each GPU.
+local function check_span()
+  local all, count = {}, 4096
+  for i = 1, n do all[i] = i - 1 end
+  local span <close> = core.span { gpus = all, bytes = (2 << 20) + 1 }
+  local parts = span:parts()
+  local function numbers(factor)
+    local list = {}
+    for i = 1, count do list[i] = i * factor end
+    return core.tensor("f32", { count }, list)
+  end
+  local a, b, host = numbers(0.37), numbers(-1.9), core.tensor("f32", { count })
+  core.call("binary", { a, b }, { host }, { kind = 0, broadcast = 0 })
+  local function at(byte) return { at = byte, dtype = "f32", shape = { count } } end
+  local border = parts[2].first
+  local places = { at(border - 2 * count), at(border + parts[2].bytes - 4 * count), at(0) }
+  span:write(places[1].at, a)
+  span:write(places[2].at, b)
+  for _, gpu in ipairs(all) do
+    for i, out in ipairs { places[3], places[1] } do -- on GPU 0, then across the border in place
+      local y = core.tensor("f32", { count })
+      span:call(gpu, "binary", { places[1], places[2] }, { out }, { kind = 0, broadcast = 0 })
+      span:read(out.at, y)
+      judge(("a span, GPU %d, result %d"):format(gpu, i), core.equal(host, y))
+    end
+    span:write(places[1].at, a)
+  end
+  judge("a span's parts", parts[2].first == parts[1].bytes and span:bytes() == n * parts[1].bytes)
+end
+
 if arg[1] == "delays" then
   check_delays(500, 2000)
+  print(("%d passed, %d failed"):format(passed, failed))
+  os.exit(failed == 0 and 0 or 1)
+end
+if arg[1] == "span" then
+  check_span()
   print(("%d passed, %d failed"):format(passed, failed))
   os.exit(failed == 0 and 0 or 1)
 end
@@ -141,7 +216,19 @@ for _, c in ipairs(cases) do
   if good then compare(c.name, host, gpu) else judge(c.name, false, host) end
 end
 compare("messages in a ring", ring(-1), ring(0))
+for home = 0, 1 do
+  for _, share in ipairs { 1, n } do
+    for _, shape in ipairs { { "f32", 1 }, { "bf16", 72 }, { "bf16", 33 }, { "f32", 520 } } do
+      local case = { home = home, share = share, dtype = shape[1], width = shape[2] }
+      local name = ("exchange, home %d, share %d, %s rows of %d"):format(home, share, shape[1],
+        shape[2])
+      local good, host, gpu = pcall(function() return exchange(-1, case), exchange(0, case) end)
+      if good then compare(name, host, gpu) else judge(name, false, host) end
+    end
+  end
+end
 check_delays(20, 500)
+check_span()
 check_fault("fail", "rank 1 of " .. n .. ".*a test made it fail")
 check_fault("stall", "rank %d+ waits for rank 1: silent for .* s in instruction %d+ all_reduce")
 print(("%d passed, %d failed"):format(passed, failed))

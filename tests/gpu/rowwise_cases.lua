@@ -5,7 +5,7 @@
 --- at a time in embedding_grad; widths that are no multiple of 8.
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."
 local cases = {}
-for _, part in ipairs { "elementwise", "norm", "loss", "token", "tensor" } do
+for _, part in ipairs { "elementwise", "norm", "loss", "token", "tensor", "heads" } do
   for _, case in ipairs(dofile(folder .. "/rowwise_" .. part .. ".lua")) do
     cases[#cases + 1] = case
   end

@@ -10,7 +10,9 @@ local function add(op, name, make) cases[#cases + 1] = { op = op, name = name, m
 --- Rows, width of z, true columns, first id, leaves.
 local sizes = { { 1, 1, 1, 0, 1 }, { 40, 6, 5, 3, 2 }, { 5, 64, 60, 0, 8 }, { 3, 2048, 2048, 0, 1 },
   { 3, 2048, 2000, 100, 8 }, { 2, 4104, 4097, 0, 1 }, { 2, 8192, 5000, 0, 4 },
-  { 2, 1024, 1000, 0, 1024 }, { 3, 264, 0, 0, 4 }, { 2, 3003, 3001, 7, 1 } }
+  { 2, 1024, 1000, 0, 1024 }, { 3, 264, 0, 0, 4 }, { 2, 3003, 3001, 7, 1 },
+  { 2, 16384, 16384, 0, 8 }, { 3, 9024, 9024, 5, 4 }, { 2, 10008, 10008, 0, 1 },
+  { 1, 32832, 32832, 0, 32 } }
 
 --- A row maximum that fits z, near enough for the exponentials.
 local function column(rows, factor, offset) return spread("f32", { rows }, factor, offset, true) end

@@ -37,4 +37,20 @@ for _, size in ipairs(sizes) do
   end
 end
 
+-- A warp a row: bf16 with gains of either dtype, widths below, at and above those of its kernels.
+for _, width in ipairs { 512, 520, 1016, 1032, 2040, 2056, 4088, 4104 } do
+  for _, gain in ipairs { "f32", "bf16" } do
+    local function wide() return spread("bf16", { 11, width }, 1.5, 0.5) end
+    local name = ("11 x %d, bf16, gain %s"):format(width, gain)
+    cases[#cases + 1] = { op = "rms_norm", name = name, make = function()
+      return { wide(), spread(gain, { width }, 1.5, 0.5) },
+        { poison("bf16", { 11, width }), poison("f32", { 11 }) }, { eps = 1e-5 }
+    end }
+    cases[#cases + 1] = { op = "rms_norm_grad", name = name, make = function()
+      return { wide(), wide(), spread(gain, { width }, 1.5, 0.5), spread("f32", { 11 }, 0.3, 0.5) },
+        { poison("bf16", { 11, width }) }, {}
+    end }
+  end
+end
+
 return cases

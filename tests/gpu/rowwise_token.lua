@@ -35,12 +35,13 @@ add("rope", "many segments", function()
     { poison("bf16", { rows, 16 }) }, { inverse = 0, interleaved = 0 }
 end)
 for _, size in ipairs { { 1, 1 }, { 300, 33 }, { 513, 64 } } do
-  for kind = 0, 1 do
-    for _, base in ipairs { 1, 10000, 500000 } do
+  for kind = 0, 2 do
+    for _, base in ipairs { kind < 2 and 1 or 2, 10000, 500000 } do
       local name = ("%d x %d, kind %d, base %d"):format(size[1], size[2], kind, base)
       add("rope_table", name, function()
         return {}, { poison("f32", { size[1], size[2], 2 }) },
-          { kind = kind, original = 128, base = base, factor = 8, low = 1, high = 4 }
+          { kind = kind, original = 128, base = base, factor = 8, low = 1, high = 4,
+            magnitude = kind < 2 and 1 or 1.0625 }
       end)
     end
   end
@@ -115,6 +116,10 @@ for kind = 0, 3 do
     end
   end
 end
+
+sum_tokens(0, 0, { "bf16", "bf16" }, 16, 2, 2300, 1)
+sum_tokens(2, 1, { "bf16", "bf16" }, 2048, 1, 200, 1)
+sum_tokens(2, 0, { "bf16", "bf16" }, 24, 3, 1500, 2)
 
 --- Heads of a row that were normalized apart: narrower and wider than what a thread takes.
 for kind = 2, 3 do

@@ -1,6 +1,12 @@
 --- run.lua - every operator on the GPU against its host twin, bit for bit.
 ---
----     build/tidelock lua tests/gpu/run.lua [family ...]
+---     build/tidelock lua tests/gpu/run.lua [family ...] [--named TEXT] [--every N]
+---
+--- `--named`: only cases whose operator and name hold the text; `--every`: only every Nth of those,
+--- for tools that make each launch slow:
+---
+---     compute-sanitizer --tool racecheck --report-api-errors no build/tidelock lua \
+---       tests/gpu/run.lua attention --named "q 128"
 ---
 --- Each tests/gpu/<family>_cases.lua returns a list of { op, name, make }, where make() gives
 --- inputs, outputs, attrs and options of core.call. Outputs start as NaN (bytes 0xFF) on both
@@ -9,8 +15,21 @@
 local core = require "tidelock.core"
 
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."
-local families = { table.unpack(arg) }
-if #families == 0 then families = { "rowwise", "gemm", "attention" } end
+local families, named, every = {}, "", 1
+do
+  local i = 1
+  while arg[i] do
+    if arg[i] == "--named" then
+      named, i = assert(arg[i + 1], "--named takes a text"), i + 1
+    elseif arg[i] == "--every" then
+      every, i = assert(math.tointeger(tonumber(arg[i + 1])), "--every takes a count"), i + 1
+    else
+      families[#families + 1] = arg[i]
+    end
+    i = i + 1
+  end
+end
+if #families == 0 then families = { "rowwise", "gemm", "attention", "serving", "moe" } end
 
 --- A copy of an operand list: fresh tensors with the same bytes.
 local function copy_all(list)
@@ -79,8 +98,14 @@ if count == 0 then
 end
 local passed, failed = 0, 0
 for _, family in ipairs(families) do
-  local cases = dofile(folder .. "/" .. family .. "_cases.lua")
-  local bad = 0
+  local all, cases, bad = dofile(folder .. "/" .. family .. "_cases.lua"), {}, 0
+  local wanted = 0
+  for _, case in ipairs(all) do
+    if (case.op .. ", " .. case.name):find(named, 1, true) then
+      wanted = wanted + 1
+      if wanted % every == 0 then cases[#cases + 1] = case end
+    end
+  end
   for _, case in ipairs(cases) do
     local good, problem = pcall(compare, case)
     if good and not problem then

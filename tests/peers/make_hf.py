@@ -8,7 +8,8 @@ tests/support/init.lua, times 0.25 for matrices and biases, 1 + 0.25 F for gains
 
     FAMILY.config.json  as transformers writes it
     golden.json         ids of the sequences; for each family every sequence alone ("single") and
-                        all of them as one batch: loss over all targets, logits, gradients
+                        all of them as one batch: loss over all targets, logits, gradients; and the
+                        likeliest tokens after the first one
 """
 
 import json
@@ -29,6 +30,11 @@ COMMON = dict(vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_
               bos_token_id=0, eos_token_id=1)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=4.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=32)
+YARN = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=32,
+            beta_fast=4.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=0.7)
+LATENT = dict(num_key_value_heads=4, kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8,
+              v_head_dim=10, first_k_dense_replace=1, n_routed_experts=8, num_experts_per_tok=3,
+              moe_intermediate_size=16, n_group=4, topk_group=2)
 MODELS = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM,
               dict(head_dim=16, attention_bias=True, mlp_bias=True, rope_parameters=LLAMA3)),
@@ -40,6 +46,16 @@ MODELS = {
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM,
                   dict(head_dim=16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
                        mlp_only_layers=[0], norm_topk_prob=True)),
+    "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM,
+                    dict(LATENT, num_hidden_layers=3, q_lora_rank=24, n_shared_experts=2,
+                         routed_scaling_factor=1.5, rope_parameters=YARN)),
+    "deepseek_v3_half": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM,
+                         dict(LATENT, q_lora_rank=None, rope_interleave=False, n_shared_experts=1,
+                              norm_topk_prob=False, tie_word_embeddings=True)),
+    "qwen3_yarn": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM,
+                   dict(head_dim=16, rope_parameters=dict(
+                       rope_type="yarn", rope_theta=500.0, factor=4.0,
+                       original_max_position_embeddings=32))),
 }
 
 
@@ -106,6 +122,16 @@ def result(model, sequences):
     return out
 
 
+def greedy(model, ids, count):
+    """The likeliest token after ids, and so on; and how far the second one ever was, at least."""
+    made, least = list(ids), float("inf")
+    for _ in range(count):
+        best = model(input_ids=torch.tensor([made])).logits[0, -1].topk(2)
+        least = min(least, float(best.values[0] - best.values[1]))
+        made.append(int(best.indices[0]))
+    return {"ids": made[len(ids):], "least": rounded(least)}
+
+
 def sequences_of(vocab):
     ids = ((fill(1000, sum(LENGTHS)) + 1) / 2 * vocab).astype(int).tolist()
     return [[ids.pop(0) for _ in range(length)] for length in LENGTHS]
@@ -114,14 +140,15 @@ def sequences_of(vocab):
 def golden(name, sequences):
     make_config, make_model, own = MODELS[name]
     with tempfile.TemporaryDirectory() as folder:
-        make_model(make_config(**COMMON, **own)).save_pretrained(folder)
+        make_model(make_config(**{**COMMON, **own})).save_pretrained(folder)
         write_weights(folder)
         with open(os.path.join(folder, "config.json")) as file:
             text = file.read()
         model = make_model.from_pretrained(folder, **EXACT)
     with open(os.path.join(FOLDER, name + ".config.json"), "w") as file:
         file.write(text)
-    return {"single": [result(model, [s]) for s in sequences], "batch": result(model, sequences)}
+    return {"single": [result(model, [s]) for s in sequences], "batch": result(model, sequences),
+            "greedy": greedy(model, sequences[0], 24)}
 
 
 def write_golden():

@@ -73,10 +73,56 @@ describe("bench", function()
 
   it("measures a step, and its operators, as JSON too", function()
     local all = core.json.decode((run("step -o json " .. tiny):match "%b{}"))
-    assert.equal(2, #all.tables)
+    assert.equal(3, #all.tables)
     assert.equal("Tidelock", all.tables[1].rows[1][1])
-    local last = all.tables[2].rows[#all.tables[2].rows]
+    local last = all.tables[3].rows[#all.tables[3].rows]
     assert.equal("Lua", last[1])
+  end)
+
+  it("splits the gap between a step and its ceiling, the worst first", function()
+    local all = core.json.decode((run("step -o json " .. tiny .. " layout.dp=2"):match "%b{}"))
+    local missing = all.tables[2]
+    assert.matches("^The gap between a step and its ceiling: [%d.]+ ms, of which ", missing.title)
+    assert.matches("^of the gap: %a+ [%d.]+%%, %a+ [%d.]+%%, ", missing.notes[1])
+    local last, kinds = math.huge, {}
+    for _, row in ipairs(missing.rows) do
+      assert.is_true(tonumber(row[3]) <= last)
+      last, kinds[row[1]] = tonumber(row[3]), true
+    end
+    assert.is_true(kinds.kernels)
+  end)
+
+  it("puts every operator and shape below its ceiling", function()
+    local rows = well_formed(run("roofline " .. tiny), 1)[1].rows
+    local limits = {}
+    for _, row in ipairs(rows) do limits[row[9]] = true end
+    assert.is_true(limits.memory or limits.products)
+    for limit in pairs(limits) do assert.matches("^%a+$", limit) end
+    assert.matches("^%d+%%$", rows[1][10])
+  end)
+
+  it("measures collectives, and finds what is wrong in them", function()
+    local text = run "collectives --ranks 2 -b 1K -e 4K -f 4 --rounds 2"
+    local rows = well_formed(text, 1)[1].rows
+    assert.equal(6, #rows)
+    assert.same({ "all_reduce", "1024", "256", "float", "sum" }, { table.unpack(rows[1], 1, 5) })
+    assert.same({ "0", "0", "-" }, { rows[1][9], rows[1][13], rows[3][13] })
+    assert.matches("out of bounds values: 0 OK\n%- average bus bandwidth: [%d.]+ GB/s", text)
+    local collectives = require "tidelock.bench_collectives"
+    assert.same({ 8192, 128 << 20, 512 }, { collectives.bytes "8K", collectives.bytes "128M",
+      collectives.bytes "512" })
+    assert.is_nil(collectives.bytes "8T")
+  end)
+
+  it("says what it ran on, in every form", function()
+    local text = run "plan --rounds 1"
+    assert.matches("^machine: [^\n]+ cores, load [^\n]+\nbuild: tidelock %d", text)
+    assert.matches("\nflags: plan, threads %d+, rounds 1, steps 2\n", text)
+    local csv = run "plan --rounds 1 -o csv"
+    assert.matches("^table,ranks,best s,median s,cpu s,peak MiB\r\n[^\r]-,1024,", csv)
+    local first, second = run("plan --rounds 1 -o jsonl"):match "^([^\n]+)\n([^\n]+)\n$"
+    assert.matches("^plan, ", core.json.decode(first).flags)
+    assert.equal(1024, core.json.decode(second).ranks)
   end)
 
   it("measures what a trace costs, of a sample and of everything", function()
@@ -84,10 +130,12 @@ describe("bench", function()
     assert.same({ "as it is", "traced", "traced, --full" }, { rows[1][1], rows[2][1], rows[3][1] })
   end)
 
-  it("says why attention on a GPU is not measured", function()
+  it("says why attention and kernels that move bytes are not measured without a GPU", function()
     local gpus, why = core.cuda_count()
     if gpus > 0 then return pending "there is a GPU" end
-    assert.is_true(run("attention"):find("not measured: " .. why, 1, true) ~= nil)
+    for _, topic in ipairs { "attention", "rowwise" } do
+      assert.is_true(run(topic):find("not measured: " .. why, 1, true) ~= nil)
+    end
   end)
 
   it("measures a captured step beside an eager one, or says why it cannot", function()
@@ -119,6 +167,64 @@ describe("the words of bench", function()
     assert.same({ "batch.micro=2" }, request.overrides)
     assert.equal("json", request.options.output)
     assert.same({ "batch.micro=2" }, commands.parse({ "bench", "batch.micro=2" }).overrides)
+  end)
+end)
+
+describe("a baseline", function()
+  local baseline = require "tidelock.bench_baseline"
+
+  local function table_of(value, low, high)
+    return { { title = "Products, 3.4 s", columns = { "x" }, rows = {}, notes = {}, measures = {
+      { name = "linear f32 512 x 512 x 512", unit = "GFLOP/s", value = value, low = low,
+        high = high },
+      { name = "all_reduce 4096 bytes", unit = "us", value = 1000 / value, smaller = true },
+    } } }
+  end
+
+  it("names kernel and shape of what became slower, the worst first", function()
+    local lines, compared = baseline.compare(table_of(100, 98, 102), table_of(80, 79, 83))
+    assert.equal(2, compared)
+    assert.same({
+      "slower by 25.0%: all_reduce 4096 bytes: 12.5 us, was 10 us (Products, 3.4 s)",
+      "slower by 20.0%: linear f32 512 x 512 x 512: 80 GFLOP/s, was 100 (Products, 3.4 s)",
+    }, { (lines[1]:gsub("was 10 ", "was 10 us ")), lines[2] })
+  end)
+
+  it("says nothing within the noise of both, or of what became faster", function()
+    assert.equal(0, #(baseline.compare(table_of(100, 90, 105), table_of(96.5, 90, 101))))
+    assert.equal(0, #(baseline.compare(table_of(100, 99, 101), table_of(120, 119, 121))))
+    assert.equal(0, #(baseline.compare(table_of(100, 99, 101), table_of(98, 97, 98.5))))
+  end)
+
+  it("reads the speeds of tables that state no measures", function()
+    local function of(speed)
+      return { { title = "Causal attention", columns = { "segments", "pass", "ms", "TFLOP/s" },
+        rows = { { "8 x 4096", "both", "3.210", speed } }, notes = {} } }
+    end
+    local lines = baseline.compare(of "480", of "440")
+    assert.same({ "slower by 8.3%: 8 x 4096 both: 440 TFLOP/s, was 480 (Causal attention)" }, lines)
+    assert.equal(0, #(baseline.compare(of "480", of "460")))
+  end)
+
+  it("ends the command with 1, and is an output of bench", function()
+    local path = os.tmpname()
+    local text = run "collectives --ranks 2 -b 4K -e 4K --rounds 2 -o json"
+    local found = core.json.decode(text:match "%b{}")
+    for _, one in ipairs(found.tables[1].measures) do -- as if it had been ten times as fast
+      one.value, one.low, one.high = one.value / 10, one.low / 10, one.high / 10
+    end
+    local file <close> = assert(io.open(path, "w"))
+    file:write(core.json.encode(found))
+    file:close()
+    local words = "bench collectives --ranks 2 -b 4K -e 4K --rounds 2 --baseline " .. path
+    local report, status = support.run(words)
+    assert.equal(1, status)
+    assert.matches("slower by [%d.]+%%: all_reduce 4096 bytes: [%d.]+ us, was [%d.]+ ", report)
+    assert.matches("3 of 3 measures are slower than in ", report)
+    os.remove(path)
+    report, status = support.run "bench plan --rounds 1 --baseline LICENSE"
+    assert.equal(2, status)
+    assert.matches("LICENSE: it is no output of %./tl bench %-o json", report)
   end)
 end)
 

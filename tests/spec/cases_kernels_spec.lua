@@ -133,7 +133,7 @@ describe("H25, more elements than 32 bits count #slow", function()
     local heads = width // 128
     local tables = core.tensor("f32", { 16, 64, 2 })
     core.call("rope_table", {}, { tables },
-      { kind = 0, original = 0, base = 10000, factor = 1, low = 1, high = 4 })
+      { kind = 0, original = 0, base = 10000, factor = 1, low = 1, high = 4, magnitude = 1 })
     local starts = {}
     for i = 0, rows, 16 do starts[#starts + 1] = i end
     local function turn(from, to, borders)

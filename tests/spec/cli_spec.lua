@@ -32,7 +32,7 @@ describe("the command line", function()
     assert.equal(2, problem.status)
     has(problem.message, "rnu: no such command; did you mean run?")
     has(raised(commands.parse, { "run", recipe, "--stopat", "3" }).message,
-      "no option --stopat; did you mean --stop-at?; run has --check, --eager, --fork")
+      "no option --stopat; did you mean --stop-at?; run has --check, --cluster, --eager, --fork")
     has(raised(commands.parse, { "run", recipe, "--tensor-model-parallel-size", "2" }).message,
       "no option --tensor-model-parallel-size; write layout.tp=.. (in a recipe: layout = {")
   end)
@@ -142,7 +142,7 @@ local function pretend_driver(world)
   }
 end
 
-local modules = { "tidelock.driver", "tidelock.run", "tidelock.verify" }
+local modules = { "tidelock.driver", "tidelock.run" }
 local folder_number = 0
 
 describe("with a driver that pretends", function()
@@ -322,70 +322,6 @@ describe("with a driver that pretends", function()
     assert.equal("function", type(world.options.planned))
     world.options.planned = nil
     assert.same({ threads = 2, poison = 255, check = true }, world.options)
-  end)
-
-  it("verify prints the matrix and fails only when a cell differs", function()
-    world.last_stage = "check"
-    local status, text = call("verify", recipe)
-    assert.equal(0, status)
-    has(text, "key 5e1c 09af 77d2 c340, 3 steps; a cell is the hash of losses, gradient norms and")
-    has(text, "  again                                 =               =\n")
-    has(text, "  dp 2, 4, 8                            = = =           = = =\n")
-    has(text, "  tp 2, 4                               = =             = =\n")
-    has(text, "  pp 2 gpipe, 1f1b, interleaved, zb-h1  = = = =         = = = =\n")
-    has(text, "30 equal, 0 differ, 0 not run")
-    local count = 0
-    local start = package.loaded["tidelock.driver"].start
-    package.loaded["tidelock.driver"].start = function(...)
-      count = count + 1
-      world.fault = count == 6 and 2 or nil
-      return start(...)
-    end
-    status, text = call("verify", recipe)
-    assert.equal(1, status)
-    has(text, "differs from the head of its dtype at step 2: loss 3ffffffe | 3fffffff")
-    has(text, "29 equal, 1 differ, 0 not run")
-  end)
-
-  it("verify asks every device of --device, and one that is not there proves nothing", function()
-    world.last_stage = "check"
-    local status, text = call("verify", recipe, "--device", "cuda,host")
-    assert.equal(0, status) -- the driver pretends to have any number of GPUs
-    has(text, "cuda f32        cuda bf16       host f32        host bf16\n")
-    local start = package.loaded["tidelock.driver"].start
-    package.loaded["tidelock.driver"].start = function(given, ...)
-      if given.values.device == "cuda" then error({ status = 2, message = "no GPU here" }, 0) end
-      return start(given, ...)
-    end
-    status, text = call("verify", recipe, "--device", "host,cuda")
-    assert.equal(1, status)
-    has(text, "  again                                 =               =               -")
-    local _, count = text:gsub("no GPU here", "")
-    assert.equal(1, count)
-    has(text, "not run: as written (cuda); again (cuda); micro 1, 2, 8, 16 (cuda); dp 2, 4, 8 (cu")
-    assert.equal(0, (call("verify", recipe, "--device", "host")))
-    for word, problem in pairs { moon = "moon is no device; there are host and cuda",
-      ["host,host"] = "host is given twice" } do
-      local failed = call("verify", recipe, "--device", word)
-      has(failed.problem.message, problem)
-    end
-  end)
-
-  it("verify is satisfied by a GPU that runs the recipe as written, and says the rest", function()
-    world.last_stage = "check"
-    local start = package.loaded["tidelock.driver"].start
-    package.loaded["tidelock.driver"].start = function(given, ...)
-      local layout = given.values.layout or {}
-      local ranks = (layout.tp or 1) * (layout.dp or 1) * (layout.pp or 1)
-      if given.values.device == "cuda" and ranks > 1 then
-        error({ status = 2, message = "one GPU here" }, 0)
-      end
-      return start(given, ...)
-    end
-    local status, text = call("verify", recipe, "--device", "host,cuda")
-    assert.equal(0, status)
-    has(text, "not run: dp 2, 4, 8 (cuda); tp 2, 4 (cuda); pp 2 gpipe, 1f1b, interleaved, zb-h1")
-    has(text, "42 equal, 0 differ, 20 not run")
   end)
 end)
 

@@ -12,6 +12,25 @@ local function experts_layer()
   }
 end
 
+--- Expanded keys wider than values, and a softmax whose scale is that of stretched waves.
+local function latent_layer()
+  local yarn = { "yarn", factor = 4, original = 16, beta_fast = 4, mscale = 1, mscale_all_dim = 1 }
+  return {
+    nn.residual { nn.rms_norm {}, nn.mla { heads = 4, q_rank = 9, kv_rank = 10, nope_dim = 6,
+      rope_dim = 4, v_dim = 5, rope = { scaling = yarn } } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 32 } },
+  }
+end
+
+local function deepseek_layer(i)
+  return {
+    nn.residual { nn.rms_norm {}, nn.mla { heads = 4, kv_rank = 10, nope_dim = 6, rope_dim = 4 } },
+    nn.residual { nn.rms_norm {}, i == 1 and nn.swiglu { hidden = 32 } or nn.moe { experts = 6,
+      top_k = 2, hidden = 16, shared = 1, balance = { "bias", 0.1 },
+      router = { "sigmoid", groups = 3, top_groups = 2, scale = 2.5 } } },
+  }
+end
+
 local shapes = {
   { name = "grouped heads", options = {} },
   { name = "a window, bias, gelu, layer_norm", options = { window = 5, bias = true, gelu = true,
@@ -19,7 +38,11 @@ local shapes = {
   { name = "tied, learned positions, dropout", options = { tied = true, positions = 20,
     rope = false, dropout = 0.1 } },
   { name = "bf16", options = { dtype = "bf16" } },
-  { name = "experts", options = { layer = experts_layer }, tp = {} }, -- tp wants whole samples
+  { name = "latent attention", options = { layer = latent_layer } },
+  { name = "latent attention, bf16", options = { layer = latent_layer, dtype = "bf16" } },
+  { name = "latent attention, experts by sigmoids and a bias",
+    options = { layer = deepseek_layer } },
+  { name = "experts", options = { layer = experts_layer } }, -- whole on every rank of tp
 }
 
 --- Each request alone.
@@ -69,9 +92,30 @@ for _, shape in ipairs(shapes) do
     end)
 
     it("gives the same bits under tp", function()
-      for _, tp in ipairs(shape.tp or { 2, 4 }) do
+      for _, tp in ipairs { 2, 4 } do
         assert.same(expected, (serve.outcomes(file, { ["layout.tp"] = tp }, requests, {},
           serve.order(#requests, tp), 1)))
+      end
+    end)
+
+    it("has its layers on the ranks of a pipeline, each once", function()
+      local e <close> = serve.open(file, { ["layout.pp"] = 2, ["layout.tp"] = 2 })
+      assert.equal(4, e.ranks:count())
+      local held = {}
+      for stage, low in ipairs(e.plan.ranks) do
+        for _, param in ipairs(low.params) do
+          local layer = param.name:match "^layers%.%d+"
+          if layer then held[layer] = held[layer] or stage end
+          if layer then assert.equal(held[layer], stage, param.name) end
+        end
+      end
+      assert.same({ ["layers.0"] = 1, ["layers.1"] = 2 }, held)
+    end)
+
+    it("gives the same bits under pp, and under both", function()
+      for _, tp in ipairs { 1, 2 } do
+        assert.same(expected, (serve.outcomes(file, { ["layout.pp"] = 2, ["layout.tp"] = tp },
+          requests, { poison = 255 }, serve.order(#requests, tp), 1)))
       end
     end)
 
@@ -138,12 +182,6 @@ describe("the engine", function()
     assert.matches("stop has 61", refused { tokens = { 1 }, max_tokens = 1, stop = { 61 } })
     assert.error_matches(function() serve.open(file, { ["serve.pages"] = 3 }) end,
       "serve.pages: 3 pages of 4 positions are too few for one context of 16; try serve.pages=4")
-  end)
-
-  it("says that experts generate on one rank", function()
-    local moe <close> = serve.train { layer = experts_layer }
-    assert.error_matches(function() serve.open(moe, { ["layout.tp"] = 2 }) end,
-      "layout.tp: tp 2: a model with experts generates on one rank")
   end)
 
   it("ends at a stop token, at the context, and when cancelled; and frees what they had", function()

@@ -43,10 +43,23 @@ describe("./tl generate", function()
     assert.equal(0, status, text)
     assert.is_true(#text >= 20)
     assert.equal(text, (generate "'Ti des' --tokens 20 --quiet layout.tp=2 serve.page=3"))
+    assert.equal(text, (generate "'Ti des' --tokens 20 --quiet layout.tp=2 layout.pp=2"))
     local shown = generate "'Ti des' --tokens 20"
     local report = "/tmp/[^\n]+step 3: prompt of 6 tokens in [^\n]+; seed 0\n"
     assert.matches(report, shown)
     assert.equal("Ti des" .. text, (shown:gsub(report, "")))
+  end)
+
+  it("takes a run of any layout, and leaves that layout out", function()
+    local text = folder:write("text.txt", ("Tides come and go. "):rep(40))
+    local out, status = support.run(("run %s --runs %s --quiet layout.dp=2 layout.pp=2"):format(
+      folder:path "tide.lua", folder:path "spread"))
+    os.remove(text)
+    assert.equal(0, status, out)
+    local spread = folder:path "spread/" .. core.files.list(folder:path "spread")[1]
+    out, status = support.run(("generate %s 'Ti des' --tokens 20 --quiet"):format(spread))
+    assert.equal(0, status, out)
+    assert.equal(generate "'Ti des' --tokens 20 --quiet", out)
   end)
 
   it("draws by the seed", function()
@@ -101,7 +114,9 @@ describe("./tl generate", function()
     refused("generate: PROMPT is missing", model)
     refused("y is one word too many", model .. " x y")
     refused("%-%-temperature: expected a number from 0", model .. " x --temperature warm")
-    refused("layout.pp: .*generation is cut over tp alone", model .. " x layout.pp=2")
-    refused("device: generation runs on the host", model .. " x device=cuda")
+    if core.cuda_count() == 0 then
+      refused('device: "cuda": ', model .. " x device=cuda")
+    end
+    refused("layout.dp: .*generation is cut over tp and pp alone", model .. " x layout.dp=2")
   end)
 end)

@@ -34,7 +34,8 @@ describe("an export for transformers", function()
 
   local ids = { 5, 17, 3, 88, 9, 41, 2, 60 }
 
-  for _, family in ipairs { "llama", "qwen3", "mixtral", "qwen3_moe" } do
+  for _, family in ipairs { "llama", "qwen3", "qwen3_yarn", "mixtral", "qwen3_moe", "deepseek_v3",
+    "deepseek_v3_half" } do
     it("gives back the tensors and the configuration of " .. family, function()
       local root = hf.write(folder:path "model", family)
       folder:write("model/tokenizer.json", "{\"a\":\0}")
@@ -98,6 +99,14 @@ describe("an export for transformers", function()
       return { nn.residual { nn.rms_norm {}, mixer }, nn.residual { nn.rms_norm {}, ffn } }
     end
   end
+  local mla = nn.mla { heads = 4, kv_rank = 8, nope_dim = 8, rope_dim = 4 }
+  local chosen = { experts = 8, top_k = 2, hidden = 16, shared = 1,
+    router = { "sigmoid", groups = 2, top_groups = 1 }, balance = { "bias", 0 } }
+  local function without(key)
+    local options = {}
+    for name, value in pairs(chosen) do options[name] = name ~= key and value or nil end
+    return nn.moe(options)
+  end
   local attention, ffn = nn.attention { heads = 4 }, nn.swiglu { hidden = 48 }
   for _, case in ipairs {
     { "learned table of positions", { positions = 16 } },
@@ -111,6 +120,17 @@ describe("an export for transformers", function()
     { "eps is 1e-06, and 1e-05 elsewhere", { norm = nn.rms_norm { eps = 1e-5 } } },
     { "/net is shared by name", { layer = block(attention, nn.swiglu { hidden = 48,
       name = "/net" }) } },
+    { "mixer is attention, and mla elsewhere", { layer = function(i)
+      return block(i == 1 and mla or attention, nn.moe(chosen))()
+    end } },
+    { "nn.mla without experts", { layer = block(mla, ffn) } },
+    { "layer 1 is dense behind a mixture", { layer = function(i)
+      return block(mla, i == 1 and nn.moe(chosen) or ffn)()
+    end } },
+    { "its router is \"softmax\"", { layer = block(mla, without "router") } },
+    { "its balance \"none\"", { layer = block(mla, without "balance") } },
+    { "eps of nn.mla is 0.001", { layer = block(nn.mla { heads = 4, kv_rank = 8, nope_dim = 8,
+      rope_dim = 4, eps = 1e-3 }, nn.moe(chosen)) } },
     { "layer 0 has 1 modules", { layer = function() return { nn.residual { nn.rms_norm {},
       attention } } end } },
     { "nn.graph is no attention", { layer = block(nn.graph("same", function(_, x) return x end),

@@ -24,7 +24,9 @@ local of_experts = {
   { ["layout.tp"] = 2, ["layout.ep"] = 2 }, { ["layout.pp"] = 2 },
   { ["layout.tp"] = 2, ["layout.ep"] = 2, ["layout.pp"] = 2 },
 }
-local families = { "llama", "qwen3", "mixtral", "qwen3_moe" }
+local families = { "llama", "qwen3", "qwen3_yarn", "mixtral", "qwen3_moe", "deepseek_v3",
+  "deepseek_v3_half" }
+local in_hf_tiny = { "llama", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3" }
 
 --- Packed in one sample in every layout, and each sequence alone.
 local function parity(golden)
@@ -57,6 +59,19 @@ describe("what transformers computes", function()
       parity(hf.golden(folder:path(family), family))
     end)
 
+    it("is what " .. family .. " generates, token by token", function()
+      local golden = hf.golden(folder:path(family), family)
+      local ids, count = golden.input_ids[1], #golden.greedy
+      local function generated(...) return hf.generated(golden.folder, ids, count, ...) end
+      assert.same(golden.greedy, generated { "serve.page=5" })
+      assert.same(golden.greedy, generated({ "serve.page=32" }, 2))
+      if not hf.facts(golden.folder).experts then
+        assert.same(golden.greedy, generated { "layout.tp=2" })
+      end
+    end)
+  end
+
+  for _, family in ipairs(in_hf_tiny) do
     it("is what the " .. family .. " of hf_tiny gives", function()
       local golden = hf.tiny(family)
       if not golden then return pending "needs ../shared/data/hf_tiny" end
@@ -164,6 +179,25 @@ describe("a model of a folder", function()
     end
   end)
 
+  it("keeps the bias that chooses experts, unless the recipe moves it", function()
+    root = hf.write(folder:path "deep", "deepseek_v3")
+    local file <close> = core.weights.open(root .. "/model.safetensors")
+    local bias = file:read "model.layers.1.mlp.gate.e_score_correction_bias"
+    local function after(options)
+      local run <close> = driver.start(hf.recipe(options, { ids }, { dtype = "bf16" }))
+      run:step()
+      return run:weight "layers.1.moe.bias"
+    end
+    assert.bits(bias, after(root))
+    local moved, changed = after({ root, bias_speed = 0.125 }):flat(), 0
+    for e, before in ipairs(bias:flat()) do
+      local by = math.abs(moved[e] - before)
+      assert.is_true(by == 0 or math.abs(by - 0.125) < 1e-6)
+      changed = changed + (by > 0 and 1 or 0)
+    end
+    assert.is_true(changed > 0)
+  end)
+
   it("takes weight rules: a frozen table, values of its own, another run", function()
     local run <close> = started(nil, { weights = {
       { "embed", frozen = true }, { "*.q_norm.gain", init = { "constant", 2 } },
@@ -249,14 +283,16 @@ describe("a folder that is no model of ours", function()
 
   it("names the fields that cannot be computed, all at once", function()
     with { hidden_act = "gelu", attention_dropout = 0.1, rope_scaling = core.json.null,
-      rope_parameters = { rope_type = "yarn", factor = 4.0 }, quantization_config = { bits = 8 },
+      rope_parameters = { rope_type = "longrope", factor = 4.0 },
+      quantization_config = { bits = 8 },
       hidden_size = core.json.null, num_attention_heads = "four", novel_gate = true,
       tie_word_embeddings = 1, layer_types = { "full_attention", "linear_attention" } }
     local text = message()
     for _, part in ipairs {
       "config.json: hidden_act = \"gelu\"; only \"silu\" is available",
       "attention_dropout = 0.1; only 0 is available",
-      "rope_parameters.rope_type = \"yarn\"; only \"default\" and \"llama3\" are available",
+      "rope_parameters.rope_type = \"longrope\"; only \"default\", \"llama3\" and \"yarn\" are "
+        .. "available",
       "quantization_config = a table; only nil is available: weights of 16 or 32 bits",
       "hidden_size is missing: a positive integer",
       "num_attention_heads = \"four\"; it is a positive integer",
@@ -268,7 +304,8 @@ describe("a folder that is no model of ours", function()
 
   it("names families that are not there", function()
     for name, why in pairs { deepseek_v32 = "indexer", deepseek_v4 = "hyper-connections",
-      gpt2 = "there are llama, mixtral, qwen3, qwen3_moe" } do
+      gpt2 = "there are deepseek_v3, llama, mixtral, qwen3, qwen3_moe",
+      deepseek_v2 = "its files are not read in this version" } do
       with { model_type = name }
       local text = message()
       contains(("model_type = %q; "):format(name), text)
@@ -276,6 +313,41 @@ describe("a folder that is no model of ours", function()
     end
     with { architectures = { "Qwen3ForSequenceClassification" } }
     contains("only \"Qwen3ForCausalLM\" is available", message())
+  end)
+
+  it("names what deepseek_v3 has and no module can do", function()
+    with({ num_key_value_heads = 2, head_dim = 12, n_group = 3, topk_method = "greedy",
+      scoring_func = "softmax", moe_layer_freq = 2, attention_bias = true,
+      quantization_config = { quant_method = "fp8", weight_block_size = { 128, 128 } },
+      rope_parameters = { rope_type = "yarn", factor = 0, truncate = false } }, "deepseek_v3")
+    local text = message()
+    for _, part in ipairs {
+      "num_key_value_heads = 2; only 4 is available: every head has keys of its own",
+      "head_dim = 12; only 8 is available: transformers keeps qk_rope_head_dim there",
+      "n_group = 3; it divides n_routed_experts 8", "topk_method = \"greedy\"; only \"noaux_tc\"",
+      "scoring_func = \"softmax\"; only \"sigmoid\"", "moe_layer_freq = 2; only 1",
+      "attention_bias = true; only false is available",
+      "quantization_config = a table; only nil is available: weights of 16 or 32 bits",
+      "rope_parameters.factor = 0; it is a number above 0",
+      "rope_parameters.original_max_position_embeddings is missing",
+      "rope_parameters.truncate = false; only true is available", "11 errors",
+    } do contains(part, text) end
+  end)
+
+  it("may have layers for further tokens, which are left aside", function()
+    root = hf.write(folder:path "deep", "deepseek_v3") -- 3 layers, and one further
+    local entries = hf.tensors(root)
+    local function with_tensor(name)
+      local list = table.move(entries, 1, #entries, 1, {})
+      list[#list + 1] = { name = name, tensor = core.tensor("f32", { 48, 96 }) }
+      core.weights.write(root .. "/model.safetensors", list, {})
+    end
+    with_tensor "model.layers.3.eh_proj.weight"
+    tl.nn.from_hf(root)
+    with_tensor "model.layers.4.eh_proj.weight"
+    contains("tensor model.layers.4.eh_proj.weight belongs to no weight", message())
+    with_tensor "model.layers.2.eh_proj.weight"
+    contains("tensor model.layers.2.eh_proj.weight belongs to no weight", message())
   end)
 
   it("may hold fields that the recipe waives", function()

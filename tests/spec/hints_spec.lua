@@ -16,6 +16,7 @@ local values = {
   keep = "3", kv = "64", kv_heads = "4", layers = "4", length = "32", lr = "1e-3", micro = "2",
   original = "4096", peak = "1e-3", positions = "64", pp = "2", q = "64", samples = "8",
   seed = "7", smoothing = "0.1", steps = "10", top_k = "2", tp = "2", virtual_stages = "2",
+  kv_rank = "16", nope_dim = "8", q_rank = "24", rope_dim = "8", v_dim = "8",
   vocab = "256", warmup = "2", window = "16", z = "1e-4",
 }
 

@@ -76,7 +76,8 @@ describe("--metrics", function()
       tidelock_grad_norm = last.grad_norm, tidelock_learning_rate = last.lr,
       tidelock_skipped_steps_total = 0, tidelock_memory_bytes = last.bytes,
       tidelock_memory_planned_bytes = records[4].planned_bytes,
-      ['tidelock_weights_info{hash="' .. records[4].weights_hash .. '"}'] = 1,
+      ['tidelock_weights_info{step="3",hash="' .. records[4].weights_hash .. '"}'] = 1,
+      tidelock_nan_steps_total = 0, ['tidelock_plan_deviation_ratio{what="memory"}'] = 0,
       ['tidelock_state{state="finished"}'] = 1, ['tidelock_state{state="running"}'] = 0,
     } do
       assert.near(value, samples[name], 1e-9 * math.abs(value), name)
@@ -101,6 +102,7 @@ describe("--metrics", function()
     local samples = parse(core.files.read_all(path))
     assert.equal(1, samples['tidelock_state{state="failed"}'])
     assert.equal(1, samples.tidelock_step)
+    assert.equal(1, samples.tidelock_nan_steps_total)
     assert.is_nil(core.files.read_all(path):find "tidelock_weights_info")
   end)
 
@@ -114,13 +116,57 @@ describe("--metrics", function()
     assert.is_false(core.files.exists(folder:path "runs"))
   end)
 
+  it("has the messages of every axis, as planned, and what a checkpoint wrote", function()
+    local path = folder:path "m.prom"
+    local text, status = run(("layout.tp=2 layout.dp=2 train.save.every=2 --metrics %s "
+      .. "--cluster recipes/clusters/laptop.yaml"):format(path))
+    assert.equal(0, status, text)
+    local samples = parse(core.files.read_all(path))
+    local moved = 0
+    for _, axis in ipairs { "tp", "dp" } do
+      local planned = samples[('tidelock_comm_planned_bytes{axis="%s"}'):format(axis)]
+      local total = samples[('tidelock_comm_bytes_total{axis="%s",path="threads"}'):format(axis)]
+      assert.is_true(planned > 1000)
+      assert.equal(3 * planned, total) -- those of the evaluations are no step's
+      moved = moved + total
+    end
+    assert.equal(moved, samples['tidelock_path_bytes_total{path="threads"}'])
+    assert.equal(0, samples['tidelock_plan_deviation_ratio{what="messages"}'])
+    assert.is_true(samples['tidelock_plan_deviation_ratio{what="step"}'] > -1)
+    for rank = 0, 3 do
+      assert.is_true(samples[('tidelock_comm_wait_seconds_total{rank="%d"}'):format(rank)] > 0)
+    end
+    local name = core.files.list(folder:path "runs")[1]
+    local written = 0
+    for _, step in ipairs { 2, 3 } do -- tensors alone: headers are not counted
+      local state = core.json.decode(core.files.read_all(folder:path(
+        ("runs/%s/checkpoints/step-%08d/state.json"):format(name, step))))
+      written = written + #state.tensors
+    end
+    assert.is_true(samples['tidelock_path_bytes_total{path="checkpoint"}'] > written)
+  end)
+
+  it("pleases promtool, rules for alerts too", function()
+    if not os.execute "command -v promtool >/dev/null 2>&1" then
+      return pending "promtool (package prometheus) is not installed"
+    end
+    local path = folder:path "m.prom"
+    run("layout.tp=2 --metrics " .. path)
+    for _, command in ipairs { "check metrics < " .. path, "check rules docs/alerts.yaml" } do
+      local pipe = io.popen("promtool " .. command .. " 2>&1")
+      local said = pipe:read "a"
+      assert.is_true(pipe:close(), said)
+    end
+  end)
+
   it("has the load of experts, extra losses, and what is not finite", function()
     local path = folder:path "m.prom"
     local told = metrics.open(path, { "recipe", 'a "b"\\\n' }, 9)
     local record = { step = 7, ms = 10, tokens = 5, tokens_per_s = 500.0, loss = 0 / 0,
       grad_norm = math.huge, lr = 1e-3, bytes = 1, losses = { probe = 0.5, z = 2.0 },
       experts = { { name = "layers.0.moe", load = { 6, 0, 3 } } } }
-    assert.is_nil(told:step(record, "0 target tokens", 1))
+    assert.is_nil(told:step(record, { skipped = "0 target tokens", planned = 1,
+      vitals = { clock_mhz = 1980, celsius = 45 } }))
     local samples = parse(core.files.read_all(path))
     assert.equal(1, samples['tidelock_info{recipe="a \\"b\\"\\\\\\n"}'])
     assert.same({ 6, 0, 3, 2, 0.5, 2, 1, math.huge }, {
@@ -132,10 +178,13 @@ describe("--metrics", function()
       samples.tidelock_skipped_steps_total, samples.tidelock_grad_norm,
     })
     assert.not_equal(samples.tidelock_loss, samples.tidelock_loss)
+    assert.same({ 1.98e9, 45 }, { samples.tidelock_clock_hertz,
+      samples.tidelock_temperature_celsius })
+    assert.is_nil(samples.tidelock_power_watts) -- not reported
     os.remove(path)
     os.remove(folder:path "text.txt")
     os.remove(recipe)
     os.remove(folder.root) -- a step goes on without its file
-    assert.matches("m.prom: cannot write it", told:step(record, nil, 1))
+    assert.matches("m.prom: cannot write it", told:step(record, { planned = 1 }))
   end)
 end)

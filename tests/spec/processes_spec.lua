@@ -74,6 +74,22 @@ describe("ranks as processes", function()
     end)
   end)
 
+  test("exchange rows of experts straight, by islands and in a ring", function()
+    in_folder(function(folder)
+      local moe = "run recipes/moe_small.lua --quiet --stop-at 1 layout.ep=4 --runs " .. folder
+        .. " "
+      local one = shell(("%s run recipes/moe_small.lua --quiet --stop-at 1 --runs %s"):format(
+        tidelock, folder))
+      local hash = assert(one:match "weights +(%x+)")
+      for _, way in ipairs { "layout.dp=4", "layout.dp=4 layout.all_to_all=ring blocks.moe.waves=2",
+        "layout.tp=2 layout.dp=2 layout.all_to_all=hierarchical layout.island=2" } do
+        local text, status = mpirun(4, moe .. way)
+        assert.equal(0, status, text)
+        assert.matches("weights +" .. hash, text)
+      end
+    end)
+  end)
+
   test("save a state that other processes in another layout go on from", function()
     in_folder(function(folder)
       local runs = (" --runs %s/a "):format(folder)
@@ -87,6 +103,26 @@ describe("ranks as processes", function()
       text = mpirun(4, quickstart .. "layout.tp=2 layout.pp=2 --stop-at 3 --resume " .. saved
         .. (" --runs %s/c "):format(folder))
       assert.matches("weights +" .. hash, text)
+    end)
+  end)
+
+  test("are recorded like threads: rank 0 gathers hashes, times and values", function()
+    in_folder(function(folder)
+      local what = quickstart .. "layout.tp=2 layout.dp=2 --full --values --stop-at 1 "
+        .. ("--trace-steps 1 --runs %s/%%s --trace %s/%%s"):format(folder, folder)
+      local text, status = mpirun(4, what:format("a", "processes"))
+      assert.equal(0, status, text)
+      shell(tidelock .. " " .. what:format("b", "threads"))
+      text, status = shell(("%s diff %s/processes %s/threads"):format(tidelock, folder, folder))
+      assert.equal(0, status, text)
+      assert.matches("steps 1 to 1: all outputs equal", text)
+      text = shell(("%s trace %s/processes"):format(tidelock, folder))
+      local moved, planned = text:match "\n +3 +%S+ +%S+ +%S+ +(%S+) +(%S+)\n"
+      assert.equal(planned, moved, text)
+      for rank = 0, 3 do
+        local name = folder .. "/%s/" .. ("values-1-%04d.bin"):format(rank)
+        assert.is_true(works("cmp " .. name:format "processes" .. " " .. name:format "threads"))
+      end
     end)
   end)
 

@@ -66,7 +66,7 @@ describe("a table that is no program", function()
       { "an arena of %-1 bytes", function(t) t.arena_bytes = -1 end },
       { "program: instructions is missing", function(t) t.instructions = nil end },
       { "program: sections is missing", function(t) t.sections = nil end },
-      { "no section train; there are init, step, eval, serve0 to serve7",
+      { "no section train; there are init, step, eval, serve0 to serve9",
         function(t) t.sections.train = { 1, 1 } end },
       { "section step: instructions 0 to 2; there are 2", function(t) t.sections.step = { 1,
         3 } end },

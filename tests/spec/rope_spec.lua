@@ -6,7 +6,8 @@ promises.describe(describe, it, rope.cases)
 
 local function table_of(positions, pairs_count, base, fields)
   local t = core.tensor("f32", { positions, pairs_count, 2 })
-  local attrs = { kind = 0, original = 0, base = base, factor = 1, low = 1, high = 4 }
+  local attrs = { kind = 0, original = 0, base = base, factor = 1, low = 1, high = 4,
+    magnitude = 1 }
   for name, value in pairs(fields or {}) do attrs[name] = value end
   core.call("rope_table", {}, { t }, attrs)
   return t
@@ -31,9 +32,37 @@ describe("a table of rope", function()
     end
   end)
 
+  it("has the borders of DeepSeek-V3: waves are kept up to pair 10, slow from pair 23", function()
+    local function sines(fields)
+      return table_of(2, 32, 10000, fields):narrow(1, 2, 1):flat()
+    end
+    local plain = sines {}
+    local yarn = sines { kind = 2, original = 4096, factor = 40, low = 1, high = 32 }
+    for pair = 0, 31 do
+      local ratio = math.asin(plain[2 * pair + 2]) / math.asin(yarn[2 * pair + 2])
+      if pair <= 10 then assert.equal(1, ratio)
+      elseif pair >= 23 then assert.near(40, ratio, 1e-4)
+      else assert.is_true(ratio > 1 and ratio < 40) end
+    end
+  end)
+
+  it("is louder by the magnitude, in one product each", function()
+    local fields = { kind = 2, original = 64, factor = 4, low = 1, high = 4 }
+    local quiet = table_of(40, 8, 1e4, fields):flat()
+    fields.magnitude = 1.1
+    local loud = core.f32(1.1)
+    for i, value in ipairs(table_of(40, 8, 1e4, fields):flat()) do
+      assert.equal(core.f32(quiet[i] * loud), value)
+    end
+  end)
+
   it("refuses kinds and numbers that it does not have", function()
     local function message(fields) return select(2, pcall(table_of, 4, 2, 10000, fields)) end
-    assert.matches("rope_table: kind is 2, must be 0 to 1", message { kind = 2 })
+    assert.matches("rope_table: kind is 3, must be 0 to 2", message { kind = 3 })
+    assert.matches("rope_table: yarn needs original > 0", message { kind = 2 })
+    assert.matches("rope_table: yarn needs base above 1, got 1",
+      message { kind = 2, original = 9, base = 1 })
+    assert.matches("rope_table: magnitude is 0", message { magnitude = 0 })
     assert.matches("rope_table: llama3 needs original > 0", message { kind = 1 })
     assert.matches("rope_table: base is 0.5", message { base = 0.5 })
   end)

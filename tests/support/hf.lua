@@ -3,11 +3,13 @@
 ---     hf.golden(folder, "llama")     tests/golden/hf, weights by the formula in `folder`
 ---     hf.tiny "llama"                ../shared/data/hf_tiny, or nil
 ---
---- A golden is { name, folder, input_ids, single = { result .. }, batch = result }; a result
---- { targets, loss, logits, grads }, of which logits and each gradient are { norm, dot, samples }.
+--- A golden is { name, folder, input_ids, greedy, single = { result .. }, batch = result }; a
+--- result { targets, loss, logits, grads }, where logits and each gradient are { norm, dot, samples }.
 local config = require "tidelock.hf_config"
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
+local engine = require "tidelock.engine"
+local loader = require "tidelock.loader"
 local names = require "tidelock.hf_names"
 local support = require "support"
 local tl = require "tidelock"
@@ -54,7 +56,7 @@ function hf.golden(folder, family)
   local all = json "tests/golden/hf/golden.json"
   local one = all.families[family]
   return { name = family, folder = hf.write(folder, family), input_ids = all.input_ids,
-    single = one.single, batch = one.batch }
+    single = one.single, batch = one.batch, greedy = one.greedy.ids }
 end
 
 --- The one of ../shared/data/hf_tiny, or nil where that is absent.
@@ -94,11 +96,24 @@ function hf.run(folder, sequences, options)
   local result = { loss = step.loss, logits = run:kept "logits", grads = {} }
   local bits = { step.loss_bits, step.grad_norm_bits, result.logits:hash(), run:weights_hash() }
   for _, weight in ipairs(run:weights()) do
-    local grad = run:kept(weight.name .. ".grad")
-    result.grads[weight.name], bits[#bits + 1] = grad, grad:hash()
+    if weight.param.weight.kind ~= "state" then -- a state has no gradient
+      local grad = run:kept(weight.name .. ".grad")
+      result.grads[weight.name], bits[#bits + 1] = grad, grad:hash()
+    end
   end
   result.bits = table.concat(bits, " ")
   return result
+end
+
+--- The likeliest tokens after `ids`, from pages that a chunk of the prompt fills at a time.
+function hf.generated(folder, ids, count, words, chunk)
+  local model = loader.open(folder, words or {}, { tokenizer = "bytes" })
+  local e <close>, made = engine.open(model, { chunk = chunk }), {}
+  assert(e:submit { tokens = ids, max_tokens = count })
+  while not e:idle() do
+    for _, event in ipairs(e:step()) do made[#made + 1] = event.token end
+  end
+  return made
 end
 
 -- comparison -------------------------------------------------------------------------------------

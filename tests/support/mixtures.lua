@@ -28,6 +28,19 @@ mixtures.zoo = {
     router = { "sigmoid", groups = 4, top_groups = 2, scale = 2.5 } } },
   { "sqrt softplus, all experts", mixtures.with { experts = 4, top_k = 4, hidden = 16,
     router = { "sqrt_softplus", scale = 1.5 } } },
+  { "latent attention, a dense layer first, sigmoid in groups, a bias", {
+    layers = 2, samples = 8, length = 16, micro = 2,
+    layer = function(i)
+      local attention = { heads = 4, q_rank = 9, kv_rank = 10, nope_dim = 6, rope_dim = 4 }
+      local experts = { experts = 8, top_k = 2, hidden = 16, shared = 1,
+        router = { "sigmoid", groups = 4, top_groups = 2, scale = 2.5 },
+        balance = { "bias", 0.01 } }
+      return {
+        nn.residual { nn.rms_norm {}, nn.mla(attention) },
+        nn.residual { nn.rms_norm {}, i == 1 and nn.swiglu { hidden = 48 } or nn.moe(experts) },
+      }
+    end,
+  } },
   { "softmax, not normalized, top 1", mixtures.with { experts = 4, top_k = 1, hidden = 20,
     router = { "softmax", normalize = false } } },
 }

@@ -4,10 +4,24 @@ local promises = require "support.promises"
 
 local rope = { cases = {} }
 
+--- Waves that turn less than `low` times in the original length are slowed, those that turn more
+--- than `high` times kept.
+function rope.yarn(f, i, pairs_count, base, s)
+  local function border(turns)
+    return pairs_count * math.log(s.original / (turns * 2 * math.pi)) / math.log(base)
+  end
+  local from = math.max(math.floor(border(s.high)), 0)
+  local to = math.min(math.ceil(border(s.low)), 2 * pairs_count - 1)
+  if from == to then to = to + 0.001 end
+  local ramp = math.max(0, math.min(1, (i - from) / (to - from)))
+  return f / s.factor * ramp + f * (1 - ramp)
+end
+
 --- Frequencies in f64; `scaling` as in the attributes of rope_table.
 function rope.frequency(i, pairs_count, base, scaling)
   local f = base ^ (-i / pairs_count)
   if not scaling then return f end
+  if scaling.kind == 2 then return rope.yarn(f, i, pairs_count, base, scaling) end
   local wave = 2 * math.pi / f
   if wave > scaling.original / scaling.low then return f / scaling.factor end
   if wave < scaling.original / scaling.high then return f end
@@ -21,7 +35,8 @@ function rope.table(positions, pairs_count, base, scaling)
   for p = 0, positions - 1 do
     for i = 0, pairs_count - 1 do
       local angle = core.f32(p * core.f32(rope.frequency(i, pairs_count, base, scaling)))
-      t[#t + 1], t[#t + 2] = math.cos(angle), math.sin(angle)
+      local loud = scaling and scaling.magnitude or 1
+      t[#t + 1], t[#t + 2] = math.cos(angle) * loud, math.sin(angle) * loud
     end
   end
   return t
@@ -97,12 +112,16 @@ rope.cases[#rope.cases + 1] = {
 }
 
 for name, scaling in pairs { plain = false,
-  llama3 = { original = 64, factor = 8, low = 1, high = 4 } } do
+  llama3 = { kind = 1, original = 64, factor = 8, low = 1, high = 4 },
+  yarn = { kind = 2, original = 64, factor = 8, low = 1, high = 4 },
+  ["yarn, louder"] = { kind = 2, original = 4096, factor = 40, low = 1, high = 32,
+    magnitude = 1.25 },
+  ["yarn, one border"] = { kind = 2, original = 3, factor = 4, low = 1, high = 2 } } do
   local s = scaling or { original = 0, factor = 1, low = 1, high = 4 }
   rope.cases[#rope.cases + 1] = {
     op = "rope_table", name = name, rows = 300, dtypes = { "f32" },
-    attrs = { kind = scaling and 1 or 0, original = s.original, base = 10000, factor = s.factor,
-      low = s.low, high = s.high },
+    attrs = { kind = s.kind or 0, original = s.original, base = 10000, factor = s.factor,
+      low = s.low, high = s.high, magnitude = s.magnitude or 1 },
     inputs = function() return {} end,
     outputs = function(_, rows) return { { "f32", { rows, 16, 2 } } } end,
     oracle = function(_, attrs, rows) return { rope.table(rows, 16, attrs.base, scaling) } end,

@@ -141,6 +141,20 @@ local function across_layers()
   return { layer = layer, loss = loss }
 end
 
+--- Latent attention, its turned channels beside others, and a value of a third width.
+local function latent_layer(options)
+  local own = models.with({ heads = 4, kv_rank = 10, nope_dim = 6, rope_dim = 4 }, options)
+  return function()
+    return {
+      nn.residual { nn.rms_norm {}, nn.mla(own) },
+      nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 48 } },
+    }
+  end
+end
+
+local yarn = { base = 100, scaling = { "yarn", factor = 4, original = 16, beta_fast = 4,
+  mscale = 1, mscale_all_dim = 0.7 } }
+
 local function square_of_logsumexp(g, logits, targets)
   return g.cross_entropy(logits, targets) + 0.01 * g.square(g.logsumexp(logits, "vocab"))
 end
@@ -151,6 +165,7 @@ local gpt = {
   norm = nn.layer_norm { name = "norm" },
 }
 local long_heads = { { "*.q", "*.k", init = 0.3 } } -- a norm of a short head bends: no slope to see
+local long_latents = { { "*.kv_a", init = 0.3 } }
 local f32_vectors = { { "*.gain", "*_bias", dtype = "f32" } }
 local rates = {
   { "*.gain", lr_scale = 0.5, decay = 0.2 }, { "*.o", decay = 0, lr_scale = 2 },
@@ -204,5 +219,12 @@ return {
     weights = long_heads } },
   { "norms of heads in a graph", { layer = head_norms_layer } },
   { "partial rotation", { rope = { base = 100, dim = 4 } } },
+  { "latent attention", { layer = latent_layer {}, weights = long_latents } },
+  { "latent queries, short documents, yarn", { documents = true, layers = 3,
+    weights = { { "*.kv_a", "*.q_a", init = 0.3 } },
+    layer = latent_layer { q_rank = 9, v_dim = 10, rope = yarn } } },
+  { "latent attention of 24 heads, halves, leaves.tp 8", models.with(wide, { length = 32,
+    weights = long_latents,
+    layer = latent_layer { heads = 24, q_rank = 9, v_dim = 3, rope = { interleaved = false } } }) },
   { "interleaved rotation", { rope = { base = 1000, interleaved = true } } },
 }

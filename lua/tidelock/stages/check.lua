@@ -14,6 +14,7 @@
 --     step
 --     log       { every, watch };  notes: sentences about choices that were made
 --     experts   a list of { experts, top_k, site }: the mixtures of the model
+--     widths    what rules.lua knows of the model: layers, heads, hidden widths
 --     site      function(path) -> "file:line" or "command line"
 -- }
 local blocks = require "tidelock.blocks"
@@ -123,12 +124,13 @@ function check.run(plan)
   local spec = sections(recipe, context, report)
   local model, facts = walk.model(spec.model, context, report, site)
   -- with experts ep folds over tp at least, so that an owner sees whole samples
-  spec.layout.ep = spec.layout.ep or #facts.moes > 0 and spec.layout.tp or 1
+  local folds = #facts.moes > 0 and not plan.serving
+  spec.layout.ep = spec.layout.ep or folds and spec.layout.tp or 1
   fit_micro(spec, site, note)
   rules.check({
     blocks = spec.blocks, layout = spec.layout, batch = spec.batch, policy = spec.policy,
     eval = spec.eval, model = facts,
-    world = plan.world, site = site,
+    world = plan.world, site = site, serving = plan.serving,
   }, report, note)
   for _, source in ipairs { spec.data, spec.eval and spec.eval.data } do
     data.check(source, facts.vocab, function(...) collected:add(...) end)
@@ -136,7 +138,7 @@ function check.run(plan)
   collected:raise()
 
   spec.name, spec.file, spec.site = recipe.name, recipe.file, site
-  spec.model, spec.notes, spec.experts = model, notes, facts.moes
+  spec.model, spec.notes, spec.experts, spec.widths = model, notes, facts.moes, facts
   spec.batch.micro = spec.batch.micro or spec.batch.samples // spec.layout.dp
   if spec.policy.name == "fast" then
     note "policy fast promises no bits; the host runs the same kernels as for batch"

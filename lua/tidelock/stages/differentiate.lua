@@ -101,6 +101,7 @@ function Diff:vector(x, kind, inputs, input, apart)
 end
 
 local rule = { combine = require "tidelock.experts_grad" }
+for op, fn in pairs(require("tidelock.heads").gradient) do rule[op] = fn end
 
 function rule.linear(d, node, dys)
   local attrs, extra = node.attrs, node

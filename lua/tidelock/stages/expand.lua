@@ -3,6 +3,7 @@
 ---     tokens -> embed -> layers -> norm -> head -> loss of each token
 ---
 --- Each node carries the layer it belongs to ("embed", 1 .. n, "head"): the pipeline cuts there.
+local doubts = require "tidelock.doubts"
 local graphs = require "tidelock.graph"
 local nn = require "tidelock.nn"
 local problems = require "tidelock.problems"
@@ -142,7 +143,7 @@ function expand.run(plan)
   local fields = weights.resolve(g, plan.spec, found)
   check_uses(g, found)
   found:raise()
-  return { graph = g, loss = loss, fields = fields }
+  return { graph = g, loss = loss, fields = fields, doubts = doubts.of(plan.spec, g, fields) }
 end
 where.floor(expand.run)
 

@@ -42,7 +42,8 @@ function pipeline.balance(layers, chunks, head_cost)
   return counts
 end
 
-local function chunk_table(plan)
+--- The chunk of each layer, of "embed" and of "head"; how many there are; layers of each.
+function pipeline.chunk_table(plan)
   local layout, model = plan.spec.layout, plan.spec.model
   local chunks = layout.pp * schedules.virtual_stages(layout)
   local per_layer = 0
@@ -70,7 +71,7 @@ local function real(value)
 end
 
 --- For each value that crosses chunks: the chunk that makes it and the farthest that uses it.
-local function borders(nodes, chunk_of, backward)
+function pipeline.borders(nodes, chunk_of, backward)
   local made, uses = {}, {}
   for _, node in ipairs(nodes) do
     if not node.step then
@@ -97,9 +98,10 @@ local function borders(nodes, chunk_of, backward)
   return list
 end
 
---- Receives and sends of a chunk in a micro-batch. Each border has a channel of its own: then an
---- operation of the schedule is one message on any channel, which is what two slots suffice for.
-local function cross(self, list, chunk, env, backward)
+--- Receives and sends of a chunk in a micro-batch, as two functions that emit them. Each border has
+--- a channel of its own: then an operation of the schedule is one message on any channel, which is
+--- what two slots suffice for.
+function pipeline.cross(self, list, chunk, env, backward)
   local step, kind = backward and -1 or 1, backward and 1 or 0
   local arriving, leaving = {}, {}
   for i, border in ipairs(list) do
@@ -137,7 +139,7 @@ local function load(self, env, source)
 end
 
 local function forward(self, shared, env, chunk, source, loss_use)
-  local receive, send = cross(self, shared.forward_borders, chunk, env, false)
+  local receive, send = pipeline.cross(self, shared.forward_borders, chunk, env, false)
   load(self, env, source)
   receive()
   for _, node in ipairs(self.l.nodes) do
@@ -162,7 +164,7 @@ local function frozen(value)
 end
 
 local function backward(self, shared, env, chunk, want)
-  local receive, send = cross(self, shared.backward_borders, chunk, env, true)
+  local receive, send = pipeline.cross(self, shared.backward_borders, chunk, env, true)
   if want ~= "weight" then receive() end
   for _, node in ipairs(self.b.nodes) do
     if node.phase ~= "loss" and self.chunk_of[node.layer] == chunk and (want == "backward"
@@ -286,7 +288,7 @@ end
 
 --- A value made of weights alone is made where it is used: once a step, on one pipeline rank. Those
 --- made after the tokens travel.
-local function step_borders(plan, chunk_of)
+function pipeline.step_borders(plan, chunk_of)
   local pp, found = plan.spec.layout.pp, problems.new()
   for _, node in ipairs(plan["local"].nodes) do
     for _, input in ipairs(node.inputs) do
@@ -303,16 +305,16 @@ end
 
 function pipeline.run(plan)
   local layout = plan.spec.layout
-  local chunk_of, chunks, counts = chunk_table(plan)
+  local chunk_of, chunks, counts = pipeline.chunk_table(plan)
   local micros = plan.spec.batch.samples // layout.dp // plan.spec.batch.micro
   local shared = {
     chunks = chunks, chunk_of = chunk_of, keep = keep_of(plan), holders = holders(plan, chunk_of,
       layout.pp),
-    forward_borders = borders(plan["local"].nodes, chunk_of, false),
-    backward_borders = borders(plan.backward.nodes, chunk_of, true),
+    forward_borders = pipeline.borders(plan["local"].nodes, chunk_of, false),
+    backward_borders = pipeline.borders(plan.backward.nodes, chunk_of, true),
     orders = orders_of(plan.spec, micros), routes = after.routes(plan, chunk_of, layout.pp),
   }
-  step_borders(plan, chunk_of)
+  pipeline.step_borders(plan, chunk_of)
   local ranks = {}
   for rank = 0, layout.pp - 1 do
     for ep = 0, experts.grid(layout).ep - 1 do

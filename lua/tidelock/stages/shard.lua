@@ -14,6 +14,7 @@
 --- trunk, through the tree) are inserted; each is the gradient of the other. Numbers that differ
 --- between tp ranks are `by_tp` lists, so that one result serves all ranks.
 local fit = require "tidelock.fit"
+local heads_shard = require("tidelock.heads").shard
 local moe = require "tidelock.experts_shard"
 
 local shard = {}
@@ -181,7 +182,8 @@ end
 
 -- operators ----------------------------------------------------------------------------------
 
-local rule = { moe = moe.shard, load_sign = moe.load_sign }
+local rule = { moe = moe.shard, load_sign = moe.load_sign, split_heads = heads_shard.split_heads,
+  join_heads = heads_shard.join_heads }
 
 local function mapped(dims)
   for _, dim in ipairs(dims) do if dim.axis == "tp" then return true end end
@@ -332,9 +334,10 @@ end
 
 function rule.rope(s, node, inputs)
   local dims = node.outputs[1].dims
-  local y = s:like(node.outputs[1], "heads")
+  local x = inputs[1].region == "trunk" and s:spread(node, inputs[1]) or inputs[1]
+  local y = s:like(node.outputs[1], x.region)
   local width = dims[#dims].size
-  return { (s:add(node, "rope", { inputs[1], s:get(s.plan.graph.cu) }, { y }, node.attrs,
+  return { (s:add(node, "rope", { x, s:get(s.plan.graph.cu) }, { y }, node.attrs,
     { head_dim = width })) }
 end
 

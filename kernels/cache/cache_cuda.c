@@ -1,0 +1,109 @@
+/* cache_cuda.c - launches the kernels of the cache. */
+#include "../launch_cuda.h"
+#include "cache.h"
+#include "../math.h"
+#include "cache_args.h"
+
+/* A kernel for heads of up to `width`, `chunk` keys at a time. */
+typedef struct variant {
+  const char *name;
+  int32_t width, chunk;
+  int64_t shared; /* without blocks of keys */
+} variant;
+
+#define ROW(w, chunk, slots) \
+  {"attention_cached_bf16_" #w, w, chunk, TL_CACHED_SHARED(w, chunk, slots, 0)},
+static const variant variants[] = {TL_CACHED_BF16(ROW)};
+#undef ROW
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static tl_status fill_places(const char *op, const tl_cache_sizes *z, tl_cache_places *out) {
+  TL_TRY(tl_expect_range(op, "rows", z->rows, 0, INT32_MAX));
+  TL_TRY(tl_expect_range(op, "requests", z->requests, 0, INT32_MAX));
+  TL_TRY(tl_expect_range(op, "pages", z->pages, 0, INT32_MAX));
+  TL_TRY(tl_expect_range(op, "positions of a request", z->pages_max * z->page, 0, INT32_MAX));
+  *out = (tl_cache_places){.request = z->request,
+                           .position = z->position,
+                           .table = z->table,
+                           .rows = (int32_t)z->rows,
+                           .requests = (int32_t)z->requests,
+                           .pages_max = (int32_t)z->pages_max,
+                           .pages = (int32_t)z->pages,
+                           .page = (int32_t)z->page,
+                           .shift = -1};
+  if ((z->page & (z->page - 1)) != 0) return TL_OK;
+  while (z->page >> (out->shift + 1) > 0) out->shift++;
+  return TL_OK;
+}
+
+tl_status tl_cuda_cache_write(const tl_call *call) {
+  tl_cache_sizes z;
+  TL_TRY(tl_cache_write_check(call, &z));
+  tl_cache_write_args k = {.k = call->in[0].data,
+                           .v = call->in[1].data,
+                           .keys = call->out[0].data,
+                           .values = call->out[1].data,
+                           .kv_heads = (int32_t)z.kv_heads,
+                           .width = (int32_t)z.width,
+                           .value_width = (int32_t)z.value_width};
+  TL_TRY(fill_places("cache_write", &z, &k.at));
+  return tl_launch_threads(call->cuda, z.dtype == TL_BF16 ? "cache_write_2" : "cache_write_4",
+                           z.rows * z.kv_heads * (z.width + z.value_width), &k);
+}
+
+static tl_status launch_f32(tl_cuda *cuda, const tl_cached_args *k) {
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)(k->at.rows * k->kv_heads)},
+                             .threads = {TL_CACHED_F32_THREADS},
+                             .shared = (uint32_t)TL_CACHED_F32_SHARED(k->width, k->kv_block)};
+  return tl_cuda_launch(cuda, "attention_cached_f32", &grid, k);
+}
+
+/* O of earlier parts waits behind everything else, where there may be several parts. */
+static tl_status launch_bf16(tl_cuda *cuda, tl_cached_args *k) {
+  const int32_t width = k->width > k->value_width ? k->width : k->value_width;
+  const variant *v = variants;
+  while (v->width < width) v++;
+  const int64_t block = (k->kv_block + v->chunk - 1) / v->chunk * v->chunk;
+  int64_t shared = v->shared + TL_CACHED_SCORES(block) - TL_CACHED_SCORES(0) +
+                   TL_CACHED_WEIGHTS(block) - TL_CACHED_WEIGHTS(0);
+  if (k->group <= TL_CACHED_VECTORS / 2 && k->kv_block <= v->chunk)
+    k->tile = TL_CACHED_VECTORS / k->group;
+  if (k->tile > 1 && (int64_t)k->at.pages_max * k->at.page > k->split)
+    shared += (int64_t)TL_CACHED_VECTORS * v->width * 4;
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)(k->at.rows * k->kv_heads)},
+                             .threads = {TL_CACHED_THREADS},
+                             .shared = (uint32_t)shared};
+  return tl_cuda_launch(cuda, v->name, &grid, k);
+}
+
+tl_status tl_cuda_attention_cached(const tl_call *call) {
+  const tl_view *q = &call->in[0], *keys = &call->in[1], *values = &call->in[2];
+  const int64_t window = call->ints[0], block = call->ints[1], split = call->ints[2];
+  tl_cache_sizes z;
+  TL_TRY(tl_attention_cached_check(call, &z));
+  TL_TRY(tl_expect_range("attention_cached", "rows times KV heads", z.rows * z.kv_heads, 0,
+                         INT32_MAX));
+  const int64_t heads = q->shape[1], most = z.pages_max * z.page;
+  tl_cached_args k = {
+      .q = q->data,
+      .keys = keys->data,
+      .values = values->data,
+      .o = call->out[0].data,
+      .heads = (int32_t)heads,
+      .kv_heads = (int32_t)z.kv_heads,
+      .group = (int32_t)(heads / z.kv_heads),
+      .width = (int32_t)z.width,
+      .value_width = (int32_t)z.value_width,
+      .keys_aligned = z.page % 8 == 0 && (uintptr_t)keys->data % 16 == 0,
+      .values_aligned = z.value_width % 8 == 0 && (uintptr_t)values->data % 16 == 0,
+      .o_is_bf16 = call->out[0].dtype == TL_BF16,
+      .tile = 1,
+      .window = (int32_t)(window > 0 && window < most ? window : most),
+      .kv_block = (int32_t)block,
+      .split = (int32_t)least(split, INT32_MAX / block * block),
+      .factor = call->floats[0] * TL_LOG2E,
+  };
+  TL_TRY(fill_places("attention_cached", &z, &k.at));
+  return z.dtype == TL_BF16 ? launch_bf16(call->cuda, &k) : launch_f32(call->cuda, &k);
+}

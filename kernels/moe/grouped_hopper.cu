@@ -1,0 +1,8 @@
+/* grouped_hopper.cu - the products of grouped_hopper.cuh, all variants of grouped_hopper.def. */
+#include "grouped_hopper.cuh"
+
+#define GROUPED(name, columns, blocks, slots, room, cost)                                          \
+  GROUPED_KERNEL(grouped_linear_hopper_##name, LINEAR, 1, columns, blocks, slots, 0, room)         \
+  GROUPED_KERNEL(grouped_grad_input_hopper_##name, GRAD_INPUT, 1, columns, blocks, slots, 0, room) \
+  GROUPED_KERNEL(grouped_grad_weight_hopper_##name, GRAD_WEIGHT, 1, columns, blocks, slots, 0, room)
+#include "grouped_hopper.def"

@@ -1,0 +1,422 @@
+/* moe_route.cu - the router on a GPU: a warp for each row of logits.
+**
+** Lane l holds the experts each * l .. each * l + each - 1, where each * 32 is the power of two
+** from E up (at least 32): the tree of neighbours of the row rule is then a tree in the lane's
+** registers, and on top of it one over neighbouring lanes.
+**
+** The best expert that is left: a choice becomes a whole number in the same order, the largest of
+** the lanes is one instruction, and the lowest lane that has it has the lowest index. 0: taken.
+*/
+#include "../device.cuh"
+#include "moe_args.h"
+
+enum { WARP = TL_DEVICE_WARP };
+constexpr uint32_t ALL = 0xffffffffu;
+enum Kind { SOFTMAX, SIGMOID, SQRT_SOFTPLUS };
+enum Fault { FAULT_NAN, FAULT_INFINITE, FAULT_FEW, FAULT_NONE };
+
+TL_GPU int lane_of(void) { return threadIdx.x % WARP; }
+
+TL_GPU float warp_tree(float v) {
+#pragma unroll
+  for (int step = 1; step < WARP; step *= 2) v = v + __shfl_xor_sync(ALL, v, step);
+  return v;
+}
+
+template <int each>
+TL_GPU float neighbours(const float *v) {
+  float sum[each];
+#pragma unroll
+  for (int i = 0; i < each; i++) sum[i] = v[i];
+#pragma unroll
+  for (int step = 1; step < each; step *= 2)
+#pragma unroll
+    for (int i = 0; i < each; i += 2 * step) sum[i] = sum[i] + sum[i + step];
+  return sum[0];
+}
+
+/* The row rule over what the lanes hold; missing elements are +0. */
+template <int each>
+TL_GPU float row_sum(const float *v) {
+  return warp_tree(neighbours<each>(v));
+}
+
+/* The lane's logits; -infinity where there are no experts. */
+template <int each>
+TL_GPU void load_row(const float *z, int experts, bool vectors, float *v) {
+  const int first = lane_of() * each;
+  const float none = tl_math_float(0xff800000u);
+  if (vectors && each % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < each; i += 4) {
+      const float4 four = *(const float4 *)(z + first + i);
+      v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < each; i++) v[i] = first + i < experts ? z[first + i] : none;
+}
+
+TL_GPU float sqrt_softplus(float z) {
+  if (z > 20.0f) return sqrtf(z);
+  const float u = tl_exp(z), w = 1.0f + u;
+  return sqrtf(w == 1.0f ? u : tl_log(w) * (u / (w - 1.0f)));
+}
+
+/* Scores of the lane's experts; +0 where there are none. */
+template <int each>
+TL_GPU void scores_of(int kind, int experts, const float *z, float *s) {
+  const int first = lane_of() * each;
+  if (kind == SOFTMAX) {
+    float m = z[0];
+#pragma unroll
+    for (int i = 1; i < each; i++) m = fmaxf(m, z[i]);
+#pragma unroll
+    for (int step = 1; step < WARP; step *= 2) m = fmaxf(m, __shfl_xor_sync(ALL, m, step));
+    const float t = m * TL_LOG2E;
+#pragma unroll
+    for (int i = 0; i < each; i++)
+      s[i] = first + i < experts ? tl_exp2(fmaf(z[i], TL_LOG2E, -t)) + 0.0f : 0.0f;
+    const float sum = row_sum<each>(s);
+#pragma unroll
+    for (int i = 0; i < each; i++) s[i] = first + i < experts ? s[i] / sum : 0.0f;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < each; i++) {
+    const float v = kind == SIGMOID ? tl_sigmoid(z[i]) : sqrt_softplus(z[i]);
+    s[i] = first + i < experts ? v : 0.0f;
+  }
+}
+
+/* --- route ------------------------------------------------------------------------------------ */
+
+/* In the order of the numbers, zeros alike; never 0. */
+TL_GPU uint32_t rank_of(float choice) {
+  const uint32_t bits = tl_math_bits(choice + 0.0f);
+  const uint32_t key = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return key == 0 ? 1 : key;
+}
+
+template <int each>
+TL_GPU int fault_of(const tl_route_args &k, const float *z) {
+  const int first = lane_of() * each;
+  bool nan = false, infinite = false;
+  int usable = 0;
+#pragma unroll
+  for (int i = 0; i < each; i++) {
+    const uint32_t bits = first + i < k.experts ? tl_math_bits(z[i]) : 0xff800000u;
+    nan = nan || (bits & 0x7fffffffu) > 0x7f800000u;
+    infinite = infinite || bits == 0x7f800000u;
+    usable += bits != 0xff800000u;
+  }
+  if (__any_sync(ALL, nan)) return FAULT_NAN;
+  if (__any_sync(ALL, infinite)) return FAULT_INFINITE;
+  return __reduce_add_sync(ALL, usable) < k.slots ? FAULT_FEW : FAULT_NONE;
+}
+
+/* Takes away the experts of groups that do not stay. `choice`: memory of the warp, (experts). */
+template <int each>
+TL_GPU void drop_groups(const tl_route_args &k, float *choice, uint32_t *key) {
+  const int size = k.experts / k.groups, first = lane_of() * each;
+  float *score = choice + k.experts; /* (groups) */
+  for (int g = lane_of(); g < k.groups; g += WARP) {
+    const float *c = choice + g * size;
+    float best = c[0], second = tl_math_float(0xff800000u);
+    for (int j = 1; j < size; j++) {
+      if (c[j] > best) {
+        second = best, best = c[j];
+      } else if (c[j] > second) {
+        second = c[j];
+      }
+    }
+    score[g] = k.kind == SOFTMAX || size == 1 ? best : best + second;
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < each; i++) {
+    if (first + i >= k.experts) continue;
+    const int own = (first + i) / size;
+    int better = 0;
+    for (int g = 0; g < k.groups; g++)
+      better += score[g] > score[own] || (score[g] == score[own] && g < own);
+    if (better >= k.top_groups) key[i] = 0;
+  }
+}
+
+/* The slots of a row, the lane's choices as keys. Slot i is kept by lane i % 32. */
+template <int each>
+TL_GPU void choose(const tl_route_args &k, int64_t row, const float *s, uint32_t *key) {
+  const int lane = lane_of();
+  float total = 0.0f, score[2] = {0.0f, 0.0f};
+  int expert[2] = {0, 0};
+  for (int slot = 0; slot < k.slots; slot++) {
+    uint32_t best = key[0];
+    float best_score = s[0];
+    int index = 0;
+#pragma unroll
+    for (int i = 1; i < each; i++)
+      if (key[i] > best) best = key[i], best_score = s[i], index = i;
+    const uint32_t most = __reduce_max_sync(ALL, best);
+    const int winner = __ffs(__ballot_sync(ALL, best == most)) - 1;
+    best_score = __shfl_sync(ALL, best_score, winner);
+    const int chosen = winner * each + __shfl_sync(ALL, index, winner);
+    if (lane == winner) {
+#pragma unroll
+      for (int i = 0; i < each; i++)
+        if (i == index) key[i] = 0;
+    }
+    total = total + best_score;
+    if (lane == slot % WARP) {
+      if (slot < WARP)
+        score[0] = best_score, expert[0] = chosen;
+      else
+        score[1] = best_score, expert[1] = chosen;
+    }
+  }
+  if (k.kind != SOFTMAX) total = total + 1e-20f;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int slot = lane + i * WARP;
+    if (slot >= k.slots) continue;
+    k.weight[row * k.slots + slot] = (k.normalize ? score[i] / total : score[i]) * k.scale;
+    k.expert[row * k.slots + slot] = expert[i];
+  }
+}
+
+template <int each>
+TL_GPU void route_row(const tl_route_args &k, int64_t row, float *memory) {
+  const int first = lane_of() * each;
+  float z[each], s[each];
+  uint32_t key[each];
+  load_row<each>(k.z + row * k.experts, k.experts, k.vectors, z);
+  const int fault = fault_of<each>(k, z);
+  if (fault != FAULT_NONE && lane_of() == 0)
+    atomicMin((unsigned long long *)k.found, k.note | (unsigned long long)row << 2 | fault);
+  scores_of<each>(k.kind, k.experts, z, s);
+#pragma unroll
+  for (int i = 0; i < each; i++) {
+    const bool own = first + i < k.experts;
+    const float choice = k.bias != nullptr && own ? s[i] + k.bias[first + i] : s[i];
+    key[i] = own ? rank_of(choice) : 0;
+    if (k.groups > 1 && own) memory[first + i] = choice;
+  }
+  if (k.groups > 1) {
+    __syncwarp();
+    drop_groups<each>(k, memory, key);
+    __syncwarp(); /* the warp's next row may write its memory */
+  }
+  choose<each>(k, row, s, key);
+}
+
+/* A warp for each row, striding over the grid. Dynamic shared memory: `floats` for each warp. */
+template <int each, class Args, class Row>
+TL_GPU void each_row(const Args &k, int floats, Row row_of) {
+  extern __shared__ float shared[];
+  const int warp = threadIdx.x / WARP;
+  const int64_t step = (int64_t)gridDim.x * TL_MOE_WARPS;
+  for (int64_t row = (int64_t)blockIdx.x * TL_MOE_WARPS + warp; row < k.rows; row += step)
+    row_of(row, shared + warp * floats);
+}
+
+template <int each>
+TL_GPU void route(const tl_route_args &k) {
+  each_row<each>(k, 2 * k.experts,
+                 [&](int64_t row, float *memory) { route_row<each>(k, row, memory); });
+}
+
+/* --- route_grad ------------------------------------------------------------------------------- */
+
+TL_GPU float slot_slope(const tl_route_grad_args &k, float d, float g, float total, float score,
+                        float z) {
+  if (k.kind == SOFTMAX) return (k.scale * (score / total)) * (d - g);
+  const float ds = k.normalize ? (k.scale * (d - g)) / total : k.scale * d;
+  if (k.kind == SIGMOID) return ds * (score * (1.0f - score));
+  return score == 0.0f ? 0.0f : ds * (tl_sigmoid(z) / (score + score));
+}
+
+/* memory: scores and slopes of the row, 2 (experts). */
+template <int each>
+TL_GPU void slope_row(const tl_route_grad_args &k, int64_t row, float *memory) {
+  const int lane = lane_of(), first = lane * each;
+  const float *logits = k.z + row * k.experts;
+  float z[each], s[each], *slope = memory + k.experts;
+  load_row<each>(logits, k.experts, k.vectors, z);
+  scores_of<each>(k.kind, k.experts, z, s);
+#pragma unroll
+  for (int i = 0; i < each; i++)
+    if (first + i < k.experts) memory[first + i] = s[i], slope[first + i] = 0.0f;
+  __syncwarp();
+  int expert[2] = {0, 0};
+  float d[2] = {0.0f, 0.0f}, total = 0.0f, g = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 2; i++)
+    if (lane + i * WARP < k.slots) {
+      expert[i] = k.expert[row * k.slots + lane + i * WARP];
+      d[i] = k.dweight[k.place[row * k.slots + lane + i * WARP]];
+    }
+  for (int i = 0; i < k.slots; i++)
+    total = total + memory[__shfl_sync(ALL, i < WARP ? expert[0] : expert[1], i % WARP)];
+  if (k.kind != SOFTMAX) total = total + 1e-20f;
+  for (int i = 0; i < k.slots; i++) {
+    const float score = memory[__shfl_sync(ALL, i < WARP ? expert[0] : expert[1], i % WARP)];
+    const float q = k.normalize ? score / total : score;
+    g = fmaf(q, __shfl_sync(ALL, i < WARP ? d[0] : d[1], i % WARP), g);
+  }
+  const bool whole = k.kind == SOFTMAX && !k.normalize; /* slope: then d of each expert */
+  for (int i = 0; i < k.slots; i++) {
+    const int e = __shfl_sync(ALL, i < WARP ? expert[0] : expert[1], i % WARP);
+    const float own = __shfl_sync(ALL, i < WARP ? d[0] : d[1], i % WARP);
+    if (lane == e % WARP)
+      slope[e] = slope[e] + (whole ? own
+                                   : slot_slope(k, own, g, total, memory[e],
+                                                k.kind == SQRT_SOFTPLUS ? logits[e] : 0.0f));
+  }
+  __syncwarp();
+  float dz[each], t[each], product[each];
+  const float *load = k.load + (k.load == nullptr ? 0 : row / k.tokens * k.experts);
+#pragma unroll
+  for (int i = 0; i < each; i++) {
+    const bool own = first + i < k.experts;
+    dz[i] = own ? slope[first + i] : 0.0f;
+    if (whole) dz[i] = (k.scale * s[i]) * (dz[i] - g);
+    t[i] = k.load != nullptr && own ? k.balance * load[first + i] : 0.0f;
+    product[i] = own ? t[i] * s[i] + 0.0f : 0.0f;
+  }
+  if (k.load != nullptr) {
+    const float r = row_sum<each>(product);
+#pragma unroll
+    for (int i = 0; i < each; i++) dz[i] = dz[i] + s[i] * (t[i] - r);
+  }
+#pragma unroll
+  for (int i = 0; i < each; i++)
+    if (first + i < k.experts) tl_store_one(k.dz, row * k.experts + first + i, dz[i]);
+  __syncwarp();
+}
+
+template <int each>
+TL_GPU void route_grad(const tl_route_grad_args &k) {
+  each_row<each>(k, 2 * k.experts,
+                 [&](int64_t row, float *memory) { slope_row<each>(k, row, memory); });
+}
+
+/* --- route_sums ------------------------------------------------------------------------------- */
+
+template <int each>
+TL_GPU void put_scores(const tl_route_sums_args &k, int64_t token, float *to) {
+  const int first = lane_of() * each;
+  float z[each], s[each];
+  load_row<each>(k.z + token * k.experts, k.experts, k.vectors, z);
+  scores_of<each>(SOFTMAX, k.experts, z, s);
+#pragma unroll
+  for (int i = 0; i < each; i++)
+    if (first + i < k.experts) to[first + i] = s[i];
+}
+
+/* A block for each block of 64 tokens of a run; 8 tokens at a time are scored, then added in their
+** order by a thread for each expert. Shared memory: 8 rows of scores, then the counts. */
+template <int each>
+TL_GPU void sum_block(const tl_route_sums_args &k) {
+  extern __shared__ float shared[];
+  int32_t *count = (int32_t *)(shared + TL_MOE_WARPS * k.experts);
+  const int64_t block = blockIdx.x % k.blocks, rest = blockIdx.x / k.blocks;
+  const int64_t run = rest % k.runs, sample = rest / k.runs;
+  const int64_t begin = run * k.tokens / k.runs + block * TL_MOE_SUM_TOKENS;
+  const int64_t border = (run + 1) * k.tokens / k.runs;
+  const int64_t last = begin + TL_MOE_SUM_TOKENS < border ? begin + TL_MOE_SUM_TOKENS : border;
+  const int warp = threadIdx.x / WARP;
+  enum { OWN = TL_MOE_MOST_EXPERTS / TL_DEVICE_THREADS };
+  float sum[OWN];
+#pragma unroll
+  for (int i = 0; i < OWN; i++) sum[i] = 0.0f;
+  for (int j = threadIdx.x; j < k.experts; j += TL_DEVICE_THREADS) count[j] = 0;
+  for (int64_t first = begin; first < last; first += TL_MOE_WARPS) {
+    const int64_t token = first + warp;
+    __syncthreads();
+    if (token < last) put_scores<each>(k, sample * k.tokens + token, shared + warp * k.experts);
+    __syncthreads();
+    for (int t = 0; t < TL_MOE_WARPS && first + t < last; t++)
+#pragma unroll
+      for (int i = 0; i < OWN; i++) {
+        const int j = threadIdx.x + i * TL_DEVICE_THREADS;
+        if (j < k.experts) sum[i] = sum[i] + shared[t * k.experts + j];
+      }
+  }
+  __syncthreads();
+  const int32_t *chosen = k.expert + (sample * k.tokens + begin) * k.slots;
+  for (int64_t i = threadIdx.x; i < (last - begin) * k.slots; i += TL_DEVICE_THREADS)
+    atomicAdd(&count[chosen[i]], 1);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < OWN; i++) {
+    const int j = threadIdx.x + i * TL_DEVICE_THREADS;
+    if (j >= k.experts) continue;
+    k.sums[(int64_t)blockIdx.x * k.experts + j] = sum[i];
+    k.counts[(int64_t)blockIdx.x * k.experts + j] = count[j];
+  }
+}
+
+/* A thread for each expert of a sample: block sums of a run ascending, runs in a tree. */
+TL_KERNEL route_sums_runs(const __grid_constant__ tl_route_sums_args k) {
+  const int64_t i = tl_thread();
+  if (i >= k.samples * k.experts) return;
+  const int64_t sample = i / k.experts, j = i - sample * k.experts;
+  tl_counter<7> tree;
+  float share = 0.0f;
+  int32_t load = 0;
+  for (int64_t run = 0; run < k.runs; run++) {
+    const int64_t length = (run + 1) * k.tokens / k.runs - run * k.tokens / k.runs;
+    const int64_t at = (sample * k.runs + run) * k.blocks;
+    float sum = 0.0f;
+    for (int64_t b = 0; b * TL_MOE_SUM_TOKENS < length; b++) {
+      sum = sum + k.sums[(at + b) * k.experts + j];
+      load += k.counts[(at + b) * k.experts + j];
+    }
+    share = tree.push(run, sum);
+  }
+  k.share[i] = share;
+  k.load[i] = (float)load;
+}
+
+/* --- balance_loss ----------------------------------------------------------------------------- */
+
+template <int each>
+TL_GPU void balance_row(const tl_balance_args &k, int64_t sample) {
+  const int first = lane_of() * each;
+  float product[each];
+#pragma unroll
+  for (int i = 0; i < each; i++) {
+    product[i] = 0.0f;
+    if (first + i >= k.experts) continue;
+    const int64_t at = sample * k.experts + first + i;
+    product[i] = (k.load[at] / k.length) * (k.share[at] / k.length) + 0.0f;
+  }
+  const float sum = row_sum<each>(product);
+  if (lane_of() == 0) k.loss[sample] = (float)k.experts * sum;
+}
+
+template <int each>
+TL_GPU void balance(const tl_balance_args &k) {
+  const int64_t sample = (int64_t)blockIdx.x * TL_MOE_WARPS + threadIdx.x / WARP;
+  if (sample < k.samples) balance_row<each>(k, sample);
+}
+
+/* --- kernels: for each number of experts of a lane -------------------------------------------- */
+
+#define KERNELS(each)                                                                      \
+  TL_KERNEL route_rows_##each(const __grid_constant__ tl_route_args k) { route<each>(k); } \
+  extern "C" __global__ void __launch_bounds__(TL_DEVICE_THREADS, each > 16 ? 1 : 2)       \
+      route_grad_rows_##each(const __grid_constant__ tl_route_grad_args k) {               \
+    route_grad<each>(k);                                                                   \
+  }                                                                                        \
+  TL_KERNEL route_sums_blocks_##each(const __grid_constant__ tl_route_sums_args k) {       \
+    sum_block<each>(k);                                                                    \
+  }                                                                                        \
+  TL_KERNEL balance_rows_##each(const __grid_constant__ tl_balance_args k) { balance<each>(k); }
+KERNELS(1)
+KERNELS(2)
+KERNELS(4)
+KERNELS(8)
+KERNELS(16)
+KERNELS(32)

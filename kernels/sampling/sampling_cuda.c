@@ -1,0 +1,26 @@
+/* sampling_cuda.c - queues the kernel of sample: a block a row, as many as scratch has room for. */
+#include "../launch_cuda.h"
+#include "sampling.h"
+
+_Static_assert(TL_SAMPLE_COLUMNS_MAX <= TL_SAMPLE_BLOCK * TL_SAMPLE_BLOCKS_MAX, "a row's blocks");
+
+tl_status tl_cuda_sample(const tl_call *call) {
+  TL_TRY(tl_sample_check(call));
+  const tl_view *z = &call->in[0];
+  const int64_t rows = z->shape[0], columns = (call->ints[0] + 3) / 4 * 4;
+  const int64_t bytes = columns * TL_SAMPLE_COLUMN_BYTES, most = TL_CUDA_SCRATCH_BYTES / bytes;
+  TL_TRY(tl_expect_range("sample", "rows", rows, 0, INT32_MAX));
+  TL_TRY(tl_expect_range("sample", "width of a row", z->shape[1], 1, INT32_MAX));
+  const tl_sample_args k = {.z = z->data,
+                            .next = call->in[1].data,
+                            .controls = call->in[2].data,
+                            .draws = call->in[3].data,
+                            .ids = call->out[0].data,
+                            .scratch = tl_cuda_scratch(call->cuda),
+                            .scratch_bytes = bytes,
+                            .rows = (int32_t)rows,
+                            .width = (int32_t)z->shape[1],
+                            .columns = (int32_t)call->ints[0]};
+  return tl_launch_blocks(call->cuda, "sample_rows", rows < most ? rows : most, TL_SAMPLE_THREADS,
+                          &k);
+}

@@ -1,0 +1,153 @@
+-- Help, the manual page and the completion of words: all of the table of commands, and no more.
+local commands = require "tidelock.commands"
+local core = require "tidelock.core"
+local manual = require "tidelock.manual"
+local new_folder = require "support.folder"
+local shells = require "tidelock.shells"
+local support = require "support"
+
+local function has(text, part)
+  assert.is_truthy(text:find(part, 1, true), ("no %q in:\n%s"):format(part, text))
+end
+
+local function there(program)
+  return os.execute("command -v " .. program .. " >/dev/null 2>&1")
+end
+
+--- What a shell command prints, and its status.
+local function output_of(command)
+  local pipe = assert(io.popen(command .. " 2>&1"))
+  local text = pipe:read "a"
+  local _, _, status = pipe:close()
+  return text, status
+end
+
+describe("help", function()
+  it("has a page for every command, with all options and examples that can be typed", function()
+    for _, command in ipairs(manual.commands()) do
+      local page = commands.help(command.name)
+      has(page, command.about)
+      for _, option in ipairs(command.options or {}) do
+        has(page, manual.option_words(option))
+        has(page, option.about)
+      end
+      for _, example in ipairs(manual.examples_of(command)) do has(page, "./tl " .. example) end
+    end
+    for name, list in pairs(manual.examples) do
+      for _, example in ipairs(list) do
+        local words = {}
+        for word in example:gmatch "%S+" do words[#words + 1] = word end
+        assert.equal(name, commands.parse(words).command.name)
+      end
+    end
+  end)
+
+  it("knows every exit status that the page on operations has", function()
+    local page = core.files.read_all "docs/operations.md":match "\n## Exit status\n(.-)\n## "
+    for _, exit in ipairs(manual.exits) do
+      assert.matches("\n| " .. exit[1]:gsub("%+", " %%+ ") .. " | ", page)
+    end
+    assert.equal(#manual.exits, select(2, page:gsub("\n| %d", "")))
+  end)
+
+  it("suggests where a topic or a command is misspelt", function()
+    local function problem(...)
+      local ok, raised = pcall(commands.parse, { ... })
+      assert.is_false(ok)
+      assert.equal(2, raised.status)
+      return raised.message
+    end
+    has(problem("bench", "atention"), "did you mean attention?")
+    has(problem("help", "verfy"), "did you mean verify?")
+    has(problem("help", "--completion", "tcsh"), 'expected bash, zsh or fish, got "tcsh"')
+  end)
+end)
+
+describe("the manual page", function()
+  local text = manual.roff "0.0.0"
+
+  it("has every command and option", function()
+    for _, command in ipairs(manual.commands()) do
+      has(text, ".SS " .. command.name .. "\n")
+      for _, option in ipairs(command.options or {}) do
+        has(text, ".B " .. manual.option_words(option):gsub("%-", "\\-"))
+      end
+    end
+    for _, exit in ipairs(manual.exits) do has(text, ".B " .. exit[1]) end
+  end)
+
+  it("is what the program prints, and troff has no complaint", function()
+    local printed, status = support.run "help --man"
+    assert.equal(0, status)
+    assert.equal(manual.roff(core.build().version), printed)
+    if not there "groff" then return end
+    local folder = new_folder()
+    local page = output_of("groff -man -ww -Tascii " .. folder:write("tidelock.1", printed))
+    folder:remove()
+    has(page, "TIDELOCK(1)")
+    assert.is_nil(page:find("warning", 1, true), page)
+  end)
+end)
+
+describe("completion", function()
+  local folder
+  before_each(function() folder = new_folder() end)
+  after_each(function() folder:remove() end)
+
+  --- Replies of the bash script to the words of a line; the last one is being typed.
+  local function bash(...)
+    local words = {}
+    for i, word in ipairs { ... } do words[i] = "'" .. word .. "'" end
+    local script = folder:write("try.sh", ([[
+      source %s
+      compopt() { :; }
+      COMP_WORDS=(%s) COMP_CWORD=%d
+      _tidelock
+      echo "${COMPREPLY[*]}"]]):format(folder:write("c.bash", shells.script "bash"),
+      table.concat(words, " "), #words - 1))
+    local text, status = output_of("bash " .. script)
+    assert.equal(0, status, text)
+    return (text:gsub("\n$", ""))
+  end
+
+  it("in bash finds commands, options, topics, choices, files and fields", function()
+    assert.equal("report replay repl", bash("./tl", "rep"))
+    assert.equal("--stop-at", bash("./tl", "run", "--sto"))
+    assert.equal("attention", bash("./tl", "bench", "a"))
+    assert.equal("md", bash("./tl", "bench", "--output", "m"))
+    assert.equal("", bash("./tl", "run", "--stop-at", ""))
+    assert.equal("README.md", bash("./tl", "run", "--jsonl", "READ"))
+    assert.equal("recipes/quickstart.lua", bash("./tl", "run", "recipes/quick"))
+    assert.equal("layout.tp=", bash("./tl", "run", "recipes/quickstart.lua", "layout.t"))
+    assert.equal("zsh", bash("./tl", "help", "--completion", "z"))
+  end)
+
+  it("in fish finds the same", function()
+    if not there "fish" then return pending "fish is not installed" end
+    local script = folder:write("c.fish", shells.script "fish")
+    local function fish(line)
+      return output_of(("fish --no-config -c 'source %s; complete -C \"%s\"'"):format(script, line))
+    end
+    assert.equal("--stop-at\tend after step N; lr keeps its horizon\n", fish "tl run --sto")
+    has(fish "tl rep", "report\tsweeps, runs")
+    has(fish "tl run recipes/quickstart.lua layout.t", "layout.tp=")
+  end)
+
+  it("in zsh is a script that zsh can read", function()
+    if not there "zsh" then return pending "zsh is not installed" end
+    local text, status = output_of("zsh -n " .. folder:write("_tl", shells.script "zsh"))
+    assert.equal(0, status, text)
+  end)
+
+  it("has every command, option and field in each shell", function()
+    for _, shell in ipairs { "bash", "zsh", "fish" } do
+      local text = shells.script(shell)
+      assert.equal(text, (support.run("help --completion " .. shell)))
+      for _, command in ipairs(manual.commands()) do
+        has(text, command.name)
+        for _, option in ipairs(command.options or {}) do has(text, option.name) end
+      end
+      for _, key in ipairs(shells.keys()) do has(text, key) end
+    end
+  end)
+end)
