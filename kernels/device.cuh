@@ -26,6 +26,16 @@
 
 enum { TL_P = TL_DEVICE_PIECE };
 
+/* First of all in a kernel that is launched with `overlaps` (runtime/cuda.h): blocks of the next
+** kernel may begin, and all that earlier kernels wrote is there. Before Hopper there is nothing to
+** wait for. */
+TL_GPU void tl_after_earlier(void) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* --- Indices ---------------------------------------------------------------------------------- */
 
 TL_GPU int64_t tl_thread(void) { return (int64_t)blockIdx.x * TL_DEVICE_THREADS + threadIdx.x; }

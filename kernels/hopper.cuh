@@ -171,10 +171,6 @@ template <int groups>
 __device__ __forceinline__ void stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
 }
-// Until all have been written.
-__device__ __forceinline__ void stores_done() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
 // Between a thread's ordinary accesses of shared memory and those of the copy engine or of
 // products; then comes the barrier that tells it to the others.
 __device__ __forceinline__ void fence_async() {

@@ -29,29 +29,43 @@ TL_INLINE int32_t tl_lanes(int64_t width) {
   return lanes;
 }
 
-/* `blocks` blocks of `threads` threads; none is no launch. */
-TL_INLINE tl_status tl_launch_blocks(tl_cuda *cuda, const char *kernel, int64_t blocks,
-                                     uint32_t threads, const void *arguments) {
+/* `blocks` blocks of `threads` threads; none is no launch. `overlaps`: the kernel begins with
+** tl_after_earlier. */
+TL_INLINE tl_status tl_launch(tl_cuda *cuda, const char *kernel, int64_t blocks, uint32_t threads,
+                              int32_t overlaps, const void *arguments) {
   if (blocks > INT32_MAX)
     return tl_fail(TL_SHAPE, "kernel %s: %lld blocks; a grid has at most %d", kernel,
                    (long long)blocks, INT32_MAX);
   const tl_cuda_grid grid = {
       .blocks = {(uint32_t)blocks, 1, 1},
-        .threads = {threads,          1, 1}
+      .threads = {threads,          1, 1},
+      .overlaps = overlaps && tl_cuda_device(cuda)->major >= 9
   };
   return tl_cuda_launch(cuda, kernel, &grid, arguments);
+}
+
+TL_INLINE tl_status tl_launch_blocks(tl_cuda *cuda, const char *kernel, int64_t blocks,
+                                     uint32_t threads, const void *arguments) {
+  return tl_launch(cuda, kernel, blocks, threads, 0, arguments);
 }
 
 /* At least `threads` threads. */
 TL_INLINE tl_status tl_launch_threads(tl_cuda *cuda, const char *kernel, int64_t threads,
                                       const void *arguments) {
   const int64_t blocks = (threads + TL_DEVICE_THREADS - 1) / TL_DEVICE_THREADS;
-  return tl_launch_blocks(cuda, kernel, blocks, TL_DEVICE_THREADS, arguments);
+  return tl_launch(cuda, kernel, blocks, TL_DEVICE_THREADS, 0, arguments);
 }
 
 TL_INLINE tl_status tl_launch_rows(tl_cuda *cuda, const char *kernel, int64_t rows, int32_t lanes,
                                    const void *arguments) {
   return tl_launch_threads(cuda, kernel, rows * lanes, arguments);
+}
+
+/* The same for kernels that begin with tl_after_earlier. */
+TL_INLINE tl_status tl_overlap_threads(tl_cuda *cuda, const char *kernel, int64_t threads,
+                                       const void *arguments) {
+  const int64_t blocks = (threads + TL_DEVICE_THREADS - 1) / TL_DEVICE_THREADS;
+  return tl_launch(cuda, kernel, blocks, TL_DEVICE_THREADS, 1, arguments);
 }
 
 #endif

@@ -39,6 +39,9 @@ typedef struct tl_call {
   const tl_step *step;  /* on a GPU: its copy in device memory, a tl_device_step */
   tl_team *team;        /* NULL on a GPU */
   struct tl_cuda *cuda; /* the GPU of the rank; NULL on the host */
+  /* On a GPU: bit i is set where nothing that was queued in this section writes input i, so that a
+  ** kernel may read it before earlier kernels have ended. */
+  uint64_t ahead;
 } tl_call;
 
 /* tl_step as kernels on a GPU read it; written before each step, so that a captured step can be

@@ -31,7 +31,7 @@ struct tl_cuda {
   void *scratch;
   void *found;      /* uint64_t in device memory */
   uint64_t *looked; /* pinned */
-  int32_t place;
+  int32_t place, spare;
   tl_cuda_facts facts;
   tl_cuda_blocks blocks;
   void *kept;
@@ -177,6 +177,8 @@ void *tl_cuda_scratch(const tl_cuda *cuda) { return cuda->scratch; }
 uint64_t *tl_cuda_found(const tl_cuda *cuda) { return cuda->found; }
 void tl_cuda_set_place(tl_cuda *cuda, int32_t place) { cuda->place = place; }
 int32_t tl_cuda_place(const tl_cuda *cuda) { return cuda->place; }
+void tl_cuda_set_spare(tl_cuda *cuda, int32_t count) { cuda->spare = count; }
+int32_t tl_cuda_spare(const tl_cuda *cuda) { return cuda->spare; }
 uint64_t tl_cuda_looked(const tl_cuda *cuda) { return *cuda->looked; }
 
 tl_status tl_cuda_queue_look(tl_cuda *cuda) {

@@ -1,8 +1,8 @@
 /* cuda_link.h - what lies beside the GPUs: links between them, and libraries opened by name.
 **
 ** For `./tl doctor`. A link's speed is measured: copies of 64 MiB from one GPU's memory to the
-** other's, the best of eight. Nothing else of a run asks for these; `./tl bench rowwise` asks for the
-** speed of copies inside a GPU.
+** other's, the best of eight. Nothing else of a run asks for these; `./tl bench rowwise` asks for
+** the speed of copies inside a GPU.
 */
 #ifndef TL_CUDA_LINK_H
 #define TL_CUDA_LINK_H

@@ -5,7 +5,7 @@
 #include "../kernels/moe/exchange.h"
 #include "view.h"
 
-enum { BLOCKS = 64 /* as many as keep a link busy; products have the other multiprocessors */ };
+enum { BLOCKS = 2 * TL_EXCHANGE_MULTIPROCESSORS };
 
 static tl_status check_room(const tl_exchange *x, int64_t listed) {
   const int64_t runs = x->ranks * x->slots * x->pieces;

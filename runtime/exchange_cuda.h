@@ -7,6 +7,10 @@
 #include "cuda.h"
 #include "gpu_comm.h"
 
+/* An exchange that runs beside products is made of blocks for so many multiprocessors, which the
+** products leave free: they keep theirs till they end, and rows could not begin to travel. */
+enum { TL_EXCHANGE_MULTIPROCESSORS = 16 };
+
 /* The rank at `position` of a group of `ranks` takes what is for it. parts: x of every rank, in
 ** device memory, once all have come (peer_meet); NULL for a rank alone. Fails where the lists of
 ** runs have no room in a block's memory, and for ways other than the flat one. */

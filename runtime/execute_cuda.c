@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "../kernels/comm/comm_args.h"
+#include "../kernels/fused/fused.h"
 #include "../kernels/gemm/gemm_provider.h"
 #include "../kernels/moe/moe.h"
 #include "cuda.h"
@@ -15,6 +16,7 @@
 #include "memory.h"
 #include "nvtx.h"
 #include "trace_cuda.h"
+#include "uses.h"
 
 enum { LOOK_NS = 20000 }; /* between two looks at a device that may wait for a peer */
 
@@ -72,9 +74,9 @@ static tl_status check_kernels(const tl_program *p) {
   return TL_OK;
 }
 
-static int32_t has_routes(const tl_program *p) {
+static int32_t has_op(const tl_program *p, tl_op op) {
   for (int32_t i = 0; i < p->instruction_count; i++)
-    if (p->instructions[i].op == TL_OP_route) return 1;
+    if (p->instructions[i].op == op) return 1;
   return 0;
 }
 
@@ -82,7 +84,7 @@ static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison,
                           const tl_cuda_blocks *blocks) {
   void *pinned;
   TL_TRY(check_kernels(gpu->program));
-  gpu->routes = has_routes(gpu->program);
+  gpu->routes = has_op(gpu->program, TL_OP_route);
   TL_TRY(plan_staging(gpu));
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
   tl_cuda_set_blocks(gpu->cuda, blocks);
@@ -143,7 +145,12 @@ void tl_gpu_close(tl_gpu *gpu) {
 
 char *tl_gpu_arena(const tl_gpu *gpu) { return gpu->arena; }
 tl_cuda *tl_gpu_cuda(const tl_gpu *gpu) { return gpu->cuda; }
-void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm) { gpu->comm = comm; }
+
+void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm) {
+  gpu->comm = comm;
+  if (comm != NULL && tl_lanes_apart(gpu->lanes) && has_op(gpu->program, TL_OP_exchange))
+    tl_cuda_set_spare(gpu->cuda, TL_EXCHANGE_MULTIPROCESSORS);
+}
 
 /* Samples and counts of the whole section into pinned memory, and the numbers of the step. */
 static tl_status prepare(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
@@ -207,13 +214,33 @@ static tl_call call_of(const tl_gpu *gpu, const tl_executor *e, int32_t index) {
                    .floats = p->floats + i->floats.first,
                    .float_count = i->floats.count,
                    .step = gpu->step,
-                   .cuda = gpu->cuda};
+                   .cuda = gpu->cuda,
+                   .ahead = tl_uses_ahead(p, index)};
 }
 
 static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
   const tl_call call = call_of(gpu, e, index);
   tl_cuda_set_place(gpu->cuda, index);
   return tl_ops[gpu->program->instructions[index].op].cuda(&call);
+}
+
+/* Several instructions from `index` on as one kernel, where there is one (kernels/fused): *done of
+** them. Those that another stream waits for stay apart. */
+static tl_status queue_fused(tl_gpu *gpu, tl_executor *e, int32_t index, int32_t end,
+                             int32_t *done) {
+  tl_fused_call calls[TL_FUSED_MAX];
+  int32_t count = 0;
+  *done = 0;
+  if (gpu->trace != NULL || !tl_fused_begins(gpu->program->instructions[index].op)) return TL_OK;
+  for (; count < TL_FUSED_MAX && index + count < end; count++) {
+    const tl_instruction *i = &gpu->program->instructions[index + count];
+    if (tl_lanes_meet(gpu->lanes, index + count)) break;
+    if (tl_ops[i->op].traits & (TL_TRAIT_DATA | TL_TRAIT_COMM)) break;
+    calls[count] = (tl_fused_call){.op = i->op, .call = call_of(gpu, e, index + count)};
+    if (i->op == TL_OP_rope_rows)
+      calls[count].is_last_use = tl_uses_last(gpu->program, index + count, end);
+  }
+  return count < 2 ? TL_OK : tl_fused(calls, count, done);
 }
 
 /* Before a section runs for the first time: who multiplies each of its products. */
@@ -386,9 +413,11 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   void *graph = NULL;
   TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
   tl_status status = queue_step(gpu);
-  for (int32_t k = 0; k < section.count && status == TL_OK; k++) {
-    status = queue_instruction(gpu, e, section.first + k);
-    if (status != TL_OK) tl_execute_locate(e, section.first + k, step, status);
+  for (int32_t k = 0, done; k < section.count && status == TL_OK; k += done > 0 ? done : 1) {
+    const int32_t index = section.first + k;
+    status = queue_fused(gpu, e, index, section.first + section.count, &done);
+    if (status == TL_OK && done == 0) status = queue_instruction(gpu, e, index);
+    if (status != TL_OK) tl_execute_locate(e, index, step, status);
   }
   if (status == TL_OK) status = queue_end(gpu);
   const int error = api->capture_end(tl_cuda_stream(gpu->cuda), &graph);

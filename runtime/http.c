@@ -130,6 +130,13 @@ void tl_http_refuse(tl_http *server) {
   pthread_mutex_unlock(&server->lock);
 }
 
+int64_t tl_http_refused(tl_http *server, int32_t status) {
+  pthread_mutex_lock(&server->lock);
+  const int64_t count = server->refused[status % 100];
+  pthread_mutex_unlock(&server->lock);
+  return count;
+}
+
 int32_t tl_http_port(const tl_http *server) { return server->port; }
 
 /* Frees all that no thread uses any more. */

@@ -69,6 +69,8 @@ tl_status tl_http_page(tl_http *server, const char *path, const char *type, cons
 int tl_http_next(tl_http *server, double seconds, tl_http_event *out);
 tl_status tl_http_answer(tl_http *server, int64_t id, const tl_http_reply *reply);
 
+/* How often the thread itself has answered with `status`: 401, 413, 429 or 503. */
+int64_t tl_http_refused(tl_http *server, int32_t status);
 /* New requests are answered with 503 from now on; pages still work. */
 void tl_http_refuse(tl_http *server);
 /* Sends what has been answered, for two seconds at most, and ends the thread. NULL is allowed. */

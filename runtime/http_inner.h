@@ -46,6 +46,7 @@ struct tl_http {
   tl_http_order *orders, **orders_end;
   tl_http_text *pages;
   int refusing, stopping;
+  int64_t refused[100]; /* by the last two digits of the status: 401, 413, 429, 503 */
 
   struct tl_http_loop *loop; /* the thread's own */
 };

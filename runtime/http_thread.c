@@ -2,7 +2,7 @@
 **
 **   arrive   page | refusal | a request for the owner     one at a time from each connection
 **   take     the owner's orders, in their order
-**   tick     ten times a second: who has left, though nothing is sent to it?
+**   tick     ten times a second: who has left, though nothing is sent to it, or does not read?
 **
 ** A connection that is waited on is not read (libevent stops it, so pipelined requests come one
 ** after the other), and libevent then does not see it close: tick asks the system.
@@ -36,6 +36,8 @@ typedef struct waiting {
   struct evhttp_request *request;
   tl_http_news *farewell; /* made with the request, so that it never lacks memory */
   int begun, answered;
+  int64_t added, unsent; /* since the last tick; then */
+  int silent_ticks;      /* in which nothing of it was sent, though something was there */
 } waiting;
 
 struct tl_http_loop {
@@ -89,13 +91,16 @@ static void send_text(struct evhttp_request *request, int status, const char *te
 }
 
 /* `message` needs no escapes. */
-static void refuse(struct evhttp_request *request, int status, const char *kind,
+static void refuse(tl_http *server, struct evhttp_request *request, int status, const char *kind,
                    const char *message) {
   char text[512];
   const int bytes = snprintf(text, sizeof text,
                              "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
                              "\"code\":null}}\n",
                              message, kind);
+  pthread_mutex_lock(&server->lock);
+  server->refused[status % 100]++;
+  pthread_mutex_unlock(&server->lock);
   add_headers(request, "application/json", status == 429 || status == 503 ? 1 : 0);
   if (status == 401) add_header(request, "WWW-Authenticate", "Bearer");
   send_text(request, status, text, bytes);
@@ -109,7 +114,7 @@ static int has_key(const tl_http *server, struct evhttp_request *request) {
   const char *given =
       evhttp_find_header(evhttp_request_get_input_headers(request), "Authorization");
   if (server->key == NULL) return 1;
-  if (given == NULL || strncmp(given, before, sizeof before - 1) != 0) return 0;
+  if (given == NULL || evutil_ascii_strncasecmp(given, before, sizeof before - 1) != 0) return 0;
   given += sizeof before - 1;
   const size_t bytes = strlen(given), wanted = strlen(server->key);
   unsigned difference = bytes != wanted;
@@ -179,7 +184,7 @@ static void hand_over(tl_http *server, struct evhttp_request *request, const cha
     free(w);
     free(farewell);
     free(news);
-    refuse(request, 503, "server_error", "no memory for this request");
+    refuse(server, request, 503, "server_error", "no memory for this request");
     return;
   }
   *w = (waiting){
@@ -205,18 +210,19 @@ static void arrive(struct evhttp_request *request, void *given) {
   const int64_t bytes = (int64_t)evbuffer_get_length(evhttp_request_get_input_buffer(request));
   char text[128];
   if (!has_key(server, request)) {
-    refuse(request, 401, "invalid_request_error",
+    refuse(server, request, 401, "invalid_request_error",
            "this server wants its key: Authorization: Bearer KEY");
   } else if (refusing) {
-    refuse(request, 503, "server_error", "this server ends when it has answered what it has");
+    refuse(server, request, 503, "server_error",
+           "this server ends when it has answered what it has");
   } else if (bytes > server->body_bytes) {
     snprintf(text, sizeof text, "the body has %lld bytes, and at most %lld are read",
              (long long)bytes, (long long)server->body_bytes);
-    refuse(request, 413, "invalid_request_error", text);
+    refuse(server, request, 413, "invalid_request_error", text);
   } else if (loop->unanswered >= server->open_most) {
     snprintf(text, sizeof text, "%d requests are unanswered, which is all that may wait",
              loop->unanswered);
-    refuse(request, 429, "rate_limit_error", text);
+    refuse(server, request, 429, "rate_limit_error", text);
   } else {
     hand_over(server, request, path);
   }
@@ -245,6 +251,7 @@ static void carry_out(tl_http *server, const tl_http_order *order) {
     evhttp_send_reply_start(request, reply->status, NULL);
   }
   struct evbuffer *text = evbuffer_new();
+  w->added += reply->bytes;
   if (text != NULL && reply->bytes > 0 &&
       evbuffer_add(text, reply->text, (size_t)reply->bytes) == 0)
     evhttp_send_reply_chunk(request, text);
@@ -300,6 +307,18 @@ static void on_listen_error(struct evconnlistener *listener, void *given) {
   evconnlistener_disable(listener);
 }
 
+/* Whether the client has left, or has not read for too long. libevent's own timer begins anew with
+** every part that is added; what it puts around a part only makes `unsent` larger. */
+static int is_lost(waiting *w, struct bufferevent *stream) {
+  struct pollfd socket = {.fd = bufferevent_getfd(stream), .events = POLLRDHUP};
+  const int64_t unsent = (int64_t)evbuffer_get_length(bufferevent_get_output(stream));
+  const int stuck = unsent > 0 && unsent >= w->unsent + w->added;
+  w->silent_ticks = stuck ? w->silent_ticks + 1 : 0;
+  w->unsent = unsent;
+  w->added = 0;
+  return w->silent_ticks > 10 * w->server->timeout_s || poll(&socket, 1, 0) > 0;
+}
+
 static void on_tick(int file, short what, void *given) {
   tl_http *server = given;
   struct tl_http_loop *loop = server->loop;
@@ -309,9 +328,8 @@ static void on_tick(int file, short what, void *given) {
     next = w->next;
     struct evhttp_connection *connection = evhttp_request_get_connection(w->request);
     if (w->answered || connection == NULL) continue;
-    struct pollfd socket = {.fd = bufferevent_getfd(evhttp_connection_get_bufferevent(connection)),
-                            .events = POLLRDHUP};
-    if (poll(&socket, 1, 0) > 0) evhttp_connection_free(connection); /* on_close forgets w */
+    if (is_lost(w, evhttp_connection_get_bufferevent(connection)))
+      evhttp_connection_free(connection); /* on_close forgets w */
   }
   if (loop->closing_ticks > 0 && (loop->list == NULL || loop->closing_ticks++ > CLOSING_TICKS))
     event_base_loopbreak(loop->base);

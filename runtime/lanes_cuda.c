@@ -89,6 +89,8 @@ void tl_lanes_close(tl_lanes *l) {
   free(l);
 }
 
+int32_t tl_lanes_apart(const tl_lanes *l) { return l->second != NULL; }
+
 void *tl_lanes_stream(const tl_lanes *l, int32_t instruction) {
   return is_apart(l, instruction) ? l->second : tl_cuda_stream(l->cuda);
 }
@@ -105,6 +107,14 @@ tl_status tl_lanes_join(tl_lanes *l) {
   TRY_CUDA(l, "event", event_record(l->ended, l->second));
   TRY_CUDA(l, "wait", stream_after(tl_cuda_stream(l->cuda), l->ended, 0));
   return TL_OK;
+}
+
+int32_t tl_lanes_meet(const tl_lanes *l, int32_t index) {
+  const tl_range waits = l->program->instructions[index].waits;
+  if (is_apart(l, index) || l->events[index] != NULL) return 1;
+  for (int32_t k = 0; k < waits.count; k++)
+    if (is_apart(l, l->program->waits[waits.first + k])) return 1;
+  return 0;
 }
 
 tl_status tl_lanes_before(tl_lanes *l, int32_t index) {

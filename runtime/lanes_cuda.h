@@ -19,10 +19,14 @@ typedef struct tl_lanes tl_lanes;
 tl_status tl_lanes_open(tl_cuda *cuda, const tl_program *program, tl_lanes **out);
 void tl_lanes_close(tl_lanes *lanes); /* NULL is allowed */
 
+/* 1: communication has a stream of its own. */
+int32_t tl_lanes_apart(const tl_lanes *lanes);
 void *tl_lanes_stream(const tl_lanes *lanes, int32_t instruction);
 /* Around a section: all streams begin after the first one, and the first ends after all. */
 tl_status tl_lanes_fork(tl_lanes *lanes);
 tl_status tl_lanes_join(tl_lanes *lanes);
+/* Whether an instruction waits for another stream, or is waited for by one. */
+int32_t tl_lanes_meet(const tl_lanes *lanes, int32_t instruction);
 /* Around an instruction: queues its waits, then what others wait for. */
 tl_status tl_lanes_before(tl_lanes *lanes, int32_t instruction);
 tl_status tl_lanes_after(tl_lanes *lanes, int32_t instruction);

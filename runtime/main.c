@@ -6,8 +6,8 @@
 **
 ** The tree lua/ is found beside the folder of the program (build/tidelock -> lua/), where it was
 ** installed (bin/tidelock -> share/tidelock/lua/), or in TIDELOCK_LUA. The exit status is what the
-** file returns: an integer, false for 1, anything else for 0; an error that nobody caught is printed
-** and ends with 1, with a traceback when TIDELOCK_TRACEBACK is set.
+** file returns: an integer, false for 1, anything else for 0; an error that nobody caught is
+** printed and ends with 1, with a traceback when TIDELOCK_TRACEBACK is set.
 */
 #define _GNU_SOURCE
 #include <errno.h>

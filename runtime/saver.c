@@ -31,8 +31,8 @@ static char *join(const char *folder, const char *name) {
   return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
 
-/* Removes the temporary folder with all that lies in it: files only, it was made here. */
-static void clear(const tl_saver *saver) {
+/* Removes all that lies in the temporary folder: files only, it was made here. */
+static void empty(const tl_saver *saver) {
   tl_names names = {0};
   if (tl_file_list(saver->temporary, &names) == TL_OK)
     for (int64_t i = 0; i < names.count; i++) {
@@ -41,7 +41,13 @@ static void clear(const tl_saver *saver) {
       free(path);
     }
   tl_names_release(&names);
-  rmdir(saver->temporary);
+}
+
+/* The temporary folder is there, and this writer's alone: a second one would mix its files in. */
+static tl_status claim(const tl_saver *saver, int32_t *lock) {
+  TL_TRY(tl_file_mkdirs(saver->temporary));
+  TL_TRY(tl_file_lock(saver->temporary, lock));
+  return *lock >= 0 ? TL_OK : tl_fail(TL_IO, "%s: somebody else is writing it", saver->job.folder);
 }
 
 static tl_status write_text(const tl_saver *saver, const tl_saver_text *text) {
@@ -68,8 +74,7 @@ static tl_status write_file(const tl_saver *saver, const tl_saver_file *file) {
 }
 
 static tl_status write_all(const tl_saver *saver) {
-  clear(saver);
-  TL_TRY(tl_file_mkdirs(saver->temporary));
+  empty(saver);
   for (int64_t i = 0; i < saver->job.file_count; i++)
     TL_TRY(write_file(saver, &saver->job.files[i]));
   for (int64_t i = 0; i < saver->job.text_count; i++)
@@ -79,11 +84,17 @@ static tl_status write_all(const tl_saver *saver) {
 
 static void *run(void *context) {
   tl_saver *saver = context;
-  saver->status = write_all(saver);
+  int32_t lock = -1;
+  saver->status = claim(saver, &lock);
+  if (saver->status == TL_OK) saver->status = write_all(saver);
   if (saver->status != TL_OK) {
     snprintf(saver->message, sizeof saver->message, "%s", tl_last_error());
-    clear(saver);
+    if (lock >= 0) {
+      empty(saver);
+      rmdir(saver->temporary);
+    }
   }
+  tl_file_unlock(&lock);
   atomic_store(&saver->busy, 0);
   return NULL;
 }

@@ -4,7 +4,8 @@
 **   thread        mkdir F.tmp   write and sync each file   rename(F.tmp, F)   sync its folder
 **
 ** A reader that sees the folder F sees all its files, whenever the process was killed or the disk
-** was full. What a killed writer leaves is F.tmp, which the next writer of F removes first.
+** was full. What a killed writer leaves is F.tmp, which the next writer of F empties first. F.tmp
+** is locked: of two writers of F at a time the second fails, and nothing of the first is touched.
 **
 ** Nothing is copied: views, names and texts of a job belong to the caller and stay as they are
 ** until tl_saver_wait or tl_saver_close has returned.

@@ -4,9 +4,10 @@
 **              [ memory of GPU 0    ][ memory of GPU 1    ]
 **   readers    any kernel of any of these GPUs, through a plain pointer, across the border too
 **
-** The driver's virtual memory: a range is reserved, memory of each GPU is mapped into its slice, and
-** every GPU of the range gets access to all of it. GPUs must reach each other (`./tl doctor` lists
-** links); ranks that share a range are threads of one process. NVLink multicast has no part in it.
+** The driver's virtual memory: a range is reserved, memory of each GPU is mapped into its slice,
+** and every GPU of the range gets access to all of it. GPUs must reach each other (`./tl doctor`
+** lists links); ranks that share a range are threads of one process. NVLink multicast has no part
+** in it.
 **
 ** Source: CUDA Driver API reference, "Virtual Memory Management".
 */
@@ -33,8 +34,8 @@ int64_t tl_span_part_bytes(const tl_span *span);
 /* Of byte `at`; the caller stays inside the range. */
 void *tl_span_address(const tl_span *span, int64_t at);
 
-/* Copies between the host and bytes at .. at + bytes - 1, part by part, and waits. Fails for a place
-** outside the range. */
+/* Copies between the host and bytes at .. at + bytes - 1, part by part, and waits. Fails for a
+** place outside the range. */
 tl_status tl_span_write(tl_span *span, int64_t at, int64_t bytes, const void *from);
 tl_status tl_span_read(tl_span *span, int64_t at, int64_t bytes, void *to);
 

@@ -3,8 +3,9 @@
 **   stream   [zero hashes][stamp][kernel][stamp, hashes, stamp][kernel][stamp, hashes, stamp] ..
 **
 ** Stamps and hashes are kernels between the instructions (kernels/trace), one for an instruction
-** that follows another, so that a traced step is captured and replayed as a graph like any other. What they leave is copied to pinned memory at
-** the end and handed to the trace. Everything is allocated when it is opened.
+** that follows another, so that a traced step is captured and replayed as a graph like any other.
+** What they leave is copied to pinned memory at the end and handed to the trace. Everything is
+** allocated when it is opened.
 */
 #ifndef TL_TRACE_CUDA_H
 #define TL_TRACE_CUDA_H

@@ -1,10 +1,11 @@
 // cache.cu - writes keys and values to their pages: cache.h says where. Threads of a row stand side
 // by side, first those of k, then those of v.
-#include "../device_args.h"
+#include "../device.cuh"
 #include "cache_device.cuh"
 
 template <class T>
 CACHE_GPU void write_element(const tl_cache_write_args &g) {
+  tl_after_earlier();
   const int keys = g.kv_heads * g.width, all = keys + g.kv_heads * g.value_width;
   const int64_t thread = (int64_t)blockIdx.x * TL_DEVICE_THREADS + threadIdx.x;
   const int64_t row = thread / all;

@@ -25,6 +25,7 @@ typedef struct tl_cache_write_args {
   tl_cache_places at;
   const void *k, *v;   /* (rows, kv_heads, width), (rows, kv_heads, value_width) */
   void *keys, *values; /* the pools */
+  int32_t bytes;       /* of an element */
   int32_t kv_heads, width, value_width;
 } tl_cache_write_args;
 
@@ -34,11 +35,14 @@ typedef struct tl_cached_args {
   void *o;
   int32_t heads, kv_heads, group; /* group: query heads of a KV head */
   int32_t width, value_width;
-  int32_t keys_aligned;   /* 8 positions of a channel can be read at once */
-  int32_t values_aligned; /* 8 channels of a position can be read at once */
+  /* Pages hold whole pieces of 8 positions, so that threads share what they look up and copy 16
+  ** bytes at once, of a key's channel and of a value's channels. */
+  int32_t pages_are_shared;
   int32_t o_is_bf16;
-  int32_t tile;   /* rows of one request that may share a block of threads; 1: none */
-  int32_t window; /* keys that a row sees at most */
+  int32_t ahead;   /* no kernel that may still run writes request, position or table */
+  int32_t grouped; /* a block of threads has all rows of a tile, one after the other if need be */
+  int32_t tile;    /* rows of one request that may share a block of threads; 1: none */
+  int32_t window;  /* keys that a row sees at most */
   int32_t kv_block, split;
   float factor;
 } tl_cached_args;

@@ -68,6 +68,7 @@ TL_INLINE void dot_page_body(const float *q, const float *keys, int64_t width, i
   int64_t j = 0;
   for (; j + WIDE <= count; j += WIDE) dot_keys(q, keys + j, width, stride, out + j, WIDE);
   for (; j + 16 <= count; j += 16) dot_keys(q, keys + j, width, stride, out + j, 16);
+  for (; j + 8 <= count; j += 8) dot_keys(q, keys + j, width, stride, out + j, 8);
   for (; j < count; j++) dot_keys(q, keys + j, width, stride, out + j, 1);
 }
 TL_SIMD_VERSIONS(dot_page,
@@ -90,6 +91,7 @@ TL_INLINE void weigh_page_body(const float *weight, const float *values, int64_t
   for (; i + WIDE <= channels; i += WIDE)
     weigh_channels(weight, values + i, count, stride, o + i, WIDE);
   for (; i + 16 <= channels; i += 16) weigh_channels(weight, values + i, count, stride, o + i, 16);
+  for (; i + 8 <= channels; i += 8) weigh_channels(weight, values + i, count, stride, o + i, 8);
   for (; i < channels; i++) weigh_channels(weight, values + i, count, stride, o + i, 1);
 }
 TL_SIMD_VERSIONS(weigh_page,
@@ -213,20 +215,45 @@ TL_INLINE void weights_argument_body(float *score, int64_t count, float c, float
 TL_SIMD_VERSIONS(weights_argument, (float *score, int64_t count, float c, float down),
                  (score, count, c, down))
 
+/* The largest of m and the scores; which comes first does not matter to a maximum. */
+TL_INLINE void largest_body(const float *score, int64_t count, float *m) {
+  float most[16];
+  int64_t j = 0;
+  for (int i = 0; i < 16; i++) most[i] = *m;
+  for (; j + 16 <= count; j += 16)
+    for (int i = 0; i < 16; i++) most[i] = score[j + i] > most[i] ? score[j + i] : most[i];
+  for (; j < count; j++) most[0] = score[j] > most[0] ? score[j] : most[0];
+  for (int i = 0; i < 16; i++) *m = most[i] > *m ? most[i] : *m;
+}
+TL_SIMD_VERSIONS(largest, (const float *score, int64_t count, float *m), (score, count, m))
+
+/* l_r = l_r + p_j, ascending: the four chains side by side. */
+static void add_weights(const float *p, int64_t count, int64_t lead, float *l) {
+  int64_t j = 0;
+  float l0 = l[0], l1 = l[1], l2 = l[2], l3 = l[3];
+  if (lead % 8 == 0)
+    for (; j + 8 <= count; j += 8) {
+      l0 = l0 + p[j], l1 = l1 + p[j + 2], l2 = l2 + p[j + 4], l3 = l3 + p[j + 6];
+      l0 = l0 + p[j + 1], l1 = l1 + p[j + 3], l2 = l2 + p[j + 5], l3 = l3 + p[j + 7];
+    }
+  l[0] = l0, l[1] = l1, l[2] = l2, l[3] = l3;
+  for (; j < count; j++) {
+    float *sum = &l[(lead + j) % 8 / 2];
+    *sum = *sum + p[j];
+  }
+}
+
 /* Scores of `count` keys become weights; `lead`: the first one's place in its block. */
 static void soften(float *score, int64_t count, int64_t lead, float c, int64_t channels,
                    row_state *state) {
   float m = state->m;
-  for (int64_t j = 0; j < count; j++) m = score[j] > m ? score[j] : m;
+  largest(score, count, &m);
   const float u = m * c, a = u == state->t ? 1.0f : tl_exp2(state->t - u);
   state->m = m, state->t = u;
   for (int r = 0; r < 4; r++) state->l[r] = state->l[r] * a;
   weights_argument(score, count, c, -u);
   tl_exp2_many(score, score, count);
-  for (int64_t j = 0; j < count; j++) {
-    float *sum = &state->l[(lead + j) % 8 / 2];
-    *sum = *sum + score[j];
-  }
+  add_weights(score, count, lead, state->l);
   for (int64_t i = 0; i < channels; i++) state->o[i] = state->o[i] * a;
 }
 

@@ -3,6 +3,9 @@
 #include "cache.h"
 #include "../math.h"
 #include "cache_args.h"
+#include "cache_cuda.h"
+
+enum { GROUPED_ROWS = 512 }; /* of a step that is not for decoding alone */
 
 /* A kernel for heads of up to `width`, `chunk` keys at a time. */
 typedef struct variant {
@@ -37,25 +40,33 @@ static tl_status fill_places(const char *op, const tl_cache_sizes *z, tl_cache_p
   return TL_OK;
 }
 
-tl_status tl_cuda_cache_write(const tl_call *call) {
+tl_status tl_cache_write_args_of(const tl_call *call, tl_cache_write_args *out) {
   tl_cache_sizes z;
   TL_TRY(tl_cache_write_check(call, &z));
-  tl_cache_write_args k = {.k = call->in[0].data,
-                           .v = call->in[1].data,
-                           .keys = call->out[0].data,
-                           .values = call->out[1].data,
-                           .kv_heads = (int32_t)z.kv_heads,
-                           .width = (int32_t)z.width,
-                           .value_width = (int32_t)z.value_width};
-  TL_TRY(fill_places("cache_write", &z, &k.at));
-  return tl_launch_threads(call->cuda, z.dtype == TL_BF16 ? "cache_write_2" : "cache_write_4",
-                           z.rows * z.kv_heads * (z.width + z.value_width), &k);
+  *out = (tl_cache_write_args){.k = call->in[0].data,
+                               .v = call->in[1].data,
+                               .keys = call->out[0].data,
+                               .values = call->out[1].data,
+                               .bytes = (int32_t)tl_dtype_bytes(z.dtype),
+                               .kv_heads = (int32_t)z.kv_heads,
+                               .width = (int32_t)z.width,
+                               .value_width = (int32_t)z.value_width};
+  return fill_places("cache_write", &z, &out->at);
+}
+
+tl_status tl_cuda_cache_write(const tl_call *call) {
+  tl_cache_write_args k;
+  TL_TRY(tl_cache_write_args_of(call, &k));
+  const int64_t width = (int64_t)k.kv_heads * (k.width + k.value_width);
+  return tl_overlap_threads(call->cuda, k.bytes == 2 ? "cache_write_2" : "cache_write_4",
+                            k.at.rows * width, &k);
 }
 
 static tl_status launch_f32(tl_cuda *cuda, const tl_cached_args *k) {
   const tl_cuda_grid grid = {.blocks = {(uint32_t)(k->at.rows * k->kv_heads)},
                              .threads = {TL_CACHED_F32_THREADS},
-                             .shared = (uint32_t)TL_CACHED_F32_SHARED(k->width, k->kv_block)};
+                             .shared = (uint32_t)TL_CACHED_F32_SHARED(k->width, k->kv_block),
+                             .overlaps = tl_cuda_device(cuda)->major >= 9};
   return tl_cuda_launch(cuda, "attention_cached_f32", &grid, k);
 }
 
@@ -71,9 +82,12 @@ static tl_status launch_bf16(tl_cuda *cuda, tl_cached_args *k) {
     k->tile = TL_CACHED_VECTORS / k->group;
   if (k->tile > 1 && (int64_t)k->at.pages_max * k->at.page > k->split)
     shared += (int64_t)TL_CACHED_VECTORS * v->width * 4;
-  const tl_cuda_grid grid = {.blocks = {(uint32_t)(k->at.rows * k->kv_heads)},
+  k->grouped = k->tile > 1 && k->at.rows >= GROUPED_ROWS;
+  const int64_t places = k->grouped ? (k->at.rows + k->tile - 1) / k->tile : k->at.rows;
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)(places * k->kv_heads)},
                              .threads = {TL_CACHED_THREADS},
-                             .shared = (uint32_t)shared};
+                             .shared = (uint32_t)shared,
+                             .overlaps = tl_cuda_device(cuda)->major >= 9};
   return tl_cuda_launch(cuda, v->name, &grid, k);
 }
 
@@ -95,10 +109,11 @@ tl_status tl_cuda_attention_cached(const tl_call *call) {
       .group = (int32_t)(heads / z.kv_heads),
       .width = (int32_t)z.width,
       .value_width = (int32_t)z.value_width,
-      .keys_aligned = z.page % 8 == 0 && (uintptr_t)keys->data % 16 == 0,
-      .values_aligned = z.value_width % 8 == 0 && (uintptr_t)values->data % 16 == 0,
+      .pages_are_shared = z.page >= 8 && (z.page & (z.page - 1)) == 0 && z.value_width % 8 == 0 &&
+                          (uintptr_t)keys->data % 16 == 0 && (uintptr_t)values->data % 16 == 0,
       .o_is_bf16 = call->out[0].dtype == TL_BF16,
       .tile = 1,
+      .ahead = (call->ahead >> 3 & 7) == 7,
       .window = (int32_t)(window > 0 && window < most ? window : most),
       .kv_block = (int32_t)block,
       .split = (int32_t)least(split, INT32_MAX / block * block),

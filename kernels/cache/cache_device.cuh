@@ -6,6 +6,19 @@
 
 #define CACHE_GPU static __device__ __forceinline__
 
+/* Where launches overlap (tl_after_earlier of device.cuh): the next kernel may begin; all that
+** earlier ones wrote is there. */
+CACHE_GPU void next_begin(void) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+CACHE_GPU void earlier_wait(void) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* Entry of the table, and the place in its page. */
 CACHE_GPU int page_entry(const tl_cache_places &p, int position) {
   return p.shift >= 0 ? position >> p.shift : position / p.page;

@@ -4,11 +4,11 @@
 **   values   [position][channel]    the same
 **
 ** A ring of tiles is filled ahead, in the order in which they are used: keys of a chunk of
-** positions, values of the chunk, .. Positions outside first .. last are zeros, so that what lies
-** in a page by chance is never multiplied.
+** positions, values of the chunk, .. Values of positions outside first .. last are zeros, so that
+** what lies in a page by chance is never added up.
 **
 **   block     | 0 .. 127            | 128 .. 255          | ..
-**   chunks    | 0 .. 127            | 128 .. 255          |      a block has several where it is longer
+**   chunks    | 0 .. 127            | 128 .. 255          |    a longer block has several
 **   tiles     keys, .., values, ..    keys, .., values, ..
 */
 #ifndef TL_CACHE_TILES_CUH
@@ -64,7 +64,26 @@ struct Tile {
   }
 };
 
-/* 8 elements of a channel: positions from `position` on, a multiple of 8. */
+/* The pages of a chunk, an entry a lane: one read of the table, then shuffles. */
+struct Pages {
+  int own, first;
+
+  GPU Pages of(const tl_cached_args &g, const Stretch &s, int at) {
+    Pages p;
+    p.first = at >> g.at.shift;
+    const int entry = p.first + threadIdx.x % 32;
+    p.own = entry << g.at.shift <= s.last ? g.at.table[(int64_t)s.request * g.at.pages_max + entry]
+                                          : -1;
+    if (p.own >= g.at.pages) p.own = -1;
+    return p;
+  }
+  /* All lanes ask. */
+  __device__ __forceinline__ int find(const tl_cached_args &g, int position) const {
+    return __shfl_sync(~0u, own, (position >> g.at.shift) - first);
+  }
+};
+
+/* 8 elements of a channel one by one: positions from `position` on. */
 GPU void gather_positions(const tl_cached_args &g, const Stretch &s, int position, int channel,
                           uint32_t to) {
   uint32_t words[4] = {0, 0, 0, 0};
@@ -81,50 +100,65 @@ GPU void gather_positions(const tl_cached_args &g, const Stretch &s, int positio
   store_shared(to, words);
 }
 
-/* Zeros in place of what stands outside first .. last in 8 positions from `position` on. */
-GPU void copy_positions(const tl_cached_args &g, const Stretch &s, int position, int channel,
-                        uint32_t to) {
-  if (position + 7 > s.last || position < s.first || !g.keys_aligned)
-    return gather_positions(g, s, position, channel, to);
-  const int64_t page = page_of(g.at, s.request, position);
-  const int64_t at = ((page * g.kv_heads + s.kv_head) * g.width + channel) * g.at.page +
-                     page_place(g.at, position);
-  copy_async(to, (const uint16_t *)g.keys + (page < 0 ? 0 : at), page < 0 ? 0 : 16);
-}
-
+/* Positions past the last one are read where their page has them: what they give is not used. */
 template <int width, int chunk, int threads>
 GPU void load_keys(const tl_cached_args &g, const Stretch &s, int at, uint32_t to) {
   constexpr int all = width * chunk / 8;
+  if (!g.pages_are_shared) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < all; i += threads)
+      gather_positions(g, s, at + i / width * 8, i % width,
+                       to + i % width * (2 * chunk + 16) + i / width * 16);
+    return;
+  }
   // neighbours take what lies side by side: pieces of a page, then its channels, then pages
-  const int side = g.at.shift > 3 ? (1 << g.at.shift < chunk ? 1 << g.at.shift : chunk) / 8 : 1;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < all; i += threads) {
-    const int channel = i / side % width, piece = i / side / width * side + i % side;
-    const uint32_t place = to + channel * (2 * chunk + 16) + piece * 16;
-    if (channel < g.width)
-      copy_positions(g, s, at + 8 * piece, channel, place);
-    else
-      copy_async(place, g.keys, 0);
+  const int side = (1 << g.at.shift < chunk ? g.at.shift : chunk == 128 ? 7 : 6) - 3;
+  const Pages pages = Pages::of(g, s, at);
+#pragma unroll(width < 256 ? 4 : 2)
+  for (int round = 0; round < all / threads; round++) {
+    const int i = round * threads + threadIdx.x, channel = (i >> side) % width;
+    const int piece = ((i >> side) / width << side) + (i & ((1 << side) - 1));
+    const int position = at + 8 * piece, page = pages.find(g, position);
+    const bool there = page >= 0 && position <= s.last && channel < g.width;
+    const int64_t row = ((int64_t)page * g.kv_heads + s.kv_head) * g.width + channel;
+    const uint16_t *from =
+        (const uint16_t *)g.keys + (row << g.at.shift) + (position & (g.at.page - 1));
+    copy_async(to + channel * (2 * chunk + 16) + piece * 16, there ? from : g.keys, there ? 16 : 0);
+  }
+}
+
+template <int width, int chunk, int threads>
+GPU void gather_values(const tl_cached_args &g, const Stretch &s, int at, uint32_t to) {
+  constexpr int pieces = width / 8;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < chunk * pieces; i += threads) {
+    const int position = at + i / pieces, channel = i % pieces * 8;
+    const bool is_seen = position >= s.first && position <= s.last;
+    const int64_t page = is_seen ? page_of(g.at, s.request, position) : -1;
+    const int64_t row = (page * g.at.page + page_place(g.at, position)) * g.kv_heads + s.kv_head;
+    gather(to + i / pieces * TL_ATTENTION_PITCH(width) + channel * 2,
+           (const uint16_t *)g.values + row * g.value_width + channel,
+           page < 0 ? 0 : g.value_width - channel);
   }
 }
 
 template <int width, int chunk, int threads>
 GPU void load_values(const tl_cached_args &g, const Stretch &s, int at, uint32_t to) {
   constexpr int pieces = width / 8, all = chunk * pieces;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < all; i += threads) {
+  if (!g.pages_are_shared) return gather_values<width, chunk, threads>(g, s, at, to);
+  const Pages pages = Pages::of(g, s, at);
+#pragma unroll(width < 256 ? 4 : 2)
+  for (int round = 0; round < all / threads; round++) {
+    const int i = round * threads + threadIdx.x;
     const int position = at + i / pieces, channel = i % pieces * 8;
-    const uint32_t place = to + i / pieces * TL_ATTENTION_PITCH(width) + channel * 2;
-    const bool is_seen = position >= s.first && position <= s.last && channel < g.value_width;
-    const int64_t page = is_seen ? page_of(g.at, s.request, position) : -1;
-    const int64_t row = (page * g.at.page + page_place(g.at, position)) * g.kv_heads + s.kv_head;
+    const int page = pages.find(g, position);
+    const bool there =
+        page >= 0 && position >= s.first && position <= s.last && channel < g.value_width;
+    const int64_t row =
+        (((int64_t)page << g.at.shift) + (position & (g.at.page - 1))) * g.kv_heads + s.kv_head;
     const uint16_t *from = (const uint16_t *)g.values + row * g.value_width + channel;
-    if (page < 0)
-      copy_async(place, g.values, 0);
-    else if (g.values_aligned)
-      copy_async(place, from, 16);
-    else
-      gather(place, from, g.value_width - channel);
+    copy_async(to + i / pieces * TL_ATTENTION_PITCH(width) + channel * 2, there ? from : g.values,
+               there ? 16 : 0);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "unary.h"
 
 TL_KERNEL swiglu_elements(const __grid_constant__ tl_elements_args o) {
+  tl_after_earlier();
   const int64_t at = tl_thread() * TL_P;
   const int n = tl_piece_length(o.count, at);
   if (n <= 0) return;
@@ -22,6 +23,7 @@ TL_KERNEL swiglu_elements(const __grid_constant__ tl_elements_args o) {
 }
 
 TL_KERNEL swiglu_grad_elements(const __grid_constant__ tl_elements_args o) {
+  tl_after_earlier();
   const int64_t at = tl_thread() * TL_P;
   const int n = tl_piece_length(o.count, at);
   if (n <= 0) return;
@@ -70,6 +72,7 @@ TL_GPU void slopes(int kind, const float *dy, const float *x, float *dx) {
 }
 
 TL_KERNEL unary_elements(const __grid_constant__ tl_elements_args o) {
+  tl_after_earlier();
   const int64_t at = tl_thread() * TL_P;
   const int n = tl_piece_length(o.count, at);
   float x[TL_P], y[TL_P];
@@ -80,6 +83,7 @@ TL_KERNEL unary_elements(const __grid_constant__ tl_elements_args o) {
 }
 
 TL_KERNEL unary_grad_elements(const __grid_constant__ tl_elements_args o) {
+  tl_after_earlier();
   const int64_t at = tl_thread() * TL_P;
   const int n = tl_piece_length(o.count, at);
   float dy[TL_P], x[TL_P], dx[TL_P];
@@ -113,6 +117,7 @@ TL_GPU void load_right(const tl_elements_args &o, int64_t at, int n, float *b) {
 }
 
 TL_KERNEL binary_elements(const __grid_constant__ tl_elements_args o) {
+  tl_after_earlier();
   const int64_t at = tl_thread() * TL_P;
   const int n = tl_piece_length(o.count, at);
   float a[TL_P], b[TL_P];
@@ -139,6 +144,7 @@ TL_KERNEL binary_elements(const __grid_constant__ tl_elements_args o) {
 /* --- scale, scale_step, cast, fill ------------------------------------------------------------ */
 
 TL_KERNEL scale_elements(const __grid_constant__ tl_elements_args o) {
+  tl_after_earlier();
   const int64_t at = tl_thread() * TL_P;
   const int n = tl_piece_length(o.count, at);
   float x[TL_P];
@@ -150,6 +156,7 @@ TL_KERNEL scale_elements(const __grid_constant__ tl_elements_args o) {
 }
 
 TL_KERNEL scale_step_elements(const __grid_constant__ tl_elements_args o) {
+  tl_after_earlier();
   const int64_t at = tl_thread() * TL_P;
   const int n = tl_piece_length(o.count, at);
   float x[TL_P];
@@ -162,6 +169,7 @@ TL_KERNEL scale_step_elements(const __grid_constant__ tl_elements_args o) {
 }
 
 TL_KERNEL cast_elements(const __grid_constant__ tl_elements_args o) {
+  tl_after_earlier();
   const int64_t at = tl_thread() * TL_P;
   const int n = tl_piece_length(o.count, at);
   float x[TL_P];
@@ -171,6 +179,7 @@ TL_KERNEL cast_elements(const __grid_constant__ tl_elements_args o) {
 }
 
 TL_KERNEL fill_elements(const __grid_constant__ tl_elements_args o) {
+  tl_after_earlier();
   const int64_t at = tl_thread() * TL_P;
   const int n = tl_piece_length(o.count, at);
   float y[TL_P];
@@ -184,6 +193,7 @@ TL_KERNEL fill_elements(const __grid_constant__ tl_elements_args o) {
 
 /* A piece of one row: the logical index is that of elementwise.h. */
 TL_KERNEL dropout_elements(const __grid_constant__ tl_dropout_args d) {
+  tl_after_earlier();
   const tl_place_of p = tl_row_piece(tl_thread(), d.width);
   if (p.row >= d.rows) return;
   const int n = tl_piece_length(d.width, p.at);

@@ -5,7 +5,7 @@
 #include "elementwise_args.h"
 
 static tl_status launch(const tl_call *call, const char *kernel, const tl_elements_args *a) {
-  return tl_launch_threads(call->cuda, kernel, tl_pieces(a->count), a);
+  return tl_overlap_threads(call->cuda, kernel, tl_pieces(a->count), a);
 }
 
 tl_status tl_cuda_swiglu(const tl_call *call) {
@@ -115,5 +115,5 @@ tl_status tl_cuda_dropout(const tl_call *call) {
                              .features = ints[6],
                              .rate = rate,
                              .factor = 1.0f / (1.0f - rate)};
-  return tl_launch_threads(call->cuda, "dropout_elements", d.rows * tl_pieces(d.width), &d);
+  return tl_overlap_threads(call->cuda, "dropout_elements", d.rows * tl_pieces(d.width), &d);
 }

@@ -2,6 +2,7 @@
 #include "../launch_cuda.h"
 #include "elementwise.h"
 #include "elementwise_args.h"
+#include "rope_cuda.h"
 
 enum { ROPE_THREADS = 128 };
 
@@ -37,11 +38,16 @@ tl_status tl_cuda_rope(const tl_call *call) {
   return tl_launch_blocks(call->cuda, "rope_rows", r.rows, ROPE_THREADS, &r);
 }
 
+void tl_rope_rows_args(const tl_call *call, tl_rope_args *out) {
+  *out = args_of(call);
+  out->placed = call->in[1].data;
+}
+
 tl_status tl_cuda_rope_rows(const tl_call *call) {
   TL_TRY(tl_rope_rows_check(call));
-  tl_rope_args r = args_of(call);
-  r.placed = call->in[1].data;
-  return tl_launch_blocks(call->cuda, "rope_placed_rows", r.rows, ROPE_THREADS, &r);
+  tl_rope_args r;
+  tl_rope_rows_args(call, &r);
+  return tl_launch(call->cuda, "rope_placed_rows", call->in[0].shape[0], ROPE_THREADS, 1, &r);
 }
 
 tl_status tl_cuda_rope_table(const tl_call *call) {

@@ -14,6 +14,7 @@
 enum { THREADS = TL_DEVICE_THREADS, WARP = TL_DEVICE_WARP, LIST = 64 };
 
 TL_KERNEL embedding_rows(const __grid_constant__ tl_embedding_args k) {
+  tl_after_earlier();
   const tl_place_of p = tl_row_piece(tl_thread(), k.dim);
   if (p.row >= k.tokens) return;
   const int n = tl_piece_length(k.dim, p.at);

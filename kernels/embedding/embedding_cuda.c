@@ -15,7 +15,7 @@ tl_status tl_cuda_embedding(const tl_call *call) {
                                .vocab = table->shape[0],
                                .dim = dim,
                                .tokens = tokens};
-  return tl_launch_threads(call->cuda, "embedding_rows", tokens * tl_pieces(dim), &k);
+  return tl_overlap_threads(call->cuda, "embedding_rows", tokens * tl_pieces(dim), &k);
 }
 
 static tl_status launch_grad(tl_cuda *cuda, const tl_embedding_grad_args *k) {

@@ -7,6 +7,7 @@
 #include "../../runtime/cuda.h"
 #include "gemm_args.h"
 #include "gemm_core.h"
+#include "gemm_few_cuda.h"
 #include "gemm_hopper.h"
 #include "gemm_provider.h"
 
@@ -145,6 +146,8 @@ tl_status tl_cuda_linear_own(const tl_call *call) {
   tl_gemm gemm;
   TL_TRY(tl_gemm_of_linear(call, &gemm));
   int32_t done;
+  TL_TRY(tl_gemm_few_cuda(&gemm, call, &done));
+  if (done) return TL_OK;
   TL_TRY(tl_gemm_hopper(TL_GEMM_LINEAR, &gemm, 0, call->cuda, &done));
   if (done) return TL_OK;
   for (int32_t part = 0; part < gemm.parts; part++)

@@ -12,6 +12,7 @@ enum { SPAN = TL_DEVICE_PARTIALS, WARP = TL_DEVICE_WARP, LEAF_LEVELS = 11 };
 /* --- Rows of logits --------------------------------------------------------------------------- */
 
 TL_KERNEL row_max_rows(const __grid_constant__ tl_logits_args k) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(k.lanes);
   float best = tl_math_float(0xff800000u), z[TL_P];
@@ -38,6 +39,7 @@ TL_KERNEL row_max_rows(const __grid_constant__ tl_logits_args k) {
 TL_GPU float exponential(float z, float t) { return tl_exp2(fmaf(z, TL_LOG2E, -t)); }
 
 TL_KERNEL row_sum_exp_rows(const __grid_constant__ tl_logits_args k) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(k.lanes);
   const bool live = r.row < k.rows;
@@ -84,6 +86,27 @@ TL_GPU float warp_sum(const float *p) {
   return v;
 }
 
+/* The pieces of a row that a thread takes, AHEAD at a time: leaf after leaf, in it span after span. */
+struct ahead {
+  uint4 piece[AHEAD];
+  bool live[AHEAD];
+};
+
+TL_GPU ahead fetch_ahead(const tl_logits_args &k, int64_t row, int64_t length, int spans, int all,
+                         int first) {
+  ahead a;
+  int leaf = first / spans, span = first - leaf * spans;
+#pragma unroll
+  for (int j = 0; j < AHEAD; j++) {
+    const int64_t at = (int64_t)span * SPAN + threadIdx.x * TL_P;
+    a.live[j] = first + j < all && at < length;
+    a.piece[j] = a.live[j] ? tl_fetch_whole(k.z, row * k.width + leaf * length + at)
+                           : make_uint4(0, 0, 0, 0);
+    if (++span == spans) span = 0, leaf++;
+  }
+  return a;
+}
+
 TL_KERNEL row_sum_exp_whole(const __grid_constant__ tl_logits_args k) {
   __shared__ float sums[2][TL_LOSS_WHOLE_LEAVES][WARPS];
   const int64_t row = blockIdx.x, length = k.width / k.leaves;
@@ -93,24 +116,16 @@ TL_KERNEL row_sum_exp_whole(const __grid_constant__ tl_logits_args k) {
   float p[TL_P], q[TL_P];
   tl_clear(p);
   tl_clear(q);
-  int leaf = 0, span = 0; /* of the first of the pieces under way */
+  int leaf = 0, span = 0;
+  ahead next = fetch_ahead(k, row, length, spans, all, 0);
   for (int first = 0; first < all; first += AHEAD) {
-    uint4 pieces[AHEAD];
-    bool live[AHEAD];
-    int l = leaf, i = span;
+    const ahead now = next;
+    next = fetch_ahead(k, row, length, spans, all, first + AHEAD);
 #pragma unroll
     for (int j = 0; j < AHEAD; j++) {
-      const int64_t at = (int64_t)i * SPAN + threadIdx.x * TL_P;
-      live[j] = first + j < all && at < length;
-      pieces[j] =
-          live[j] ? tl_fetch_whole(k.z, row * k.width + l * length + at) : make_uint4(0, 0, 0, 0);
-      if (++i == spans) i = 0, l++;
-    }
-#pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-      if (live[j]) {
+      if (now.live[j]) {
         float z[TL_P], e[TL_P];
-        tl_widen_whole(pieces[j], z);
+        tl_widen_whole(now.piece[j], z);
 #pragma unroll
         for (int c = 0; c < TL_P; c++) e[c] = exponential(z[c], t), z[c] = z[c] - m;
         tl_add_values(p, e, TL_P);
@@ -150,12 +165,21 @@ typedef struct slope {
   float s, drow, uniform, tail;
 } slope;
 
-/* p = e / s. */
-TL_GPU float common_slope(const slope &c, float p) {
-  if (c.uniform == 0.0f && c.tail == 0.0f) return p * c.drow;
-  if (c.tail == 0.0f) return (p - c.uniform) * c.drow;
-  const float q = c.uniform == 0.0f ? p : p - c.uniform;
-  return (q + c.tail * p) * c.drow;
+/* The slopes of a piece; p = e / s. Which branch is taken is the same for a whole row. */
+TL_GPU void common_slopes(const slope &c, const float *p, float *dz) {
+  if (c.tail != 0.0f) {
+#pragma unroll
+    for (int i = 0; i < TL_P; i++) {
+      const float q = c.uniform == 0.0f ? p[i] : p[i] - c.uniform;
+      dz[i] = (q + c.tail * p[i]) * c.drow;
+    }
+  } else if (c.uniform != 0.0f) {
+#pragma unroll
+    for (int i = 0; i < TL_P; i++) dz[i] = (p[i] - c.uniform) * c.drow;
+  } else {
+#pragma unroll
+    for (int i = 0; i < TL_P; i++) dz[i] = p[i] * c.drow;
+  }
 }
 
 /* The target's own column. */
@@ -181,27 +205,28 @@ TL_KERNEL logits_grad_elements(const __grid_constant__ tl_logits_args k) {
   const tl_place_of p = tl_row_piece(tl_thread(), k.width);
   if (p.row >= k.rows) return;
   const int n = tl_piece_length(k.width, p.at);
+  /* all loads leave together: columns that only fill up are read too, and not used */
+  const tl_bits bits = tl_fetch(k.z, p.row * k.width + p.at, n);
   const int32_t token = k.targets == nullptr ? 0 : k.targets[p.row];
+  const float t = k.m[p.row] * TL_LOG2E;
+  const slope c = slope_of(k, p.row);
   const int64_t target = k.targets == nullptr || token < 0 ? -1 : (int64_t)token - k.first;
   const int64_t left = token < 0 ? 0 : k.columns - p.at;
   const int live = left < 0 ? 0 : left < n ? (int)left : n;
-  float z[TL_P];
-  tl_clear(z);
-  if (live > 0) {
-    const slope c = slope_of(k, p.row);
-    const float t = k.m[p.row] * TL_LOG2E;
-    float e[TL_P], q[TL_P];
-    tl_load_piece(k.z, p.row * k.width + p.at, live, z);
+  float z[TL_P], e[TL_P], q[TL_P];
+  tl_widen(k.z, bits, z);
 #pragma unroll
-    for (int i = 0; i < TL_P; i++) e[i] = exponential(z[i], t);
-    tl_divide_piece(e, c.s, q);
+  for (int i = 0; i < TL_P; i++) e[i] = i < live ? exponential(z[i], t) : 0.0f;
+  tl_divide_piece(e, c.s, q);
+  common_slopes(c, q, z);
+  if (live < TL_P) {
 #pragma unroll
-    for (int i = 0; i < TL_P; i++) z[i] = i < live ? common_slope(c, q[i]) : 0.0f;
-    if (target >= p.at && target < p.at + live) {
+    for (int i = 0; i < TL_P; i++) z[i] = i < live ? z[i] : 0.0f;
+  }
+  if (target >= p.at && target < p.at + live) {
 #pragma unroll
-      for (int i = 0; i < TL_P; i++)
-        if (p.at + i == target) z[i] = target_slope(k, c, q[i]);
-    }
+    for (int i = 0; i < TL_P; i++)
+      if (p.at + i == target) z[i] = target_slope(k, c, q[i]);
   }
   tl_store(k.dz, p.row * k.width + p.at, n, z);
 }
@@ -209,6 +234,7 @@ TL_KERNEL logits_grad_elements(const __grid_constant__ tl_logits_args k) {
 /* --- One number for each token ---------------------------------------------------------------- */
 
 TL_KERNEL cross_entropy_tokens(const __grid_constant__ tl_tokens_args k) {
+  tl_after_earlier();
   const int64_t i = tl_thread();
   if (i >= k.rows) return;
   if (k.targets[i] < 0) {

@@ -17,7 +17,7 @@ tl_status tl_cuda_row_max(const tl_call *call) {
   tl_logits_args k = logits_of(call);
   k.out_m = call->out[0].data;
   k.lanes = tl_lanes(k.width);
-  return tl_launch_rows(call->cuda, "row_max_rows", k.rows, k.lanes, &k);
+  return tl_overlap_threads(call->cuda, "row_max_rows", k.rows * k.lanes, &k);
 }
 
 tl_status tl_cuda_row_sum_exp(const tl_call *call) {
@@ -34,7 +34,7 @@ tl_status tl_cuda_row_sum_exp(const tl_call *call) {
   if (k.lanes == TL_DEVICE_THREADS && k.columns == k.width && k.leaves <= TL_LOSS_WHOLE_LEAVES &&
       tl_whole(&k.z, k.width / k.leaves))
     return tl_launch_blocks(call->cuda, "row_sum_exp_whole", k.rows, TL_DEVICE_THREADS, &k);
-  return tl_launch_rows(call->cuda, "row_sum_exp_rows", k.rows, k.lanes, &k);
+  return tl_overlap_threads(call->cuda, "row_sum_exp_rows", k.rows * k.lanes, &k);
 }
 
 static tl_status launch_grad(const tl_call *call, const tl_logits_args *k) {
@@ -82,7 +82,7 @@ tl_status tl_cuda_cross_entropy(const tl_call *call) {
                             .vocab = (float)call->ints[0],
                             .smoothing = call->floats[0],
                             .weight = call->floats[1]};
-  return tl_launch_threads(call->cuda, "cross_entropy_tokens", rows, &k);
+  return tl_overlap_threads(call->cuda, "cross_entropy_tokens", rows, &k);
 }
 
 tl_status tl_cuda_logsumexp(const tl_call *call) {

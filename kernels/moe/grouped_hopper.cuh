@@ -354,7 +354,7 @@ struct Grouped : Hopper<P, S> {
       }
       store(g, t, buffer, name, m, valid, sum);
     }
-    if (threadIdx.x % 128 == 0) stores_done();
+    if (threadIdx.x % 128 == 0) stores_read<0>();  // then shared memory may go
   }
 
   static __device__ __forceinline__ void run(const tl_grouped_hopper_args &k) {

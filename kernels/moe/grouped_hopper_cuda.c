@@ -26,7 +26,7 @@ typedef struct variant {
 static const variant variants[] = {
 #include "grouped_hopper.def"
 };
-enum { WIDE, SLIM, ALONE };
+enum { WIDE, SLIM, ALONE, DRAIN };
 
 /* A matrix in memory: (rows, columns), or a stack of them for each expert. */
 typedef struct matrix {
@@ -79,11 +79,13 @@ static int64_t count_columns(const plan *p, const variant *v) {
   return tiles;
 }
 
-/* Experts of few rows want what brings their weights soonest; the others what leaves the least
-** columns empty. */
+/* Experts of few rows want what brings their weights soonest, or, of gradients, a buffer for a whole
+** output, which leaves while the next one is computed; the others what leaves the least columns
+** empty. */
 static const variant *choose(const plan *p) {
   const variant *wide = &variants[WIDE], *slim = &variants[SLIM];
   if (p->kind != GRAD_WEIGHT && p->mean <= ROWS) return &variants[ALONE];
+  if (p->kind == GRAD_WEIGHT && p->mean <= 1024) return &variants[DRAIN];
   return count_columns(p, slim) * slim->cost < count_columns(p, wide) * wide->cost ? slim : wide;
 }
 
@@ -168,7 +170,8 @@ static tl_status launch(const plan *p, tl_cuda *cuda, tl_grouped_hopper_args *ar
   const int64_t height = ROWS * v->blocks, rows = p->out[0].rows;
   const int64_t each = quotient_up(rows, height);
   const int64_t row_tiles = p->kind == GRAD_WEIGHT ? each * p->experts : each + p->experts;
-  const int64_t tiles = row_tiles * count_columns(p, v), most = facts->multiprocessors / v->blocks;
+  const int64_t tiles = row_tiles * count_columns(p, v),
+                most = (facts->multiprocessors - tl_cuda_spare(cuda)) / v->blocks;
   const uint32_t shared = v->shared + (uint32_t)(p->experts + 1) * 4;
   if (tiles >= INT32_MAX / 2 || shared > (uint32_t)facts->shared_max) return TL_OK;
   TL_TRY(make_maps(p, v, cuda, g));
@@ -218,7 +221,7 @@ tl_status tl_grouped_hopper_grad_weight(const tl_call *call, int32_t *done) {
   const tl_view *out = &call->out[0];
   plan p = {.kind = GRAD_WEIGHT, .runs = 1, .outputs = 1, .a = {of_view(dy)}, .b = {of_view(x)}};
   p.out[0] = of_stack(out, p.a[0].columns, p.b[0].columns);
-  p.experts = segments->shape[0];
+  p.experts = segments->shape[0], p.mean = dy->shape[0] / p.experts;
   tl_grouped_hopper_args args = {.offsets = segments->data,
                                  .each = (int32_t)tl_view_row(segments),
                                  .first = (int32_t)call->ints[0],

@@ -102,8 +102,12 @@ TL_GPU uint32_t rank_of(float choice) {
 template <int each>
 TL_GPU int fault_of(const tl_route_args &k, const float *z) {
   const int first = lane_of() * each;
-  bool nan = false, infinite = false;
+  bool finite = true, nan = false, infinite = false;
   int usable = 0;
+#pragma unroll
+  for (int i = 0; i < each; i++)
+    finite = finite && (first + i >= k.experts || fabsf(z[i]) < tl_math_float(0x7f800000u));
+  if (__all_sync(ALL, finite)) return FAULT_NONE;
 #pragma unroll
   for (int i = 0; i < each; i++) {
     const uint32_t bits = first + i < k.experts ? tl_math_bits(z[i]) : 0xff800000u;
@@ -153,20 +157,27 @@ TL_GPU void choose(const tl_route_args &k, int64_t row, const float *s, uint32_t
   int expert[2] = {0, 0};
   for (int slot = 0; slot < k.slots; slot++) {
     uint32_t best = key[0];
-    float best_score = s[0];
-    int index = 0;
 #pragma unroll
-    for (int i = 1; i < each; i++)
-      if (key[i] > best) best = key[i], best_score = s[i], index = i;
+    for (int i = 1; i < each; i++) best = max(best, key[i]);
     const uint32_t most = __reduce_max_sync(ALL, best);
     const int winner = __ffs(__ballot_sync(ALL, best == most)) - 1;
-    best_score = __shfl_sync(ALL, best_score, winner);
-    const int chosen = winner * each + __shfl_sync(ALL, index, winner);
-    if (lane == winner) {
+    int index = 0;
 #pragma unroll
-      for (int i = 0; i < each; i++)
-        if (i == index) key[i] = 0;
+    for (int i = each - 1; i > 0; i--)
+      if (key[i] == most) index = i;
+    if (key[0] == most) index = 0;
+    float best_score = tl_math_float(most ^ 0x80000000u); /* a choice without bias, never below 0 */
+    if (k.bias != nullptr) {
+      best_score = s[0];
+#pragma unroll
+      for (int i = 1; i < each; i++)
+        if (i == index) best_score = s[i];
+      best_score = __shfl_sync(ALL, best_score, winner);
     }
+    const int chosen = winner * each + __shfl_sync(ALL, index, winner);
+#pragma unroll
+    for (int i = 0; i < each; i++)
+      if (lane == winner && i == index) key[i] = 0;
     total = total + best_score;
     if (lane == slot % WARP) {
       if (slot < WARP)
@@ -404,19 +415,23 @@ TL_GPU void balance(const tl_balance_args &k) {
 
 /* --- kernels: for each number of experts of a lane -------------------------------------------- */
 
-#define KERNELS(each)                                                                      \
-  TL_KERNEL route_rows_##each(const __grid_constant__ tl_route_args k) { route<each>(k); } \
-  extern "C" __global__ void __launch_bounds__(TL_DEVICE_THREADS, each > 16 ? 1 : 2)       \
-      route_grad_rows_##each(const __grid_constant__ tl_route_grad_args k) {               \
-    route_grad<each>(k);                                                                   \
-  }                                                                                        \
-  TL_KERNEL route_sums_blocks_##each(const __grid_constant__ tl_route_sums_args k) {       \
-    sum_block<each>(k);                                                                    \
-  }                                                                                        \
+/* `blocks`: on a multiprocessor. */
+#define KERNELS(each, blocks)                                                        \
+  extern "C" __global__ void __launch_bounds__(TL_DEVICE_THREADS, blocks)            \
+      route_rows_##each(const __grid_constant__ tl_route_args k) {                   \
+    route<each>(k);                                                                  \
+  }                                                                                  \
+  extern "C" __global__ void __launch_bounds__(TL_DEVICE_THREADS, (blocks) / 2 + 1)  \
+      route_grad_rows_##each(const __grid_constant__ tl_route_grad_args k) {         \
+    route_grad<each>(k);                                                             \
+  }                                                                                  \
+  TL_KERNEL route_sums_blocks_##each(const __grid_constant__ tl_route_sums_args k) { \
+    sum_block<each>(k);                                                              \
+  }                                                                                  \
   TL_KERNEL balance_rows_##each(const __grid_constant__ tl_balance_args k) { balance<each>(k); }
-KERNELS(1)
-KERNELS(2)
-KERNELS(4)
-KERNELS(8)
-KERNELS(16)
-KERNELS(32)
+KERNELS(1, 5)
+KERNELS(2, 5)
+KERNELS(4, 5)
+KERNELS(8, 4)
+KERNELS(16, 2)
+KERNELS(32, 1)

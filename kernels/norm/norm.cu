@@ -24,6 +24,7 @@ TL_GPU float square_sum(const tl_norm_args &a, tl_row_lane r, float mean, float 
 }
 
 TL_KERNEL rms_norm_rows(const __grid_constant__ tl_norm_args a) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(a.lanes);
   const float rstd = tl_rsqrt(square_sum(a, r, 0.0f, shared) / (float)a.dim + a.eps);
@@ -60,12 +61,25 @@ TL_GPU float warp_total(const float *p) {
   return v[0];
 }
 
-template <int groups, int spans>
+/* `warps` warps share a row: each has `groups` groups, in one span where there are several. */
+template <int groups, int spans, int warps>
 struct warp_row {
   enum { PIECES = groups * spans };
-  static __device__ __forceinline__ int64_t row() { return tl_thread() / TL_DEVICE_WARP; }
+  static_assert(warps == 1 || (warps == 2 && spans == 1), "a warp's groups follow each other");
+  static __device__ __forceinline__ int64_t row() { return tl_thread() / (TL_DEVICE_WARP * warps); }
   static __device__ __forceinline__ int64_t at(int piece) {
-    return (piece * TL_DEVICE_WARP + threadIdx.x % TL_DEVICE_WARP) * TL_P;
+    const int first = threadIdx.x / TL_DEVICE_WARP % warps * groups;
+    return ((first + piece) * TL_DEVICE_WARP + threadIdx.x % TL_DEVICE_WARP) * TL_P;
+  }
+  /* The tree over all partials of the row, for all its threads. */
+  static __device__ __forceinline__ float total(const float *p) {
+    const float own = warp_total<groups>(p);
+    if constexpr (warps == 1) return own;
+    __shared__ float sums[TL_DEVICE_THREADS / TL_DEVICE_WARP];
+    const int warp = threadIdx.x / TL_DEVICE_WARP, first = warp / warps * warps;
+    if (threadIdx.x % TL_DEVICE_WARP == 0) sums[warp] = own;
+    __syncthreads(); /* those behind the last row have left */
+    return sums[first] + sums[first + warps - 1];
   }
   /* Zeros past the row's end, which change no sum. */
   static __device__ __forceinline__ void fetch(const tl_array &a, int64_t row, int64_t dim,
@@ -85,7 +99,7 @@ struct warp_row {
       tl_widen_whole(xs[i], x);
       tl_add_dot(p + i % groups * TL_P, x, x, TL_P, i < groups ? 0 : TL_DEVICE_PARTIALS);
     }
-    const float rstd = tl_rsqrt(warp_total<groups>(p) / (float)a.dim + a.eps);
+    const float rstd = tl_rsqrt(total(p) / (float)a.dim + a.eps);
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
       if (at(i) >= a.dim) break;
@@ -124,12 +138,11 @@ struct warp_row {
       for (int e = 0; e < TL_P; e++) g[e] = past ? 0.0f : g[e];
       tl_add_dot(p + i % groups * TL_P, g, x, TL_P, i < groups ? 0 : TL_DEVICE_PARTIALS);
     }
-    const float c = (rstd * rstd) * (warp_total<groups>(p) / (float)a.dim);
+    const float c = (rstd * rstd) * (total(p) / (float)a.dim);
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
       if (at(i) >= a.dim) break;
-      /* dy comes from the cache again: with it in registers fewer warps would have room */
-      widen(a, i, xs[i], tl_fetch_whole(a.dy, row() * a.dim + at(i)), x, g);
+      widen(a, i, xs[i], dys[i], x, g);
 #pragma unroll
       for (int e = 0; e < TL_P; e++) x[e] = rstd * (g[e] - x[e] * c);
       tl_store(a.out, row() * a.dim + at(i), TL_P, x);
@@ -137,15 +150,14 @@ struct warp_row {
   }
 };
 
-#define WARPS(width, groups, spans)                                          \
+#define WARPS(width, groups, spans, warps)                                   \
   TL_KERNEL rms_norm_warps_##width(const __grid_constant__ tl_norm_args a) { \
-    warp_row<groups, spans>::norm(a);                                        \
+    warp_row<groups, spans, warps>::norm(a);                                 \
   }
 TL_NORM_WARPS(WARPS)
-#define GRAD_WARPS(width, groups, spans)                                    \
-  extern "C" __global__ void __launch_bounds__(TL_DEVICE_THREADS, 2)        \
-      rms_norm_grad_warps_##width(const __grid_constant__ tl_norm_args a) { \
-    warp_row<groups, spans>::grad(a);                                       \
+#define GRAD_WARPS(width, groups, spans, warps)                                   \
+  TL_KERNEL rms_norm_grad_warps_##width(const __grid_constant__ tl_norm_args a) { \
+    warp_row<groups, spans, warps>::grad(a);                                      \
   }
 TL_NORM_GRAD_WARPS(GRAD_WARPS)
 
@@ -163,6 +175,7 @@ TL_GPU void load_gradient(const tl_norm_args &a, int64_t row, int64_t at, int n,
 }
 
 TL_KERNEL rms_norm_grad_rows(const __grid_constant__ tl_norm_args a) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(a.lanes);
   float p[TL_P], x[TL_P], g[TL_P];
@@ -185,6 +198,7 @@ TL_KERNEL rms_norm_grad_rows(const __grid_constant__ tl_norm_args a) {
 }
 
 TL_KERNEL layer_norm_rows(const __grid_constant__ tl_norm_args a) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(a.lanes);
   float p[TL_P], x[TL_P];
@@ -216,6 +230,7 @@ TL_KERNEL layer_norm_rows(const __grid_constant__ tl_norm_args a) {
 }
 
 TL_KERNEL layer_norm_grad_rows(const __grid_constant__ tl_norm_args a) {
+  tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(a.lanes);
   const bool live = r.row < a.rows;

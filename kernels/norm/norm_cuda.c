@@ -16,28 +16,30 @@ static tl_array array_or_none(const tl_view *view) {
 /* A kernel that gives rows of up to `width` to warps. */
 typedef struct variant {
   int64_t width;
+  int32_t threads; /* of a row */
   const char *name;
 } variant;
 
-#define ROW(width, groups, spans) {width, "rms_norm_warps_" #width},
+#define ROW(width, groups, spans, warps) {width, TL_DEVICE_WARP * warps, "rms_norm_warps_" #width},
 static const variant norm_warps[] = {
-    TL_NORM_WARPS(ROW){0, NULL}
+    TL_NORM_WARPS(ROW){0, 0, NULL}
 };
 #undef ROW
-#define ROW(width, groups, spans) {width, "rms_norm_grad_warps_" #width},
+#define ROW(width, groups, spans, warps) \
+  {width, TL_DEVICE_WARP * warps, "rms_norm_grad_warps_" #width},
 static const variant grad_warps[] = {
-    TL_NORM_GRAD_WARPS(ROW){0, NULL}
+    TL_NORM_GRAD_WARPS(ROW){0, 0, NULL}
 };
 #undef ROW
 
 /* NULL where none takes such rows. */
-static const char *warps_of(const tl_norm_args *a) {
+static const variant *warps_of(const tl_norm_args *a) {
   const int has_dy = a->dy.data != NULL;
   if (a->dim <= TL_NORM_WARPS_ABOVE || !tl_whole(&a->x, a->dim) || !tl_whole(&a->out, a->dim) ||
       (has_dy && !tl_whole(&a->dy, a->dim)))
     return NULL;
   for (const variant *v = has_dy ? grad_warps : norm_warps; v->name != NULL; v++)
-    if (a->dim <= v->width) return v->name;
+    if (a->dim <= v->width) return v;
   return NULL;
 }
 
@@ -55,9 +57,9 @@ static tl_status run(const char *kernel, const tl_call *call, const norm *k, int
                           .dim = dim,
                           .lanes = tl_lanes(dim),
                           .eps = k->eps};
-  const char *warps = rms ? warps_of(&a) : NULL;
-  if (warps != NULL) return tl_launch_rows(call->cuda, warps, a.rows, TL_DEVICE_WARP, &a);
-  return tl_launch_rows(call->cuda, kernel, a.rows, a.lanes, &a);
+  const variant *warps = rms ? warps_of(&a) : NULL;
+  if (warps != NULL) return tl_launch_rows(call->cuda, warps->name, a.rows, warps->threads, &a);
+  return tl_overlap_threads(call->cuda, kernel, a.rows * a.lanes, &a);
 }
 
 tl_status tl_cuda_rms_norm(const tl_call *call) {

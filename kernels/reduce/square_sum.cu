@@ -86,10 +86,18 @@ TL_KERNEL square_sum_chain(const __grid_constant__ tl_square_sum_args k) {
   if (part >= 0 && part < k.parts) {
     const int64_t count = (place_part(k, part).count + TL_SQUARE_CHUNK - 1) / TL_SQUARE_CHUNK;
     const float *chunks = k.chunks + part * k.chunks_each;
+    float next = lane < count ? chunks[lane] : 0.0f;
     for (int64_t base = 0; base < count; base += WARP) {
-      const float chunk = base + lane < count ? chunks[base + lane] : 0.0f;
+      const float chunk = next;
+      const int64_t ahead = base + WARP + lane;
+      if (ahead < count) next = chunks[ahead];
       const int n = count - base < WARP ? (int)(count - base) : WARP;
-      for (int i = 0; i < n; i++) sum = sum + __shfl_sync(ALL_LANES, chunk, i);
+      if (n < WARP) {
+        for (int i = 0; i < n; i++) sum = sum + __shfl_sync(ALL_LANES, chunk, i);
+      } else {
+#pragma unroll
+        for (int i = 0; i < WARP; i++) sum = sum + __shfl_sync(ALL_LANES, chunk, i);
+      }
     }
   }
   if (lane == 0) k.slots[slot] = sum;

@@ -6,7 +6,7 @@
 //   order        a stable radix sort by falling z, which keeps equal ones by rising id
 //
 //   sort, a digit at a time     | warp 0's run | warp 1's run | ..     runs of the list, in order
-//   place of an element         smaller digits + the same digit in runs before + before it in its run
+//   place of an element         smaller digits + the same digit in runs before, and in its own
 #include "../../runtime/random.h"
 #include "../device.cuh"
 #include "sampling_args.h"
@@ -268,6 +268,7 @@ TL_GPU int32_t choose(Row &r, float top_p, const int32_t *draws, Shared &s) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     sample_rows(const __grid_constant__ tl_sample_args g) {
+  tl_after_earlier();
   __shared__ Shared s;
   Row r = {};
   const int64_t columns = (g.columns + 3) / 4 * 4;

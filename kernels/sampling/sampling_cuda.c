@@ -21,6 +21,5 @@ tl_status tl_cuda_sample(const tl_call *call) {
                             .rows = (int32_t)rows,
                             .width = (int32_t)z->shape[1],
                             .columns = (int32_t)call->ints[0]};
-  return tl_launch_blocks(call->cuda, "sample_rows", rows < most ? rows : most, TL_SAMPLE_THREADS,
-                          &k);
+  return tl_launch(call->cuda, "sample_rows", rows < most ? rows : most, TL_SAMPLE_THREADS, 1, &k);
 }

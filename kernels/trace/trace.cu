@@ -78,6 +78,7 @@ TL_KERNEL trace_hash(const __grid_constant__ tl_trace_args a) {
   const int64_t places = p.runs * p.slots, step = (int64_t)p.blocks * TL_DEVICE_THREADS;
   const int64_t rows = tl_quotient(p.length, p.cols);
   uint64_t sum = 0;
+#pragma unroll 2
   for (int64_t i = (int64_t)block * TL_DEVICE_THREADS + threadIdx.x; i < places; i += step)
     sum += share(p, rows, i);
   sum = block_sum(sum);

@@ -6,7 +6,7 @@
 
 enum {
   TL_TRACE_PARTS = 4,         /* outputs of one launch */
-  TL_TRACE_BLOCKS = 256,      /* for one output at most: each adds one number to its hash */
+  TL_TRACE_BLOCKS = 512,      /* for one output at most: each adds one number to its hash */
   TL_TRACE_BLOCKS_FULL = 2048 /* where all elements are hashed */
 };
 

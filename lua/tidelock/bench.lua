@@ -85,6 +85,7 @@ local function options_of(request)
     threads = given.threads or core.files.cpu_count(), alone = given.alone,
     count = given.count, rate = given.rate, requests = given.requests, ranks = given.ranks,
     device = given.device or "host", from = given.from, to = given.to, factor = given.factor,
+    op = given.op,
   }
 end
 

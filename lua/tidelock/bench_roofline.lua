@@ -10,18 +10,33 @@ local driver = require "tidelock.driver"
 local records = require "tidelock.bench_records"
 local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
+local suggest = require "tidelock.suggest"
 
 local roofline = {}
 
 roofline.shown = 24
 
----@param options table # recipe, overrides, rounds, steps, threads
+--- The records of one operator.
+local function only(list, op)
+  local found, names, seen = {}, {}, {}
+  for _, one in ipairs(list) do
+    if one.op == op then found[#found + 1] = one end
+    if not seen[one.op] then names[#names + 1], seen[one.op] = one.op, true end
+  end
+  if #found > 0 then return found end
+  table.sort(names)
+  error({ status = 2, message = ("tidelock: bench: --op %s: the step has no such operator; nearest: "
+    .. "%s"):format(op, suggest.nearest(op, names, 3)) }, 0)
+end
+
+---@param options table # recipe, overrides, rounds, steps, threads, op: this operator only
 function roofline.tables(options)
   local run <close> = requests.guarded(driver.start, requests.recipe(options.recipe,
     options.overrides), { threads = options.threads })
   run:step()
   local ceilings = records.ceilings(run.spec, options.threads)
   local list, wall = records.of(run, options.rounds)
+  if options.op then list = only(list, options.op) end
   local result = {
     title = ("Roofline of a step of %s: %s, %.1f GB/s of memory, ridge at %.0f FLOP a byte"):format(
       options.recipe:match "[^/]+$", screen.flop(ceilings.peak) .. "/s", ceilings.bandwidth / 1e9,

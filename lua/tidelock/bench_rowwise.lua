@@ -1,15 +1,15 @@
---- `./tl bench rowwise`: the kernels of a 1.1 B model that move bytes rather than multiply, on a GPU,
--- beside copies of the driver in the same rounds.
+--- `./tl bench rowwise`: the kernels of a 1.1 B model that move bytes rather than multiply, on a
+-- GPU, beside copies of the driver in the same rounds.
 --
--- Sizes are those of a micro-batch of 8 samples of 2,048 tokens: dim 2048, hidden 5632, 32 heads and
--- 4 KV heads of 64; of swiglu 8,192 of those tokens, of the loss 2,048 and 32,000 columns; of the
--- optimizer the largest weight of a layer, and one of 16 M elements.
+-- Sizes are those of a micro-batch of 8 samples of 2,048 tokens: dim 2048, hidden 5632, 32 heads
+-- and 4 KV heads of 64; of swiglu 8,192 of those tokens, of the loss 2,048 and 32,000 columns; of
+-- the optimizer the largest weight of a layer, and one of 16 M elements.
 --
 --   moved     each operand once: what is read and what is written
 --   of copy   moved / time against the bytes that a copy of 1 GiB reads and writes a second
 --
--- A graph repeats the same call, so operands that fit into the GPU's cache measure the cache: such a
--- row says "cached".
+-- A graph repeats the same call, so operands that fit into the GPU's cache measure the cache: such
+-- a row says "cached".
 
 local core = require "tidelock.core"
 local rounds = require "tidelock.bench_rounds"
@@ -63,7 +63,8 @@ end
 
 local function rope(name, count)
   return { op = "rope", name = name, moved = 4 * tokens * count * width, make = function()
-    return { random("bf16", tokens, count, width), segments(), random("f32", length, width / 2, 2) },
+    return { random("bf16", tokens, count, width), segments(),
+      random("f32", length, width // 2, 2) },
       { core.tensor("bf16", { tokens, count, width }) }, { inverse = 0, interleaved = 0 }
   end }
 end

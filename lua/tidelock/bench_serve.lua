@@ -1,6 +1,7 @@
 --- `./tl bench serve`: how fast a model of this recipe generates, and how steadily under load.
 --
---   speed   prompts in tokens a second; decoding with 1, 4, 16 requests at a time
+--   speed   prompts in tokens a second; decoding with 1, 4, 16 requests at a time (on a GPU 1, 8,
+--           64, 256, beside the time that weights and pages of a step take at its copy speed)
 --   load    requests that arrive by a Poisson process (a seed decides when, how long their prompts
 --           are and how much they want), or as a file says; twice: with continuous batching, and
 --           plainly, one request after the other
@@ -20,22 +21,25 @@ local serve = {}
 
 local init_kinds = { constant = 0, normal = 1, uniform = 2, ["function"] = 0 }
 
---- The initial values of the part of a weight that a rank holds; those of functions are 0.
-local function initial(param, row, col)
-  local init, part = param.fields.init, core.tensor("f32", { param.rows, param.cols })
-  core.call("init", {}, { part }, {
-    kind = init_kinds[init.kind], first = init.first or 0, second = init.second or 0,
-    name_hash = core.hash_int(param.name), row_first = row, col_first = col,
-    cols_full = param.full_cols,
-  }, { seed = 0 })
-  return part
+--- Reads the initial values of the part of a weight that a rank holds; those of functions are 0.
+local function initial(device)
+  return function(param, row, col)
+    local init, part = param.fields.init, core.tensor("f32", { param.rows, param.cols })
+    core.call("init", {}, { part }, {
+      kind = init_kinds[init.kind], first = init.first or 0, second = init.second or 0,
+      name_hash = core.hash_int(param.name), row_first = row, col_first = col,
+      cols_full = param.full_cols,
+    }, { seed = 0, device = device })
+    return part
+  end
 end
 
 local function open(options, how)
   local words = table.move(options.overrides, 1, #options.overrides, 1, {})
   local recipe = requests.recipe(options.recipe, words)
   how.threads = options.threads
-  return requests.guarded(engine.open, { recipe = recipe, read = initial }, how)
+  local device = requests.plan(recipe, "check").spec.device
+  return requests.guarded(engine.open, { recipe = recipe, read = initial(device) }, how)
 end
 
 --- Numbers in [0, 1) by name and index: the same on every machine.
@@ -156,18 +160,39 @@ local function speed(e, count, prompt, made)
   return first, core.files.seconds() - begin - first
 end
 
+local copy_bytes = 4.24e12 -- a second: what a copy within one H200 moves (docs/performance.md)
+
+--- Bytes that a step of one rank must read: its weights (of a table that is no head a few rows),
+--- and the pages of `count` requests of `length` tokens.
+local function bytes_read(e, count, length)
+  local bytes, low = 0, e.plan.ranks[1]
+  for key, view in pairs(low.persistent) do
+    local buffer, tied = view.buffer, e.plan.spec.model.tied
+    if buffer.kind == "weights" and (tied or key ~= "weight embed") then
+      bytes = bytes + buffer.bytes
+    end
+    if buffer.kind == "cache" then
+      bytes = bytes + buffer.bytes // (e.sizes.pages * e.sizes.page) * count * length
+    end
+  end
+  return bytes
+end
+
 local function speed_table(options)
   local e <close> = open(options, { prefix = false })
+  local on_gpu = e.plan.spec.device == "cuda"
   local prompt = math.max(1, math.min(256, e.context // 2))
   local made = math.max(2, math.min(100, e.context - prompt))
   local result = {
-    title = ("Generation on %d threads: %s"):format(options.threads,
+    title = ("Generation on %s: %s"):format(on_gpu and "a GPU" or options.threads .. " threads",
       options.recipe:match "[^/]+$"),
-    columns = { "requests", "prompt tok/s", "decode tok/s", "ms/token" }, rows = {},
+    columns = { "requests", "prompt tok/s", "decode tok/s", "ms/token",
+      on_gpu and "of bound" or nil },
+    rows = {},
     notes = { ("prompts of %d tokens, then %d tokens each; the best of %d rounds"):format(prompt,
       made, options.rounds) },
   }
-  for _, count in ipairs { 1, 4, 16 } do
+  for _, count in ipairs(on_gpu and { 1, 8, 64, 256 } or { 1, 4, 16 }) do
     if count <= e.sizes.requests then
       local first, rest = math.huge, math.huge
       for _ = 1, options.rounds do
@@ -175,8 +200,14 @@ local function speed_table(options)
         first, rest = math.min(first, a), math.min(rest, b)
       end
       table.insert(result.rows, { count, screen.short(count * prompt / first),
-        screen.short(count * (made - 1) / rest), ("%.2f"):format(1000 * rest / (made - 1)) })
+        screen.short(count * (made - 1) / rest), ("%.2f"):format(1000 * rest / (made - 1)),
+        on_gpu and ("%.2f"):format(bytes_read(e, count, prompt + made // 2) / copy_bytes
+          / (rest / (made - 1))) or nil })
     end
+  end
+  if on_gpu then
+    table.insert(result.notes, "of bound: time of the bytes of weights, keys and values at "
+      .. "4.24 TB/s")
   end
   return result
 end

@@ -1,9 +1,9 @@
 --- `./tl bench step`: tokens a second of a training step, beside the same model in PyTorch.
 --
 -- Ours: the recipe as written, and with the whole batch in one micro-batch. The peer is the
--- quickstart's model (tests/peers/quickstart.py), eager and compiled, cut both ways, on as many
--- threads. Then what lies between a step and this machine's ceiling (bench_gap.lua), the time of
--- each operator, and what Lua costs.
+-- quickstart's model (tests/peers/quickstart.py), or that of recipes/moe_1b.lua on a GPU
+-- (moe_step.py), eager and compiled, cut both ways, on as many threads. Then what lies between a
+-- step and this machine's ceiling (bench_gap.lua), the time of each operator, and what Lua costs.
 
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
@@ -34,7 +34,21 @@ local function entrant(options, micro, label)
   }
 end
 
---- What the peer has to know of the model; nil and a reason if it is not the quickstart's.
+--- What the peer of a mixture has to know: recipes/moe_1b.lua, with other sizes.
+local function mixture_argument(run, f, dense)
+  local spec, summary, router = run.spec, run.plan.summary, f.attrs.router
+  if spec.device ~= "cuda" or router.name ~= "sigmoid" or not f.attrs.shared then
+    return nil, "the peer has sigmoid routers and a shared expert, on a GPU"
+  end
+  return {
+    vocab = spec.model.vocab, dim = summary.dim, layers = summary.layers, heads = summary.heads,
+    kv_heads = summary.kv_heads, dense = dense, experts = f.experts, slots = f.top_k,
+    hidden = f.hidden, groups = router.groups, top_groups = router.top_groups or router.groups,
+    scale = router.scale, samples = spec.batch.samples, length = spec.batch.length,
+  }, "moe_step.py"
+end
+
+--- What the peer has to know of the model, and its script; nil and a reason if it has another.
 local function peer_argument(run, threads)
   local spec, summary = run.spec, run.plan.summary
   local texts, hidden = {}, nil
@@ -42,7 +56,10 @@ local function peer_argument(run, threads)
     if core.files.size(path) > spec.batch.length then texts[#texts + 1] = path end
   end
   for _, param in ipairs(run.plan["local"].params) do
-    if param.name:find "%.down$" then hidden = param.full_cols end
+    if param.name:find "%.down$" and not hidden then hidden = param.full_cols end
+  end
+  for _, node in ipairs(run.plan["local"].nodes) do
+    if node.moe then return mixture_argument(run, node.moe, hidden) end
   end
   if not (summary.heads and hidden) then
     return nil, "the peer has layers of attention and SwiGLU, this recipe has others"
@@ -51,7 +68,7 @@ local function peer_argument(run, threads)
     vocab = spec.model.vocab, dim = summary.dim, layers = summary.layers, heads = summary.heads,
     kv_heads = summary.kv_heads, hidden = hidden, samples = spec.batch.samples,
     length = spec.batch.length, threads = threads, texts = texts, weights = summary.weights,
-  }
+  }, "quickstart.py"
 end
 
 --- The peer's entrants; a first turn that fails (no compiler for torch.compile) skips one.
@@ -146,7 +163,7 @@ local function line_up(options)
   local peer
   if argument then
     local settings = ("OMP_NUM_THREADS=%d"):format(options.threads)
-    peer, reason = peers.open("quickstart.py", settings, argument)
+    peer, reason = peers.open(reason, settings, argument)
   end
   if peer then
     for _, e in ipairs(peer_entrants(peer, options, micros)) do entrants[#entrants + 1] = e end

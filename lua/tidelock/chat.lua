@@ -57,7 +57,10 @@ function chat.open(folder)
       error(result, 0)
     end
   end
-  if why then return function() return nil, why end, why end
+  if why then -- the folder is nobody's business outside
+    local told = text and why or "this model has no chat template"
+    return function() return nil, told end, why
+  end
   return function(messages, more)
     local variables = tokens_of(config)
     for name, value in pairs(more) do variables[name] = value end

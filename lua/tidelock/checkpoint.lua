@@ -13,6 +13,7 @@
 -- Nothing in a folder is code, and nothing of it is believed unchecked: state.json says which
 -- tensors there are and what they hash to.
 
+local contracts = require "tidelock.contracts"
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
 local experts = require "tidelock.experts"
@@ -198,8 +199,8 @@ local function refusal(state, plan, parts, forks)
   for _, name in ipairs { "data", "contracts" } do
     if state.parts[name] ~= parts[name] and not allowed(name, forks) then
       lines[#lines + 1] = name == "data" and "  data: its bytes are others"
-        or ("  contracts: version %s of the operators' contracts -> %s"):format(state.contracts,
-          key.contracts)
+        or ("  contracts: version %s of the operators' contracts -> %s; other results: %s"):format(
+          state.contracts, key.contracts, contracts.between(state.contracts, key.contracts))
       paths[#paths + 1] = name
     end
   end

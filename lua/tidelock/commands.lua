@@ -10,6 +10,7 @@
 
 local hints = require "tidelock.hints"
 local suggest = require "tidelock.suggest"
+local verify_options = require "tidelock.verify_options"
 
 local commands = {}
 
@@ -88,7 +89,7 @@ commands.list = {
     example = "run recipes/quickstart.lua layout.tp=2 layout.pp=2",
     options = {
       { name = "jsonl", kind = "file", about = "write one record a step, and a summary, to FILE" },
-      { name = "metrics", kind = "file", about = "for Prometheus: replaced after every step" },
+      { name = "metrics", kind = "file", about = "for Prometheus: a file, or :PORT to serve it" },
       { name = "cluster", kind = "file", about = "machine facts: metrics compare with its step" },
       { name = "resume", kind = "folder", about = "go on from a checkpoint, a run, or its newest" },
       { name = "fork", kind = "text", about = "fields that may differ from the checkpoint's run" },
@@ -139,20 +140,7 @@ commands.list = {
     name = "verify", recipe = true, module = "tidelock.verify",
     about = "run repeats, micro-batches and layouts; print a matrix of hashes",
     example = "verify recipes/quickstart.lua",
-    options = {
-      { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
-      { name = "all", about = "experts: the whole product of layouts, micros, waves and ways" },
-      { name = "device", kind = "text", about = "host (the default), cuda, or host,cuda" },
-      { name = "dtype", kind = "text", about = "f32, bf16, or f32,bf16 (the default)" },
-      { name = "ranks", kind = "count", about = "all layouts of up to N ranks" },
-      { name = "layouts", kind = "text", about = "these: \"tp=2,dp=2;pp=2,schedule=zb-h1\"" },
-      { name = "repeat", kind = "count", about = "runs of the row \"again\"; 1" },
-      { name = "repeat-for", kind = "text", about = "again and again for 10m, idle and busy" },
-      { name = "every", kind = "text", about = "with --repeat-for: a run every 30s" },
-      { name = "stress", about = "poisoned memory, delays, other threads, other processors" },
-      { name = "jsonl", kind = "file", about = "a row a cell" },
-      threads, point,
-    },
+    options = verify_options(threads, point),
   },
   {
     name = "sweep", recipe = true, module = "tidelock.sweep",
@@ -257,6 +245,7 @@ commands.list = {
       { name = "steps", kind = "count", about = "training steps of a turn; 2" },
       { name = "size", kind = "count", about = "matmul: this size only" },
       { name = "alone", about = "without peers" },
+      { name = "op", kind = "text", about = "roofline: this operator only" },
       { name = "peers", about = "beside NumPy, PyTorch where installed: the default" },
       { name = "device", kind = "text", about = "collectives: host (the default) or cuda" },
       { name = "ranks", kind = "count", about = "collectives: thread ranks; 4" },

@@ -146,11 +146,6 @@ end
 --- Every rank's place, told before the first step where ranks are not all alike.
 local function places_of(self, launched)
   local count = #self.table
-  if launched and self.spec.layout.ep > 1 then
-    error({ status = 2, message = ("layout.ep: experts on %d ranks need ranks that are threads of "
-      .. "one process; processes do not exchange their rows in this version: use layout.ep=1, or "
-      .. "leave mpirun out"):format(self.spec.layout.ep) }, 0)
-  end
   if launched then return launch.agree(launched, self.plan) end
   if self.spec.device == "cuda" and count > 1 and core.cuda_count() >= count then
     return launch.of_threads(self.plan, count)

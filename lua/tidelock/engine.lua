@@ -16,6 +16,7 @@
 --- pages, prefixes and time change no bit (serving.lua, kernels/cache/cache.h).
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
+local feeds = require "tidelock.feed"
 local gpus = require "tidelock.gpus"
 local pages = require "tidelock.pages"
 local problems = require "tidelock.problems"
@@ -128,11 +129,10 @@ function engine.open(model, options)
     plan = plan, sizes = sizes, context = sizes.context, vocab = plan.spec.model.vocab,
     pages = pages.new(sizes.pages, sizes.page, options.prefix ~= false),
     chunk = options.chunk or sizes.rows, waiting = {}, running = {}, by_id = {}, free_slots = {},
-    last_id = 0, steps = 0, rows_run = 0, ended = {}, tables = {},
+    last_id = 0, steps = 0, rows_run = 0, ended = {}, feed = feeds.new(),
   }, Engine)
   local most = options.batch == false and 1 or sizes.requests
   for slot = most - 1, 0, -1 do self.free_slots[#self.free_slots + 1] = slot end
-  for i = 1, sizes.requests * sizes.pages_each do self.tables[i] = -1 end
   self.ranks = open_ranks(plan, options)
   self.ranks:run("init", { step = 0, scalars = {} })
   load_weights(self, model.read)
@@ -208,6 +208,17 @@ end
 
 -- admission --------------------------------------------------------------------------------------
 
+--- Tells every rank which pages the request has.
+local function write_table(self, request)
+  local key, list = "table " .. request.slot, {}
+  for i = 1, self.sizes.pages_row do list[i] = request.pages[i] or -1 end
+  local pages_of <close> = core.tensor("i32", { #list }, list)
+  for rank = 0, self.ranks:count() - 1 do
+    local view = stage_of(self.plan, rank).persistent[key]
+    if view then self.ranks:write(rank, view.tensor, pages_of) end
+  end
+end
+
 --- Slot and pages for the request; false when they are not there.
 local function admit(self, request)
   if #self.free_slots == 0 then return false end
@@ -225,8 +236,7 @@ local function admit(self, request)
     request.pages[i], request.serials[i] = entry.page, entry.serial
   end
   for i = #found + 1, all do request.pages[i] = self.pages:take() end
-  local first = request.slot * self.sizes.pages_each
-  for i = 1, self.sizes.pages_each do self.tables[first + i] = request.pages[i] or -1 end
+  write_table(self, request)
   request.done = #found * size -- positions whose keys and values are there
   self.running[#self.running + 1] = request
   return true
@@ -258,33 +268,6 @@ local function choose_rows(self)
   return rows
 end
 
---- The feed of a section: lists of `count` rows, each filled up to 16 elements.
-local function feed_of(self, rows, count)
-  local stride = (count + 15) // 16 * 16
-  local feed, controls = {}, {}
-  local draws = 4 * stride
-  local draws_end = draws + (6 * count + 15) // 16 * 16
-  for i = 1, draws_end do feed[i] = 0 end
-  for i = 1, count do
-    local row = rows[i]
-    local request = row and row[1]
-    feed[i] = request and request.tokens[row[2] + 1] or -1
-    feed[stride + i] = request and row[2] or 0
-    feed[2 * stride + i] = request and request.slot or -1
-    feed[3 * stride + i] = request and row[3] or -2
-    controls[2 * i - 1] = request and request.temperature or 0
-    controls[2 * i] = request and request.top_p or 1
-    if request and row[3] == -1 then
-      table.move(request.draws, 1, 5, draws + 6 * (i - 1) + 1, feed)
-      feed[draws + 6 * i] = row[2] + 1
-    end
-  end
-  table.move(self.tables, 1, #self.tables, draws_end + 1, feed)
-  local used = #self.tables
-  for i = used + 1, (used + 15) // 16 * 16 do feed[draws_end + i] = -1 end
-  return core.tensor("i32", { #feed }, feed), core.tensor("f32", { count, 2 }, controls)
-end
-
 --- A tensor of the pipeline's last rank, which chooses the tokens.
 local function read_last(self, key)
   local plan = self.plan
@@ -297,15 +280,15 @@ local function run_rows(self, rows)
   local class = 1
   while self.plan.classes[class] < #rows do class = class + 1 end
   local count = self.plan.classes[class]
-  local feed, controls = feed_of(self, rows, count)
+  local lists, controls = self.feed:fill(rows, count)
   for rank = 0, self.ranks:count() - 1 do
-    for name, tensor in pairs { feed = feed, controls = controls } do
-      local view = stage_of(self.plan, rank).persistent[name .. " " .. count]
-      if view then self.ranks:write(rank, view.tensor, tensor) end
-    end
+    local persistent = stage_of(self.plan, rank).persistent
+    local feed, choice = persistent["feed " .. count], persistent["controls " .. count]
+    if feed then self.ranks:write(rank, feed.tensor, lists) end
+    if controls and choice then self.ranks:write(rank, choice.tensor, controls) end
   end
-  feed:close()
-  controls:close()
+  lists:close()
+  if controls then controls:close() end
   self.ranks:run("serve" .. class - 1, { step = self.steps, scalars = {} })
   self.steps, self.rows_run, self.last_rows = self.steps + 1, self.rows_run + #rows, count
   local ids, nll = read_last(self, "ids " .. count), read_last(self, "nll " .. count)
@@ -354,15 +337,14 @@ local function top_of(self, logits, index, count)
   return list
 end
 
---- What a row has come to, as an event; nil for a part of a prompt without echo.
+--- What a row has come to, as an event.
 local function settle(row, token, nll, bits)
   local request, position, next_token = row[1], row[2], row[3]
   if next_token == -1 and token < 0 then -- a GPU's way to say what the host says by itself
-    error({ status = 1, message = ("request %d: the logits at position %d hold a NaN or Inf"):format(
-      request.id, position) }, 0)
+    error({ status = 1, message = ("request %d: the logits at position %d hold a NaN or "
+      .. "Inf"):format(request.id, position) }, 0)
   end
   request.done = position + 1
-  if next_token == -2 then return nil end
   local event = { id = request.id, token = token, position = position + 1, logprob = -nll,
     logprob_bits = bits ~ 0x80000000 }
   if next_token >= 0 then
@@ -384,15 +366,19 @@ function Engine:step()
   local rows = choose_rows(self)
   if #rows == 0 then return events end
   local ids, nll, bits = run_rows(self, rows)
-  local seen, order, logits = {}, {}, nil
+  local order, logits = {}, nil
   for i, row in ipairs(rows) do
-    local event = settle(row, ids[i], nll[i], bits[i])
-    if event and row[1].top > 0 then
-      logits = logits or self:logits(self.last_rows)
-      event.top = top_of(self, logits, i, row[1].top)
+    if row[3] == -2 then -- of a prompt, without echo
+      row[1].done = row[2] + 1
+    else
+      local event = settle(row, ids[i], nll[i], bits[i])
+      if row[1].top > 0 then
+        logits = logits or self:logits(self.last_rows)
+        event.top = top_of(self, logits, i, row[1].top)
+      end
+      events[#events + 1] = event
     end
-    events[#events + 1] = event
-    if not seen[row[1]] then seen[row[1]], order[#order + 1] = true, row[1] end
+    if order[#order] ~= row[1] then order[#order + 1] = row[1] end -- its rows stand side by side
   end
   for _, request in ipairs(order) do
     name_pages(self, request)

@@ -19,7 +19,6 @@ local hf = {}
 ---@field family string
 ---@field bytes integer # of all tensors
 ---@field context? integer # positions that the model was trained for
----@field further_layers? integer # that guess further tokens, and are left aside
 ---@field stored fun(name: string): table? # { file, name } of the tensor that a weight starts from
 ---@field config fun(): table # config.json as it was
 
@@ -100,6 +99,11 @@ function hf.open(nn, options, site, report)
   local facts = values and config.read(values, {
     ignore = ignore, report = function(text) report(path .. ": " .. text) end,
   })
+  if facts and options.bias_speed and options.bias_speed > 0 and not facts.latent then
+    report(("%s: bias_speed = %g, and no bias chooses experts in %s; leave it out"):format(path,
+      options.bias_speed, facts.family))
+    return nil
+  end
   if not facts then return nil end
   local list = names.of(facts)
   local tensors = files.open(folder, report)
@@ -114,7 +118,6 @@ function hf.open(nn, options, site, report)
   local made = decoder_options(nn, facts, site, options.bias_speed)
   made.hf = {
     folder = folder, family = facts.family, bytes = bytes, context = facts.context,
-    further_layers = facts.further_layers,
     stored = function(name) return by_name[name] end, config = function() return values end,
   }
   return made

@@ -67,8 +67,7 @@ function latent.write(facts, out)
   out.kv_lora_rank, out.v_head_dim = l.kv_rank, l.v
   out.qk_nope_head_dim, out.qk_rope_head_dim = l.nope, l.rope
   out.qk_head_dim, out.head_dim = l.nope + l.rope, l.rope
-  out.rope_interleave, out.num_nextn_predict_layers = facts.rope.interleaved, facts.further_layers
-    or 0
+  out.rope_interleave, out.num_nextn_predict_layers = facts.rope.interleaved, 0
   out.first_k_dense_replace, out.attention_bias = dense, false
   out.n_routed_experts, out.n_shared_experts, out.num_experts_per_tok = e.count, e.shared, e.top_k
   out.moe_intermediate_size, out.norm_topk_prob = e.hidden, e.normalize

@@ -230,7 +230,6 @@ local function read(spec)
   for _, key in ipairs { "rope_text", "experts_text", "latent_text", "mixer" } do
     facts[key] = nil
   end
-  facts.further_layers = model.hf and model.hf.further_layers
   facts.context = math.max(model.hf and model.hf.context or 0, spec.batch.length)
   return facts, scopes
 end

@@ -10,13 +10,14 @@
 -- The text under the hash has one field a line, keys sorted, numbers rounded to f32 first (integers
 -- are exact), functions as the numbers that they gave. `recipe_hash` covers the whole recipe: two
 -- runs that differ in anything that a recipe says have different ones.
+local contracts = require "tidelock.contracts"
 local numbers = require "tidelock.numbers"
 local rates = require "tidelock.rates"
 
 local key = {}
 
 --- Goes up whenever the specified result of an existing operator changes.
-key.contracts = 1
+key.contracts = contracts.version()
 
 local function scalar(value)
   if math.type(value) == "float" then

@@ -35,6 +35,10 @@ function Http:begin(id, type) end
 function Http:send(id, text) end
 ---@param id integer
 function Http:finish(id) end
+--- How often the server's thread itself has answered with 401, 413, 429 or 503.
+---@param status integer
+---@return integer
+function Http:refused(status) end
 --- New requests are answered with 503 from now on; pages still work.
 function Http:refuse() end
 --- Sends what has been answered, for two seconds at most, and ends the thread.

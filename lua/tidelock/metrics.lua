@@ -1,14 +1,16 @@
---- metrics.lua - a run as Prometheus reads it: a text file, replaced whole after every step.
+--- metrics.lua - a run as Prometheus reads it: a text, replaced whole after every step.
 --
---   ./tl run R --metrics /var/lib/node_exporter/tidelock.prom
+--   ./tl run R --metrics /var/lib/node_exporter/tidelock.prom     a file
+--   ./tl run R --metrics :9100                                    http://127.0.0.1:9100/metrics
 --
 --   # HELP tidelock_loss Mean over the target tokens of the global batch.
 --   # TYPE tidelock_loss gauge
 --   tidelock_loss 1.4326
 --
--- Written beside the target and renamed, so a reader sees one step or the next, never a part.
--- Nothing is synced: after a power cut the numbers are worth nothing. Counters count the steps of
--- this process; a resumed run starts them at 0, which Prometheus knows how to read.
+-- A file is written beside the target and renamed, a page is handed over whole to the server's
+-- thread (runtime/http.h): a reader sees one step or the next, never a part. Nothing is synced:
+-- after a power cut the numbers are worth nothing. Counters count the steps of this process; a
+-- resumed run starts them at 0, which Prometheus knows how to read.
 
 local core = require "tidelock.core"
 
@@ -92,8 +94,22 @@ local function text_of(self)
   return table.concat(lines, "\n")
 end
 
---- Replaces the file; nil and a message where that fails.
+--- What was asked for beside /metrics is answered when a step ends.
+local function answer_others(server)
+  local asked = server:next(0)
+  while asked do
+    if not asked.gone then server:reply(asked.id, 404, "GET /metrics\n", "text/plain") end
+    asked = server:next(0)
+  end
+end
+
+--- Replaces the file or the page; nil and a message where that fails.
 local function write(self)
+  if self.server then
+    self.server:page("/metrics", "text/plain; version=0.0.4; charset=utf-8", text_of(self), true)
+    answer_others(self.server)
+    return true
+  end
   local file, message = io.open(self.temporary, "w")
   local good = file
   if file then
@@ -118,15 +134,26 @@ local function set_state(self, state)
   self.samples.tidelock_state = list
 end
 
----@param path string
+--- The server of "HOST:PORT", or of ":PORT" on this machine alone; nil for a file.
+local function server_of(path)
+  local host, port = path:match "^([%d.]*):(%d+)$"
+  if not host then host, port = path:match "^%[([%x:]+)%]:(%d+)$" end
+  if not host then return nil end
+  port = math.tointeger(tonumber(port))
+  if not port or port > 65535 then fail("%s: a port is a number up to 65535", path) end
+  local server, message = core.http { host = host ~= "" and host or "127.0.0.1", port = port }
+  if not server then fail("%s: %s", path, message) end
+  return server, ("http://%s:%d/metrics"):format(host ~= "" and host or "127.0.0.1",
+    server:port())
+end
+
+---@param path string # a file, ":PORT" or "HOST:PORT"
 ---@param about string[] # labels of tidelock_info: name, value, name, value ..
 ---@param last integer # the step after which the run ends
 function metrics.open(path, about, last)
-  if path:sub(1, 1) == ":" then
-    fail("%s: a port is not available in this version; a file is, which node_exporter's textfile "
-      .. "collector serves", path)
-  end
+  local server, address = server_of(path)
   local self = setmetatable({
+    server = server, address = address,
     path = path, temporary = ("%s.tmp-%d"):format(path, core.files.getpid()), samples = {},
     seconds = 0.0, count = 0, tokens = 0, skipped = 0, ways = {},
   }, Metrics)
@@ -269,6 +296,8 @@ function Metrics:finish(state, last, problem)
   set(self, "tidelock_nan_steps_total", nan and 1 or 0)
   if last then set(self, "tidelock_weights_info", 1, { "step", last.step, "hash", last.hash }) end
   write(self)
+  if self.server then self.server:close() end
+  self.server = nil
 end
 
 return metrics

@@ -6,8 +6,9 @@
 ---
 --- Bytes count what a rank reads from others or sends to them, over the ranks of this process. On a
 --- GPU only the plan is known. Deviation is measured / planned - 1.
-local cluster = require "tidelock.cluster"
 local experts = require "tidelock.experts"
+local flops = require "tidelock.flops"
+local predict = require "tidelock.predict"
 local summaries = require "tidelock.summary"
 local work = require "tidelock.work"
 
@@ -58,7 +59,8 @@ function observer.new(run, facts)
   for axis in pairs(self.planned) do self.axes[#self.axes + 1] = axis end
   table.sort(self.axes)
   if facts then
-    self.step_seconds = cluster.predict(run.plan, facts, summaries.bubble(run.plan)).step_s
+    self.step_seconds = predict.of(run.plan, facts, summaries.bubble(run.plan),
+      flops.of_step(run.plan.graph, run.spec.batch)).step_s
   end
   self.last = self:traffic()
   return self

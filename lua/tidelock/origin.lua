@@ -9,6 +9,7 @@
 --- `./tl run runs/X` (and every other command that takes a recipe) reads the recipe from there,
 --- whatever has become of the files; data is read where it lies. When the key is another one, what
 --- differs is named: a contract, or a file of the data.
+local contracts = require "tidelock.contracts"
 local core = require "tidelock.core"
 local key = require "tidelock.key"
 local screen = require "tidelock.screen"
@@ -103,9 +104,9 @@ end
 local function reasons(known)
   local lines = {}
   if known.contracts ~= key.contracts then
-    lines[#lines + 1] = ("contracts: %s | %d: operators give other results in this version "
-      .. "(release notes; program %s | %s)"):format(tostring(known.contracts), key.contracts,
-      tostring(known.program), core.build().version)
+    lines[#lines + 1] = ("contracts: version %s | %d (program %s | %s); other results: %s"):format(
+      tostring(known.contracts), key.contracts, tostring(known.program), core.build().version,
+      contracts.between(math.tointeger(known.contracts) or 0, key.contracts))
   end
   for _, file in ipairs(known.data) do
     local hash, bytes = hash_of(file.path)

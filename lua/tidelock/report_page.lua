@@ -3,6 +3,7 @@
 -- The page is well-formed (every element is closed), names no address and asks for nothing: its
 -- content policy forbids it. What people name (labels, reasons, files) is escaped.
 
+local charts = require "tidelock.charts"
 local schedules = require "tidelock.schedules"
 local screen = require "tidelock.screen"
 local style = require "tidelock.report_style"
@@ -273,6 +274,51 @@ local function bench_section(tables)
   return #parts > 0 and section("bench", "Measurements", table.unpack(parts)) or nil
 end
 
+--- The ceilings in the title of a table of `bench roofline`; nil for other tables.
+local function roof_of(title)
+  local peak, unit, bandwidth = title:match(
+    "^Roofline of .-: ([%d.]+) ([MGTP])FLOP/s, ([%d.]+) GB/s of memory")
+  local scale = { M = 1e-3, G = 1, T = 1e3, P = 1e6 }
+  return peak and { bandwidth = tonumber(bandwidth), peak = tonumber(peak) * scale[unit] } or nil
+end
+
+--- Operators that calculate, under the ceilings of their machine.
+local function roof_section(tables)
+  local parts = {}
+  for _, one in ipairs(tables) do
+    local roof, at, points = roof_of(one.title), {}, {}
+    for i, name in ipairs(one.columns) do at[name] = i end
+    for _, row in ipairs(roof and one.rows or {}) do
+      local x, y = tonumber(row[at.intensity]), tonumber(row[at["GFLOP/s"]])
+      if x and y and x > 0 and y > 0 then
+        points[#points + 1] = { label = row[1] .. " " .. row[at.shapes], x = x, y = y }
+      end
+    end
+    if #points > 0 then
+      parts[#parts + 1] = "<p>" .. escape(one.title) .. "</p>\n"
+        .. wrapped("Roofline", charts.roof("Operators under the ceilings of their machine", points,
+          roof))
+    end
+  end
+  return #parts > 0 and section("roofline", "Roofline", table.unpack(parts)) or nil
+end
+
+--- The arena of a traced rank, as planned and as it was in time.
+local function arena_section(arenas)
+  local parts = { legend(charts.kinds) }
+  for _, view in ipairs(arenas) do
+    local name = view.title .. ", planned"
+    parts[#parts + 1] = "<h3>" .. escape(name) .. "</h3>\n" .. wrapped(name,
+      charts.arena("Arena of " .. name, view, nil, "instructions"))
+    if view.real then
+      parts[#parts + 1] = "<h3>" .. escape(view.title .. ", " .. view.real.title) .. "</h3>\n"
+        .. wrapped(view.title .. ", real", charts.arena("Arena of " .. view.title .. ", real", view,
+          view.real.edges, "time"))
+    end
+  end
+  return #arenas > 0 and section("arena", "Memory in time", table.concat(parts, "\n")) or nil
+end
+
 --- What was read.
 local function sources(report)
   local lines = {}
@@ -295,7 +341,8 @@ function report_page.html(report, title)
   local body = {
     #points > 0 and section("table", "Points", point_table(report)) or "",
     speed_section(points) or "", loss_section(points) or "", memory_section(points) or "",
-    schedule_section(points) or "", expert_section(points) or "",
+    arena_section(report.arenas or {}) or "", schedule_section(points) or "",
+    expert_section(points) or "", roof_section(report.tables) or "",
     bench_section(report.tables) or "", sources(report),
   }
   return table.concat({

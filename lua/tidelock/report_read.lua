@@ -9,6 +9,8 @@
 
 local core = require "tidelock.core"
 local middle = require("tidelock.sweep_point").middle
+local trace = require "tidelock.trace"
+local traces = require "tidelock.traces"
 
 local report_read = {}
 
@@ -90,17 +92,26 @@ local function is_bench(text)
   return good and type(value) == "table" and type(value.tables) == "table" and value or nil
 end
 
+--- What a trace's folder shows: the arena of rank 0, planned and as it was in its last step.
+local function open_trace(path)
+  local t <close> = traces.open(path)
+  local view = trace.memory_view(t, 0)
+  return { path = path, kind = "trace", points = {}, tables = {}, arenas = { view } }
+end
+
 ---@class tidelock.ReportInput
 ---@field path string
----@field kind "sweep"|"run"|"bench"
+---@field kind "sweep"|"run"|"bench"|"trace"
 ---@field points table[]
 ---@field tables table[] # of bench: { title, columns, rows, notes }
+---@field arenas table[]? # of a trace: views of arena_view.lua
 ---@field machine string?
 
 --- Reads a file or a run folder.
 ---@param path string
 ---@return tidelock.ReportInput
 function report_read.open(path)
+  if traces.is(path) then return open_trace(path) end
   local file = core.files.is_directory(path) and path:gsub("/+$", "") .. "/log.jsonl" or path
   local text, message = core.files.read_all(file)
   if not text then fail(path, message:gsub("^.-: ", "", 1)) end
@@ -116,14 +127,14 @@ function report_read.open(path)
   elseif first.step or first.summary then
     return { path = path, kind = "run", points = { point_of_run(records, file) }, tables = {} }
   end
-  fail(path, "neither rows of a sweep, nor steps of a run, nor tables of bench")
+  fail(path, "neither rows of a sweep, nor steps of a run, nor a trace, nor tables of bench")
 end
 
 --- All files as one: points are numbered anew; of equal labels the later ones get their sweep's
 --- name in front, or a number behind.
 ---@param paths string[]
 function report_read.all(paths)
-  local inputs, points, tables, used = {}, {}, {}, {}
+  local inputs, points, tables, arenas, used = {}, {}, {}, {}, {}
   for i, path in ipairs(paths) do inputs[i] = report_read.open(path) end
   for _, input in ipairs(inputs) do
     for _, point in ipairs(input.points) do
@@ -135,8 +146,9 @@ function report_read.all(paths)
       point.point, point.label = #points, label
     end
     for _, one in ipairs(input.tables) do tables[#tables + 1] = one end
+    for _, one in ipairs(input.arenas or {}) do arenas[#arenas + 1] = one end
   end
-  return { inputs = inputs, points = points, tables = tables }
+  return { inputs = inputs, points = points, tables = tables, arenas = arenas }
 end
 
 return report_read

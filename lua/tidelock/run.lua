@@ -28,6 +28,7 @@ local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
 local checkpoints = require "tidelock.saves"
 local screen = require "tidelock.screen"
+local vitals = require "tidelock.vitals"
 
 local run = {}
 
@@ -102,6 +103,7 @@ local function tell_metrics(session, record, skipped, seen)
   if not session.metrics then return end
   local problem = session.metrics:step(record, {
     skipped = skipped, planned = session.plan.summary.planned_bytes, seen = seen,
+    vitals = vitals.read(session.plan.spec.device),
   })
   session.observer:mark()
   if problem and not session.metrics_failed then session.screen:note(problem) end
@@ -241,6 +243,9 @@ local function drive(session, request)
     show:print(screen.summary_line("loaded", ("%s: %s MiB read in %.2f s"):format(
       session.plan.spec.model.hf.folder, screen.mib(session.run.loaded_bytes),
       session.run.loaded_seconds)))
+  end
+  if session.metrics and session.metrics.address then
+    show:print(screen.summary_line("metrics", session.metrics.address))
   end
   if session.run.profile then
     for _, text in ipairs(profile.lines(session.run.profile, header.words(request)

@@ -236,7 +236,7 @@ function serve.open(model, e, options)
   }
   if not http then usage("%s", message) end
   local self = setmetatable({ http = http, engine = e, model = model, owners = {}, jobs = {},
-    queue = queue, last_job = 0, metrics = serve_metrics.new(model.name) }, Server)
+    queue = queue, last_job = 0, metrics = serve_metrics.new(model.name, http) }, Server)
   http:page("/v1/models", "application/json", models_page(model))
   show_health(self, "ok")
   show_metrics(self)

@@ -28,9 +28,10 @@ local Metrics = {}
 Metrics.__index = Metrics
 
 ---@param model string
+---@param http tidelock.Http
 ---@return tidelock.ServeMetrics
-function serve_metrics.new(model)
-  return setmetatable({ model = model, statuses = {}, left_count = 0, tokens = 0,
+function serve_metrics.new(model, http)
+  return setmetatable({ model = model, http = http, statuses = {}, left_count = 0, tokens = 0,
     first = { sum = 0, count = 0 }, requests = { sum = 0, count = 0 } }, Metrics)
 end
 
@@ -50,16 +51,27 @@ end
 
 function Metrics:whole(seconds) observe(self.requests, seconds) end
 
-local function statuses_of(self)
+--- Answers by status: ours, and those that the HTTP side gives by itself.
+local function count_all(self)
+  local counts = {}
+  for status, count in pairs(self.statuses) do counts[status] = count end
+  for _, status in ipairs { 401, 413, 429, 503 } do
+    local refused = self.http:refused(status)
+    if refused > 0 then counts[status] = (counts[status] or 0) + refused end
+  end
+  return counts
+end
+
+local function statuses_of(counts)
   local list = {}
-  for status in pairs(self.statuses) do list[#list + 1] = status end
+  for status in pairs(counts) do list[#list + 1] = status end
   table.sort(list)
   return list
 end
 
 --- The whole text. `stats` are the engine's.
 function Metrics:text(stats)
-  local samples = {}
+  local samples, counts = {}, count_all(self)
   local function put(name, ...)
     samples["tidelock_serve_" .. name] = { metrics.sample("tidelock_serve_" .. name, ...) }
   end
@@ -70,8 +82,8 @@ function Metrics:text(stats)
   end
   put("info", 1, { "model", self.model })
   local list = {}
-  for i, status in ipairs(statuses_of(self)) do
-    list[i] = metrics.sample("tidelock_serve_answers_total", self.statuses[status],
+  for i, status in ipairs(statuses_of(counts)) do
+    list[i] = metrics.sample("tidelock_serve_answers_total", counts[status],
       { "status", status })
   end
   samples.tidelock_serve_answers_total = list
@@ -98,10 +110,9 @@ end
 
 --- One line for the end of the server.
 function Metrics:summary()
-  local words = {}
-  for _, status in ipairs(statuses_of(self)) do
-    words[#words + 1] = ("%s with %d"):format(screen.plural(self.statuses[status], "answer"),
-      status)
+  local words, counts = {}, count_all(self)
+  for _, status in ipairs(statuses_of(counts)) do
+    words[#words + 1] = ("%s with %d"):format(screen.plural(counts[status], "answer"), status)
   end
   if #words == 0 then words[1] = "no request came" end
   return ("%s; %s made"):format(table.concat(words, ", "), screen.plural(self.tokens, "token"))

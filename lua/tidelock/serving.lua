@@ -1,8 +1,9 @@
 --- serving.lua - from a recipe to a program that computes rows of requests: check, expand and shard
 --- as in training, then a lowering of its own.
 ---
----     feed      ids, positions, requests, next, draws (a row each), table (requests, pages): i32
+---     feed      ids, positions, requests, next, draws: i32, a row each
 ---     controls  temperature and top_p of each row: f32
+---     table     pages of each request: i32, written when one begins
 ---                  |
 ---     serve0    1 row     embedding, .., cache_write, attention_cached, .., logits,
 ---     serve1    4 rows    sample, row_max, row_sum_exp, cross_entropy
@@ -76,6 +77,7 @@ local function sizes_of(spec)
   local sizes = { page = s.page, rows = s.rows, requests = s.requests }
   sizes.context = s.context or spec.batch.length
   sizes.pages_each = (sizes.context + s.page - 1) // s.page
+  sizes.pages_row = (sizes.pages_each + 15) // 16 * 16 -- of the table
   sizes.pages = s.pages or s.requests * sizes.pages_each
   local function report(field, text, ...)
     found:add(spec.site("serve." .. field), "serve." .. field, text:format(...))
@@ -122,7 +124,7 @@ end
 local function padded(count) return (count + 15) // 16 * 16 end
 
 --- Parts of the feed of `rows` rows: { name, first, shape }, in elements; and its size.
-local function feed_parts(rows, sizes)
+local function feed_parts(rows)
   local list, at = {}, 0
   local function add(name, shape)
     list[#list + 1] = { name = name, first = at, shape = shape }
@@ -130,19 +132,31 @@ local function feed_parts(rows, sizes)
   end
   for _, name in ipairs { "ids", "positions", "requests", "next" } do add(name, { rows }) end
   add("draws", { rows, 6 })
-  add("table", { sizes.requests, sizes.pages_each })
   return list, at
 end
 
 local Serve = {}
 
+--- Pages by request, and a view of each request's own.
+function Serve:open_table()
+  local sizes, persistent = self.sizes, self.lower.persistent
+  local width = sizes.pages_row
+  local whole = self.lower:lasting("table", "i32", { sizes.requests, width }, "data", "table")
+  for slot = 0, sizes.requests - 1 do
+    local key = "table " .. slot
+    persistent[key] = persistent[key] or { buffer = whole.buffer, dtype = "i32",
+      shape = { width }, offset = slot * width * 4 }
+  end
+  return whole
+end
+
 --- Views of the feed for this section; they start where the buffer starts.
 function Serve:open_feed(rows)
-  local sizes, largest = self.sizes, self.sizes.rows
-  local _, most = feed_parts(largest, sizes)
+  local largest = self.sizes.rows
+  local _, most = feed_parts(largest)
   local lists = self.lower:lasting("feed", "i32", { most }, "data", "feed")
   local floats = self.lower:lasting("controls", "f32", { largest, 2 }, "data", "controls")
-  local parts, size = feed_parts(rows, sizes)
+  local parts, size = feed_parts(rows)
   local persistent, buffer = self.lower.persistent, lists.buffer
   persistent["feed " .. rows] = { buffer = buffer, dtype = "i32", shape = { size } }
   persistent["controls " .. rows] = { buffer = floats.buffer, dtype = "f32", shape = { rows, 2 } }
@@ -151,6 +165,7 @@ function Serve:open_feed(rows)
     feed[part.name] = { buffer = buffer, dtype = "i32", shape = part.shape,
       offset = part.first * 4 }
   end
+  feed.table = self:open_table()
   return feed
 end
 
@@ -311,6 +326,7 @@ local function mark_persistent(plan)
     local list = {}
     for key, view in pairs(low.persistent) do
       local outside = key:find "^weight " or key:find "^feed " or key:find "^controls "
+        or key:find "^table"
       if outside and view.tensor then list[#list + 1] = view.tensor end
     end
     table.sort(list)
@@ -341,7 +357,7 @@ end
 ---@class tidelock.ServingPlan
 ---@field spec table
 ---@field sizes { context: integer, page: integer, pages: integer, pages_each: integer,
----  rows: integer, requests: integer }
+---  pages_row: integer, rows: integer, requests: integer }
 ---@field classes integer[] # rows of the sections serve0, serve1, ..
 ---@field programs table[] # by rank of the pipeline, then tp rank
 ---@field ranks table[] # of the pipeline: { persistent = tensors by key, params = its weights }

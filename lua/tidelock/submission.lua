@@ -13,7 +13,7 @@ local function is_whole(value) return math.type(value) == "integer" end
 --- The prompt's ids, or what is wrong with them.
 local function check_tokens(tokens, engine)
   if type(tokens) ~= "table" or #tokens == 0 then
-    return "the prompt is empty; a request begins with one token at least"
+    return "empty prompt; a request begins with one token at least"
   end
   for i, id in ipairs(tokens) do
     if not is_whole(id) or id < 0 or id >= engine.vocab then

@@ -230,4 +230,7 @@ function svg.spans(name, spans)
   return picture(width, ranks * pitch + 4, name, parts)
 end
 
+--- What other pictures are made of (charts.lua).
+svg.kit = { element = element, text = text, titled = titled, picture = picture, frame = frame }
+
 return svg

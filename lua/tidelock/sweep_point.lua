@@ -11,6 +11,7 @@ local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local flops = require "tidelock.flops"
 local planner = require "tidelock.plan"
+local records = require "tidelock.bench_records"
 local screen = require "tidelock.screen"
 local schedules = require "tidelock.schedules"
 local summary = require "tidelock.summary"
@@ -62,6 +63,14 @@ local function describe(row, plan)
   end
 end
 
+--- Share of a step, one more, that rank 0 spends on messages and on waiting for them.
+local function communication(run)
+  local list, wall = records.of(run, 1)
+  local seconds = 0
+  for _, one in ipairs(list) do seconds = seconds + (one.talks and one.seconds or 0) end
+  return seconds / wall
+end
+
 --- One run from the start. Adds the timed steps to `times`; returns what must repeat.
 local function measure(recipe, row, options, times)
   local run <close> = driver.start(recipe, {
@@ -87,6 +96,7 @@ local function measure(recipe, row, options, times)
   row.peak_bytes, row.beside_bytes = memory.peak_bytes, memory.beside_bytes
   row.steps, row.warm, row.losses = steps, warm, losses
   row.weights_hash = run:weights_hash()
+  if row.ranks > 1 then row.comm = communication(run) end
   return core.hash(table.concat(words, "\n") .. "\n" .. row.weights_hash)
 end
 

@@ -1,8 +1,8 @@
 --- sweep_table.lua - rows of a sweep as text: best first, then those without a time.
 --
---    #  layout           step ms     +-    tok/s  of best  mfu  bubble      MiB  bits
---    1  dp 8              1061.2   0.2%   494.1k     1.00  56%       -  41984.0  6d0f21aa
---    3  dp 2 tp 2 pp 2    1219.0   0.2%   430.1k     0.87  49%    5.9%  17715.2  =
+--    #  layout           step ms     +-    tok/s  of best  mfu  comm  bubble      MiB  bits
+--    1  dp 8              1061.2   0.2%   494.1k     1.00  56%    3%       -  41984.0  6d0f21aa
+--    3  dp 2 tp 2 pp 2    1219.0   0.2%   430.1k     0.87  49%   11%    5.9%  17715.2  =
 --    6  dp 2 cp 4       refused: layout.cp: cp 4 does not divide leaves.cp 1
 --
 -- `=` has the bits of the first point that has any; other bits are shown. Lines stay below 100
@@ -12,7 +12,7 @@ local screen = require "tidelock.screen"
 
 local sweep_table = {}
 
-local label_most = 40
+local label_most = 27
 
 local function percent(share, places)
   return share and ("%." .. places .. "f%%"):format(100 * share) or "-"
@@ -29,6 +29,7 @@ local columns = {
     end,
   },
   { "mfu", function(r) return percent(r.mfu, 0) end },
+  { "comm", function(r) return percent(r.comm, 0) end },
   { "bubble", function(r) return (r.bubble or 0) > 0 and percent(r.bubble, 1) or "-" end },
   { "MiB", function(r) return screen.mib(r.peak_bytes or r.planned_bytes) end },
   {

@@ -183,6 +183,8 @@ local function memory_view(t, rank)
   return view, times
 end
 
+trace.memory_view = memory_view
+
 --- The command.
 ---@param request tidelock.Request
 ---@return integer # exit status

@@ -7,7 +7,9 @@
 **   server:next(seconds)                   { id, method, path, body }, { id, gone = true } or nil
 **   server:reply(id, status, text [, type [, retry_after]])
 **   server:begin(id, type)    server:send(id, text)    server:finish(id)          as a stream
-**   server:refuse()                        new requests get 503      server:close()
+**   server:refuse()                        new requests get 503
+**   server:refused(status)                 how often the thread answered with 401, 413, 429 or 503
+**   server:close()
 */
 #include "../http.h"
 #include "bind.h"
@@ -142,17 +144,25 @@ static int http_refuse(lua_State *L) {
   return 0;
 }
 
+static int http_refused(lua_State *L) {
+  const lua_Integer status = luaL_checkinteger(L, 2);
+  luaL_argcheck(L, status >= 400 && status <= 599, 2, "status must be 400 to 599");
+  lua_pushinteger(L, tl_http_refused(check_server(L), (int32_t)status));
+  return 1;
+}
+
 void bind_http_open(lua_State *L) {
   static const luaL_Reg methods[] = {
-      {"port",   http_port  },
-      {"page",   http_page  },
-      {"next",   http_next  },
-      {"reply",  http_reply },
-      {"begin",  http_begin },
-      {"send",   http_send  },
-      {"finish", http_finish},
-      {"refuse", http_refuse},
-      {NULL,     NULL       },
+      {"port",    http_port   },
+      {"page",    http_page   },
+      {"next",    http_next   },
+      {"reply",   http_reply  },
+      {"begin",   http_begin  },
+      {"send",    http_send   },
+      {"finish",  http_finish },
+      {"refuse",  http_refuse },
+      {"refused", http_refused},
+      {NULL,      NULL        },
   };
   bind_class(L, class_name, methods, http_close);
   lua_pushcfunction(L, http_open);

@@ -159,15 +159,6 @@ static int span_call(lua_State *L) {
 }
 
 static int core_span(lua_State *L) {
-  static const luaL_Reg methods[] = {
-      {"bytes", span_bytes},
-      {"parts", span_parts},
-      {"write", span_write},
-      {"read",  span_read },
-      {"call",  span_call },
-      {"close", span_close},
-      {NULL,    NULL      },
-  };
   int32_t gpus[TL_SPAN_GPUS_MAX] = {0};
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_getfield(L, 1, "bytes");
@@ -181,7 +172,6 @@ static int core_span(lua_State *L) {
     gpus[i] = (int32_t)luaL_checkinteger(L, -1);
     lua_pop(L, 1);
   }
-  bind_class(L, class_name, methods, span_close);
   tl_span **h = lua_newuserdatauv(L, sizeof *h, 0);
   *h = NULL;
   luaL_setmetatable(L, class_name);
@@ -190,6 +180,16 @@ static int core_span(lua_State *L) {
 }
 
 void bind_span_open(lua_State *L) {
+  static const luaL_Reg methods[] = {
+      {"bytes", span_bytes},
+      {"parts", span_parts},
+      {"write", span_write},
+      {"read",  span_read },
+      {"call",  span_call },
+      {"close", span_close},
+      {NULL,    NULL      },
+  };
+  bind_class(L, class_name, methods, span_close);
   lua_pushcfunction(L, core_span);
   lua_setfield(L, -2, "span");
 }

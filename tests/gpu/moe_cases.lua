@@ -79,6 +79,24 @@ add("route", "ties and -infinity", function()
     { poison("f32", { 40, 20 }), poison("i32", { 40, 20 }) }, route_attrs(0, 1, 1, 1)
 end)
 
+--- Rows that cannot be routed: the first of them is named, whichever thread finds it.
+for _, fault in ipairs { { "NaN", 0 / 0 }, { "infinite", math.huge },
+  { "%-infinity", -math.huge } } do
+  for _, size in ipairs { { 300, 128, 8 }, { 300, 64, 64 }, { 70, 1000, 3 } } do
+    local rows, experts, k = table.unpack(size)
+    add("route", ("%s in rows of %d"):format(fault[1], experts), function()
+      local values = spread("f32", { rows, experts }, 2, 0, true):flat()
+      for _, row in ipairs { 69, 37, 61 } do
+        local bad = fault[2] == -math.huge and experts - k + 1 or 1
+        for e = 1, bad do values[row * experts + e] = fault[2] end
+      end
+      return { core.tensor("f32", { rows, experts }, values), false }, { poison("f32", { rows, k }),
+        poison("i32", { rows, k }) }, route_attrs(2, 1, 1, 1)
+    end)
+    cases[#cases].refuses = "layer 3, token 37 is " .. fault[1]
+  end
+end
+
 for _, size in ipairs(sizes) do
   local rows, experts, k = table.unpack(size)
   for kind = 0, 2 do

@@ -11,7 +11,8 @@
 --- Each tests/gpu/<family>_cases.lua returns a list of { op, name, make }, where make() gives
 --- inputs, outputs, attrs and options of core.call. Outputs start as NaN (bytes 0xFF) on both
 --- sides.
---- A case passes when every byte of every output agrees. Needs no Lua packages.
+--- A case passes when every byte of every output agrees; one with `refuses`, a pattern, when both
+--- sides fail with the same words that match it. Needs no Lua packages.
 local core = require "tidelock.core"
 
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."
@@ -65,7 +66,21 @@ local function is_nan(dtype, bits)
   return dtype == "bf16" and bits & 0x7fff > 0x7f80
 end
 
+--- Both sides must fail alike.
+local function compare_refusals(case)
+  local texts = {}
+  for i, device in ipairs { "host", "cuda" } do
+    local inputs, outputs, attrs = case.make()
+    local good, text = pcall(core.call, case.op, inputs, outputs, attrs, { device = device })
+    texts[i] = good and "accepted" or text
+  end
+  if texts[1] ~= texts[2] or not texts[1]:find(case.refuses) then
+    return ("host: %s; gpu: %s"):format(texts[1], texts[2])
+  end
+end
+
 local function compare(case)
+  if case.refuses then return compare_refusals(case) end
   local inputs, outputs, attrs, options = case.make()
   local host, gpu = copy_all(outputs), copy_all(outputs)
   local on_gpu = { device = "cuda" }

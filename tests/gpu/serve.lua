@@ -1,7 +1,9 @@
---- serve.lua - a request gives the same tokens and log-probabilities on a GPU as on the host: alone,
---- in a crowd, with any chunks, pages, pools and prefixes, on one GPU and cut over two.
+--- serve.lua - a request gives the same tokens and log-probabilities on a GPU as on the host:
+--- alone, in a crowd, with any chunks, pages, pools and prefixes, on one GPU and cut over two.
 ---
 ---     build/tidelock lua tests/gpu/serve.lua
+---
+--- An engine stays open throughout, so that the device does.
 ---
 --- Sections run kernel by kernel at first, then as graphs: requests are long enough for both. Needs
 --- no Lua packages.
@@ -89,13 +91,14 @@ local ways = {
 }
 
 local function run(device, gpus)
+  local _ <close> = engine.open { recipe = recipe("f32", { device = device }), read = read }
   local passed, failed = 0, 0
   local function check(name, expected, got)
     for i = 1, #expected do
       if expected[i] ~= got[i] then
         failed = failed + 1
-        print(("%s: request %d differs\n  host %s\n  here %s"):format(name, i, expected[i]:sub(1, 70),
-          got[i]:sub(1, 70)))
+        print(("%s: request %d differs\n  host %s\n  here %s"):format(name, i,
+          expected[i]:sub(1, 70), got[i]:sub(1, 70)))
         return
       end
     end

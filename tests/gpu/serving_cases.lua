@@ -68,7 +68,7 @@ local function used_pages(pages)
 end
 
 local function attention(name, o)
-  for _, dtypes in ipairs(o.dtypes or { { "f32", "f32" }, { "bf16", "f32" }, { "bf16", "bf16" } }) do
+  for _, dtypes in ipairs { { "f32", "f32" }, { "bf16", "f32" }, { "bf16", "bf16" } } do
     add("attention_cached", ("%s, %s to %s"):format(name, dtypes[1], dtypes[2]), function()
       local pages, count = table_of(o.lengths, o.page)
       local requests, positions, rows = rows_of(o)
@@ -159,6 +159,33 @@ for _, size in ipairs { { 1, 2, 1 }, { 2, 64, 32 }, { 3, 80, 20 }, { 2, 7, 3 }, 
   end
 end
 
+--- Few rows: as many warps for a chain as there are, leaves side by side, several tiles a warp,
+--- groups of 8 steps that end early, features and rows that fill nothing.
+local function few(rows, depth, widths, leaves, out, bias)
+  local name = ("%d x {%s}, K %d, leaves %d to %s%s"):format(rows, table.concat(widths, " "),
+    depth, leaves, out, bias and ", bias" or "")
+  add("linear", name, function()
+    local inputs, outputs = { spread("bf16", { rows, depth }) }, {}
+    for i, width in ipairs(widths) do
+      inputs[1 + i] = spread("bf16", { width, depth })
+      outputs[i] = poison(out, { rows, width })
+    end
+    for i, width in ipairs(bias and widths or {}) do
+      inputs[1 + #widths + i] = spread(bias, { width })
+    end
+    return inputs, outputs, { parts = #widths, biases = bias and 1 or 0, leaves = leaves }
+  end)
+end
+for _, rows in ipairs { 1, 3, 8, 9, 16 } do
+  few(rows, 2048, { 256, 64, 64 }, 1, "bf16")
+  few(rows, 512, { 40, 3 }, 4, "f32", "f32")
+  few(rows, 1408, { 21 }, 8, "bf16", "bf16")
+  few(rows, 80, { 5000 }, 1, "f32")
+  few(rows, 1040, { 70 }, 1, "bf16")
+  few(rows, 16, { 9 }, 1, "f32", "bf16")
+  few(rows, 352, { 3000 }, 2, "bf16")
+end
+
 --- Rows with all controls: { next, temperature, top_p, top_k, seed, request, position } each.
 local function sample(columns, width, make)
   add("sample", ("%d of %d columns"):format(columns, width), function()
@@ -174,7 +201,9 @@ local function sample(columns, width, make)
     row(-2, 1, 1, 0)
     for _, temperature in ipairs { 0, 0.5, 1, 30 } do
       for _, top_p in ipairs { 1, 0.95, 0.5, 0.01 } do
-        for _, top_k in ipairs { 0, 1, 300, columns, 5000 } do row(-1, temperature, top_p, top_k) end
+        for _, top_k in ipairs { 0, 1, 300, columns, 5000 } do
+          row(-1, temperature, top_p, top_k)
+        end
       end
     end
     return { make(n), list(next_), core.tensor("f32", { n, 2 }, controls),

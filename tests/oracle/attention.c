@@ -8,20 +8,40 @@ enum { BLOCK_MAX = 1024 };
 
 static const float log2e = 0x1.715476p+0f;
 
-static float scale_of(const attention *a) { return (float)(1.0 / sqrt((double)a->width)); }
+/* log of section 14, for x >= 1. */
+static double log64(double x) {
+  double k = 0;
+  for (; x >= 2; x = x / 2) k = k + 1;
+  if (x > 0x1.6a09e667f3bcdp+0) x = x / 2, k = k + 1;
+  const double f = x - 1, s = f / (2 + f), z = s * s, w = z * z, half = (0.5 * f) * f;
+  const double inner = 0x1.c71c51d8e78afp-3 + w * 0x1.39a09d078c69fp-3;
+  const double even = w * (0x1.999999997fa04p-2 + w * inner);
+  double odd = 0x1.7466496cb03dep-3 + w * 0x1.2f112df3e5244p-3;
+  odd = z * (0x1.5555555555593p-1 + w * (0x1.2492494229359p-2 + w * odd));
+  const double low = s * (half + (odd + even)) + k * 0x1.a39ef35793c76p-33;
+  return k * 0x1.62e42feep-1 - ((half - low) - f);
+}
 
-/* First channel of a row of q or o, and of k or v. */
+/* ms of section 8, of waves that are stretched by 3. */
+static double loudness(double m) { return (0.1 * m) * log64(3) + 1; }
+
+static float scale_of(const attention *a) {
+  const double m = a->c->yarn ? loudness(0.7) : 1.0;
+  return (float)(1.0 / sqrt((double)a->width) * (m * m));
+}
+
+/* A row and head among those of q and o, and among those of k and v. */
 static int64_t query_at(const attention *a, int64_t row, int64_t head) {
-  return (row * a->c->heads + head) * a->width;
+  return row * a->c->heads + head;
 }
 
 static int64_t key_at(const attention *a, int64_t row, int64_t head) {
-  return (row * a->c->kv_heads + head / (a->c->heads / a->c->kv_heads)) * a->width;
+  return row * a->c->kv_heads + head / (a->c->heads / a->c->kv_heads);
 }
 
 static float score(const attention *a, int64_t query, int64_t key, int64_t head) {
-  return chain(0.0f, a->q + query_at(a, query, head), 1, a->k + key_at(a, key, head), 1, a->width,
-               a->c->bf16);
+  return chain(0.0f, a->q + query_at(a, query, head) * a->width, 1,
+               a->k + key_at(a, key, head) * a->width, 1, a->width, a->c->bf16);
 }
 
 typedef struct part {
@@ -31,7 +51,7 @@ typedef struct part {
 /* Keys first .. last of one block, counted from the segment's start. */
 static void add_block(const attention *a, part *p, int64_t row, int64_t head, int64_t first,
                       int64_t last) {
-  const int64_t start = a->b->start[row], stride = a->c->kv_heads * a->width;
+  const int64_t start = a->b->start[row], stride = a->c->kv_heads * a->value_width;
   const float c = scale_of(a) * log2e;
   float s[BLOCK_MAX], weight[BLOCK_MAX];
   for (int64_t j = first; j <= last; j++) {
@@ -46,9 +66,9 @@ static void add_block(const attention *a, part *p, int64_t row, int64_t head, in
     p->l[j % 8 / 2] = p->l[j % 8 / 2] + e;
     weight[j] = rounded(e, a->c->bf16);
   }
-  for (int64_t i = 0; i < a->width; i++)
-    p->o[i] = chain(p->o[i] * factor, weight, 1, a->v + key_at(a, start + first, head) + i, stride,
-                    last - first + 1, a->c->bf16);
+  const float *v = a->v + key_at(a, start + first, head) * a->value_width;
+  for (int64_t i = 0; i < a->value_width; i++)
+    p->o[i] = chain(p->o[i] * factor, weight, 1, v + i, stride, last - first + 1, a->c->bf16);
 }
 
 /* Merges a later part; l[0] holds its whole sum. */
@@ -58,7 +78,7 @@ static void merge(const attention *a, part *state, const part *p) {
   const float g = u == p->t ? 1.0f : exp2_f32(p->t - u);
   state->t = u;
   state->l[0] = state->l[0] * f + p->l[0] * g;
-  for (int64_t i = 0; i < a->width; i++) state->o[i] = state->o[i] * f + p->o[i] * g;
+  for (int64_t i = 0; i < a->value_width; i++) state->o[i] = state->o[i] * f + p->o[i] * g;
 }
 
 static part row_state(const attention *a, int64_t row, int64_t head) {
@@ -81,8 +101,8 @@ void attention_value(const attention *a, float *o, float *lse) {
   for (int64_t row = 0; row < a->c->tokens; row++) {
     for (int64_t head = 0; head < a->c->heads; head++) {
       const part p = row_state(a, row, head);
-      float *out = o + query_at(a, row, head);
-      for (int64_t i = 0; i < a->width; i++) out[i] = rounded(p.o[i] / p.l[0], a->c->bf16);
+      float *out = o + query_at(a, row, head) * a->value_width;
+      for (int64_t i = 0; i < a->value_width; i++) out[i] = rounded(p.o[i] / p.l[0], a->c->bf16);
       lse[row * a->c->heads + head] = p.t + log2_f32(p.l[0]);
     }
   }
@@ -95,15 +115,15 @@ static void weights_of(const attention *a, const attention_grads *g, int64_t sta
                        int64_t head, float *weight, float *slope) {
   const float c = scale_of(a) * log2e;
   for (int64_t i = 0; i < n; i++) {
-    const float *dy = g->dy + query_at(a, start + i, head);
-    const float delta = rule(dy, g->o + query_at(a, start + i, head), a->width);
+    const int64_t at = query_at(a, start + i, head) * a->value_width;
+    const float *dy = g->dy + at, delta = rule(dy, g->o + at, a->value_width);
     const float lse = g->lse[(start + i) * a->c->heads + head];
     for (int64_t j = 0; j < n; j++) {
       weight[i * n + j] = slope[i * n + j] = 0.0f;
       if (j > i) continue;
       const float p = exp2_f32(fmaf(score(a, start + i, start + j, head), c, -lse));
-      const float along =
-          chain(0.0f, dy, 1, a->v + key_at(a, start + j, head), 1, a->width, a->c->bf16);
+      const float *v = a->v + key_at(a, start + j, head) * a->value_width;
+      const float along = chain(0.0f, dy, 1, v, 1, a->value_width, a->c->bf16);
       weight[i * n + j] = rounded(p, a->c->bf16);
       slope[i * n + j] = rounded(p * (along - delta), a->c->bf16);
     }
@@ -132,36 +152,47 @@ static void queries(const attention *a, const attention_grads *g, const segment 
   for (int64_t head = 0; head < a->c->heads; head++)
     for (int64_t i = 0; i < s->n; i++)
       for (int64_t e = 0; e < a->width; e++) {
-        const float sum = chain(0.0f, s->slope + (head * s->n + i) * s->n, 1,
-                                a->k + key_at(a, s->start, head) + e, stride, i + 1, a->c->bf16);
-        g->dq[query_at(a, s->start + i, head) + e] = rounded(scale * sum, a->c->bf16);
+        const float sum =
+            chain(0.0f, s->slope + (head * s->n + i) * s->n, 1,
+                  a->k + key_at(a, s->start, head) * a->width + e, stride, i + 1, a->c->bf16);
+        g->dq[query_at(a, s->start + i, head) * a->width + e] = rounded(scale * sum, a->c->bf16);
       }
 }
 
-/* dk and dv of key j of KV head `kv`, channel e. In f32 queries that do not see j take no part; in
-** bf16 the steps count from the segment's start. */
-static void key(const attention *a, const attention_grads *g, const segment *s, int64_t kv,
-                int64_t j, int64_t e) {
+/* The sum over queries of factor[head][query][j] times channel e of rows (tokens, heads, width),
+** for key j of KV head `kv`. In f32 queries that do not see j take no part; in bf16 the steps count
+** from the segment's start. */
+static float key_sum(const attention *a, const segment *s, const float *factor, const float *rows,
+                     int64_t width, int64_t kv, int64_t j, int64_t e) {
   const config *c = a->c;
   const int64_t leaves = head_leaves(c), group = c->heads / c->kv_heads, each = group / leaves;
-  const int64_t first = c->bf16 ? 0 : j, stride = c->heads * a->width;
-  float dk[64], dv[64];
+  const int64_t first = c->bf16 ? 0 : j, stride = c->heads * width;
+  float sum[64];
   for (int64_t leaf = 0; leaf < leaves; leaf++) {
-    dk[leaf] = dv[leaf] = 0.0f;
+    sum[leaf] = 0.0f;
     for (int64_t h = 0; h < each; h++) {
       const int64_t head = kv * group + leaf * each + h;
-      const int64_t at = (head * s->n + first) * s->n + j;
-      const int64_t query = query_at(a, s->start + first, head) + e;
-      dk[leaf] = chain(dk[leaf], s->slope + at, s->n, a->q + query, stride, s->n - first, c->bf16);
-      dv[leaf] =
-          chain(dv[leaf], s->weight + at, s->n, g->dy + query, stride, s->n - first, c->bf16);
+      const float *along = factor + (head * s->n + first) * s->n + j;
+      const float *row = rows + query_at(a, s->start + first, head) * width + e;
+      sum[leaf] = chain(sum[leaf], along, s->n, row, stride, s->n - first, c->bf16);
     }
   }
-  tree(dk, leaves, 1);
-  tree(dv, leaves, 1);
-  const int64_t out = ((s->start + j) * c->kv_heads + kv) * a->width + e;
-  g->dk[out] = rounded(scale_of(a) * dk[0], c->bf16);
-  g->dv[out] = rounded(dv[0], c->bf16);
+  tree(sum, leaves, 1);
+  return sum[0];
+}
+
+/* dk and dv of key j of KV head `kv`. */
+static void key(const attention *a, const attention_grads *g, const segment *s, int64_t kv,
+                int64_t j) {
+  const int64_t at = (s->start + j) * a->c->kv_heads + kv;
+  for (int64_t e = 0; e < a->width; e++) {
+    const float sum = key_sum(a, s, s->slope, a->q, a->width, kv, j, e);
+    g->dk[at * a->width + e] = rounded(scale_of(a) * sum, a->c->bf16);
+  }
+  for (int64_t e = 0; e < a->value_width; e++) {
+    const float sum = key_sum(a, s, s->weight, g->dy, a->value_width, kv, j, e);
+    g->dv[at * a->value_width + e] = rounded(sum, a->c->bf16);
+  }
 }
 
 void attention_gradient(const attention *a, const attention_grads *g) {
@@ -175,8 +206,7 @@ void attention_gradient(const attention *a, const attention_grads *g) {
       weights_of(a, g, start, n, head, s.weight + head * n * n, s.slope + head * n * n);
     queries(a, g, &s);
     for (int64_t kv = 0; kv < c->kv_heads; kv++)
-      for (int64_t j = 0; j < n; j++)
-        for (int64_t e = 0; e < a->width; e++) key(a, g, &s, kv, j, e);
+      for (int64_t j = 0; j < n; j++) key(a, g, &s, kv, j);
     free(s.weight);
     free(s.slope);
   }
@@ -201,19 +231,39 @@ static double exp2_f64(double x) {
   return ldexp(y, n);
 }
 
+/* The pair that turns so many times in the 32 tokens that stretched waves have here. */
+static double turning(double turns, double d, double base) {
+  const double waves = 32.0 / (turns * (2 * 0x1.921fb54442d18p+1));
+  return d * log2_f64(waves) / (2 * log2_f64(base));
+}
+
+/* Waves that turn less than once are slowed by 3, those that turn more than 4 times kept. */
+static double stretched(double f, double i, double d, double base) {
+  const double from = fmax(floor(turning(4, d, base)), 0);
+  double to = fmin(ceil(turning(1, d, base)), d - 1);
+  if (to == from) to = to + 0.001;
+  const double ramp = fmin(fmax((i - from) / (to - from), 0), 1);
+  return f / 3 * ramp + f * (1 - ramp);
+}
+
 void rope(const attention *a, const float *x, int64_t heads, float sign, float *y) {
-  const int64_t width = a->width, pairs = width / 2;
+  const int64_t width = a->width, pairs = width / 2, near = a->c->mla;
+  const double base = a->c->mla ? 100 : 10000;
+  const float loud = a->c->yarn ? (float)(loudness(1) / loudness(0.7)) : 1.0f;
   for (int64_t i = 0; i < pairs; i++) {
-    const double power = -((double)(2 * i) / (double)width) * log2_f64(10000);
-    const float f = (float)exp2_f64(power);
+    const double power = -((double)(2 * i) / (double)width) * log2_f64(base);
+    double wave = exp2_f64(power);
+    if (a->c->yarn) wave = stretched(wave, (double)i, (double)width, base);
+    const float f = (float)wave;
     for (int64_t row = 0; row < a->c->tokens; row++) {
       const float angle = (float)(row - a->b->start[row]) * f;
-      const float cosine = cos_f32(angle), sine = sign * sin_f32(angle);
+      const float cosine = cos_f32(angle) * loud, sine = sign * (sin_f32(angle) * loud);
       for (int64_t head = 0; head < heads; head++) {
-        const int64_t at = (row * heads + head) * width + i;
-        const float first = x[at], second = x[at + pairs];
+        const int64_t at = (row * heads + head) * width + (near ? 2 * i : i);
+        const int64_t other = at + (near ? 1 : pairs);
+        const float first = x[at], second = x[other];
         y[at] = rounded(fmaf(first, cosine, -(second * sine)), a->c->bf16);
-        y[at + pairs] = rounded(fmaf(second, cosine, first * sine), a->c->bf16);
+        y[other] = rounded(fmaf(second, cosine, first * sine), a->c->bf16);
       }
     }
   }

@@ -1,226 +1,10 @@
-/* model.c - section 7 of docs/numerics.md: the nodes of a decoder, forward and backward. */
+/* model.c - a decoder's forward and backward pass, node by node: sections 8, 11 and 12 of
+** docs/numerics.md. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle.h"
-
-enum { USES_MAX = 4, PARTS_MAX = 3, NODES_MAX = 256, WEIGHTS_MAX = 256 };
-
-typedef struct value {
-  int64_t cols;
-  int bf16;
-  float *x;              /* (tokens, cols) */
-  float *grad[USES_MAX]; /* contributions, the last use first */
-  int grads;
-} value;
-
-typedef enum op { EMBEDDING, LINEAR, NORM, SWIGLU, GELU, ROPE, ATTENTION, ADD, DROPOUT, LEVEL } op;
-
-/* Which dims of a linear are leaf dims: those it makes, those it sums, none. */
-typedef enum leaf_dims { OUTPUTS, INPUTS, NONE } leaf_dims;
-
-typedef struct node {
-  op op;
-  value *in[PARTS_MAX], *out[PARTS_MAX];
-  weight *w[PARTS_MAX], *bias[PARTS_MAX]; /* NORM: gain in w[0] */
-  int parts;
-  leaf_dims dims;           /* LINEAR */
-  int positions;            /* EMBEDDING: of positions, not of ids */
-  int64_t heads;            /* ROPE */
-  uint64_t stream;          /* DROPOUT */
-  float *rstd, *mean, *lse; /* (tokens), (tokens), (tokens, heads) */
-} node;
-
-struct model {
-  const config *c;
-  const batch *b;
-  int64_t step;
-  int32_t *position;
-  value *logits;
-  node node[NODES_MAX];
-  weight weight[WEIGHTS_MAX];
-  int nodes, weights;
-};
-
-/* --- weights: section 15 ---------------------------------------------------------------------- */
-
-typedef enum init { ZEROS, ONES, NORMAL } init;
-
-static weight *new_weight(model *m, const char *path, const char *name, int64_t rows, int64_t cols,
-                          int leaf_axis, init kind) {
-  weight *w = &m->weight[m->weights++];
-  const int64_t count = rows * cols;
-  snprintf(w->name, sizeof w->name, "%s%s%s", path, path[0] != '\0' ? "." : "", name);
-  w->rows = w->rows_true = rows, w->cols = cols, w->leaf_axis = leaf_axis;
-  w->decays = kind == NORMAL;
-  w->value = zeroed(count, sizeof(float)), w->exact = zeroed(count, sizeof(float));
-  w->m = zeroed(count, sizeof(float)), w->v = zeroed(count, sizeof(float));
-  const float two_pi = 0x1.921fb6p+2f;
-  for (int64_t i = 0; i < count; i++) {
-    uint32_t word[2];
-    words((uint64_t)m->c->seed, hash_name(w->name), (uint64_t)i, 0, word);
-    const float r = sqrtf(-2.0f * log_f32(unit(word[0]) + 0x1p-24f));
-    const float normal = fmaf((float)0.02, r * cos_f32(two_pi * unit(word[1])), 0.0f);
-    w->exact[i] = kind == NORMAL ? normal : kind == ONES ? 1.0f : 0.0f;
-    w->value[i] = rounded(w->exact[i], m->c->bf16);
-  }
-  return w;
-}
-
-weight *model_weights(model *m, int64_t *count) {
-  *count = m->weights;
-  return m->weight;
-}
-
-/* --- building --------------------------------------------------------------------------------- */
-
-static value *new_value(const model *m, int64_t cols, int bf16) {
-  value *v = zeroed(1, sizeof *v);
-  v->cols = cols, v->bf16 = bf16;
-  v->x = zeroed(m->c->tokens * cols, sizeof(float));
-  return v;
-}
-
-static node *new_node(model *m, op op, value *x, int64_t cols) {
-  node *n = &m->node[m->nodes++];
-  n->op = op;
-  n->in[0] = x;
-  n->parts = 1;
-  n->out[0] = new_value(m, cols, m->c->bf16);
-  n->rstd = zeroed(m->c->tokens, sizeof(float)), n->mean = zeroed(m->c->tokens, sizeof(float));
-  return n;
-}
-
-static value *embedding(model *m, weight *table, int positions) {
-  node *n = new_node(m, EMBEDDING, NULL, m->c->dim);
-  n->w[0] = table, n->positions = positions;
-  return n->out[0];
-}
-
-static value *norm_node(model *m, value *x, const char *path) {
-  node *n = new_node(m, NORM, x, x->cols);
-  n->w[0] = new_weight(m, path, "gain", x->cols, 1, -1, ONES);
-  if (m->c->gpt) n->bias[0] = new_weight(m, path, "bias", x->cols, 1, -1, ZEROS);
-  return n->out[0];
-}
-
-/* A linear node; part i has rows[i] outputs. */
-static node *linear(model *m, value *x, const char *path, int parts, const char *const *names,
-                    const int64_t *rows, leaf_dims dims) {
-  static const int matrix_axis[] = {0, 1, -1}, bias_axis[] = {0, -1, -1};
-  node *n = new_node(m, LINEAR, x, rows[0]);
-  n->parts = parts, n->dims = dims;
-  for (int i = 0; i < parts; i++) {
-    char name[32];
-    n->w[i] = new_weight(m, path, names[i], rows[i], x->cols, matrix_axis[dims], NORMAL);
-    snprintf(name, sizeof name, "%s_bias", names[i]);
-    if (m->c->gpt) n->bias[i] = new_weight(m, path, name, rows[i], 1, bias_axis[dims], ZEROS);
-    if (i > 0) n->out[i] = new_value(m, rows[i], m->c->bf16);
-  }
-  return n;
-}
-
-static value *add(model *m, value *x, value *y) {
-  node *n = new_node(m, ADD, x, x->cols);
-  n->in[1] = y;
-  return n->out[0];
-}
-
-static value *dropout(model *m, value *x, const char *path) {
-  char key[96];
-  if (m->c->dropout == 0) return x;
-  snprintf(key, sizeof key, "%s%sdropout", path, path[0] != '\0' ? "." : "");
-  node *n = new_node(m, DROPOUT, x, x->cols);
-  n->stream = hash_name(key);
-  return n->out[0];
-}
-
-static value *rope_node(model *m, value *x, int64_t heads) {
-  if (m->c->gpt) return x;
-  node *n = new_node(m, ROPE, x, x->cols);
-  n->heads = heads;
-  return n->out[0];
-}
-
-static value *attention_branch(model *m, value *x, const char *path, const char *norm_path) {
-  static const char *const qkv[] = {"q", "k", "v"}, *const o[] = {"o"};
-  const config *c = m->c;
-  const int64_t width = c->dim / c->heads, kv = c->kv_heads * width;
-  const int64_t rows[] = {c->dim, kv, kv};
-  node *parts = linear(m, norm_node(m, x, norm_path), path, 3, qkv, rows, OUTPUTS);
-  value *q = rope_node(m, parts->out[0], c->heads), *k = rope_node(m, parts->out[1], c->kv_heads);
-  node *n = new_node(m, ATTENTION, q, c->dim);
-  n->in[1] = k, n->in[2] = parts->out[2];
-  n->lse = zeroed(c->tokens * c->heads, sizeof(float));
-  return linear(m, n->out[0], path, 1, o, rows, INPUTS)->out[0];
-}
-
-static value *feed_forward(model *m, value *x, const char *path, const char *norm_path) {
-  static const char *const gate_up[] = {"gate", "up"}, *const down[] = {"down"};
-  const int64_t rows[] = {m->c->hidden, m->c->hidden};
-  const int gated = !m->c->gpt;
-  node *parts =
-      linear(m, norm_node(m, x, norm_path), path, 1 + gated, gate_up + !gated, rows, OUTPUTS);
-  node *n = new_node(m, gated ? SWIGLU : GELU, parts->out[0], m->c->hidden);
-  n->in[1] = parts->out[1];
-  return linear(m, n->out[0], path, 1, down, &m->c->dim, INPUTS)->out[0];
-}
-
-/* A state of the stream, 0.25 at first. */
-static value *level(model *m, value *x, const char *path) {
-  node *n = new_node(m, LEVEL, x, x->cols);
-  weight *s = n->w[0] = new_weight(m, path, "level", x->cols, 1, -1, ZEROS);
-  s->state = 1;
-  for (int64_t i = 0; i < s->rows; i++) s->value[i] = 0.25f;
-  return n->out[0];
-}
-
-static value *layer(model *m, value *x, int64_t i) {
-  char path[48], norm_path[64];
-  const char *norm = m->c->gpt ? "layer_norm" : "rms_norm";
-  snprintf(path, sizeof path, "layers.%lld.attention", (long long)i);
-  snprintf(norm_path, sizeof norm_path, "%s.%s", path, norm);
-  x = add(m, x, dropout(m, attention_branch(m, x, path, norm_path), path));
-  snprintf(path, sizeof path, "layers.%lld.%s", (long long)i, m->c->gpt ? "gelu" : "swiglu");
-  snprintf(norm_path, sizeof norm_path, "%s.%s", path, norm);
-  x = add(m, x, dropout(m, feed_forward(m, x, path, norm_path), path));
-  snprintf(path, sizeof path, "layers.%lld.kept", (long long)i);
-  if (m->c->level) x = level(m, x, path);
-  if (!m->c->linear) return x;
-  static const char *const names[] = {"weight"};
-  snprintf(path, sizeof path, "layers.%lld.linear", (long long)i);
-  return linear(m, x, path, 1, names, &m->c->dim, NONE)->out[0];
-}
-
-model *model_new(const config *c) {
-  model *m = zeroed(1, sizeof *m);
-  m->c = c;
-  weight *table = new_weight(m, "", "embed", c->vocab_padded, c->dim, 0, NORMAL);
-  table->rows_true = c->vocab;
-  value *x = embedding(m, table, 0);
-  if (c->gpt) {
-    const int64_t rows = (c->length + c->leaves_tp - 1) / c->leaves_tp * c->leaves_tp;
-    weight *positions = new_weight(m, "", "positions", rows, c->dim, 0, NORMAL);
-    positions->rows_true = c->length;
-    x = add(m, x, embedding(m, positions, 1));
-  }
-  x = dropout(m, x, "");
-  for (int64_t i = 0; i < c->layers; i++) x = layer(m, x, i);
-  x = norm_node(m, x, "norm");
-  node *head = new_node(m, LINEAR, x, c->vocab_padded);
-  head->dims = OUTPUTS;
-  head->out[0]->bf16 = 0; /* logits are f32 */
-  head->w[0] = table;
-  if (!c->gpt) {
-    head->w[0] = new_weight(m, "", "head", c->vocab_padded, c->dim, 0, NORMAL);
-    head->w[0]->rows_true = c->vocab;
-  }
-  m->logits = head->out[0];
-  m->position = zeroed(c->tokens, sizeof *m->position);
-  return m;
-}
+#include "model.h"
 
 /* --- forward ---------------------------------------------------------------------------------- */
 
@@ -256,9 +40,27 @@ static norm norm_of(const model *m, const node *n) {
 }
 
 static attention attention_of(const model *m, const node *n) {
-  attention a = {.c = m->c, .b = m->b, .width = m->c->dim / m->c->heads, .q = n->in[0]->x};
-  if (n->op == ATTENTION) a.k = n->in[1]->x, a.v = n->in[2]->x;
+  attention a = {.c = m->c, .b = m->b, .q = n->in[0]->x};
+  a.width = n->op == ROPE ? n->in[0]->cols / n->heads : n->in[0]->cols / m->c->heads;
+  if (n->op == ATTENTION) {
+    a.k = n->in[1]->x, a.v = n->in[2]->x;
+    a.value_width = n->in[2]->cols / m->c->kv_heads;
+  }
   return a;
+}
+
+/* The two pieces of a SPLIT or JOIN. */
+static pieces pieces_of(const model *m, const node *n) {
+  const value *first = n->op == SPLIT ? n->out[0] : n->in[0];
+  const value *other = n->op == SPLIT ? n->out[1] : n->in[1];
+  const value *whole = n->op == SPLIT ? n->in[0] : n->out[0];
+  const int64_t width = first->cols / n->heads;
+  return (pieces){.c = m->c,
+                  .heads = n->heads,
+                  .first = width,
+                  .other = whole->cols / n->heads - width,
+                  .shared = other->cols < whole->cols - first->cols,
+                  .x = n->in[0]->x};
 }
 
 static const int32_t *ids_of(const model *m, const node *n) {
@@ -291,12 +93,15 @@ static void element_value(const model *m, const node *n, int64_t i) {
 static void node_value(const model *m, const node *n) {
   float *y = n->out[0]->x;
   const norm row = n->op == NORM ? norm_of(m, n) : (norm){0};
+  const pieces p = n->op == SPLIT || n->op == JOIN ? pieces_of(m, n) : (pieces){0};
   const attention a = n->op == ROPE || n->op == ATTENTION ? attention_of(m, n) : (attention){0};
   switch (n->op) {
     case LINEAR: linear_value(m, n); break;
     case NORM: norm_value(&row, y); break;
     case ROPE: rope(&a, n->in[0]->x, n->heads, 1.0f, y); break;
     case ATTENTION: attention_value(&a, y, n->lse); break;
+    case SPLIT: split_value(&p, y, n->out[1]->x); break;
+    case JOIN: join_value(&p, n->in[0]->x, n->in[1]->x, y); break;
     case DROPOUT: drop(m, n, n->in[0]->x, y); break;
     case LEVEL: level_value(m->c, n->w[0], n->in[0]->x, y); break;
     default:
@@ -443,6 +248,21 @@ static void attention_node_gradient(const model *m, const node *n, float *dy) {
   contribute(n->in[2], g.dv);
 }
 
+static void split_gradient(const model *m, const node *n, float *const *dy) {
+  const pieces p = pieces_of(m, n);
+  float *dx = room(m, n->in[0]);
+  join_value(&p, dy[0], dy[1], dx);
+  contribute(n->in[0], dx);
+}
+
+static void join_node_gradient(const model *m, const node *n, const float *dy) {
+  const pieces p = pieces_of(m, n);
+  float *first = room(m, n->in[0]), *other = room(m, n->in[1]);
+  join_gradient(&p, dy, first, other);
+  contribute(n->in[0], first);
+  contribute(n->in[1], other);
+}
+
 static void swiglu_gradient(const model *m, const node *n, const float *dy) {
   float *dgate = room(m, n->in[0]), *dup = room(m, n->in[1]);
   for (int64_t i = 0; i < m->c->tokens * n->in[0]->cols; i++) {
@@ -479,6 +299,8 @@ static void node_gradient(const model *m, const node *n) {
     case NORM: norm_node_gradient(m, n, dy[0]); break;
     case SWIGLU: swiglu_gradient(m, n, dy[0]); break;
     case ATTENTION: attention_node_gradient(m, n, dy[0]); break;
+    case SPLIT: split_gradient(m, n, dy); break;
+    case JOIN: join_node_gradient(m, n, dy[0]); break;
     case ADD: contribute(n->in[0], dy[0]), contribute(n->in[1], dy[0]); break;
     default: unary_gradient(m, n, dy[0]);
   }

@@ -5,9 +5,10 @@
 ** that they widen to.
 **
 **   arithmetic.c   sections 1 to 5      operators.c   sections 8, 10 and 11, on arrays
-**   attention.c    section 9, rope      model.c       section 7: the nodes, forward and backward
-**   sums.c         sections 12, 13      corpus.c      section 6
-**   states.c       sections 12, 13      numerics.c    the rest, and the training loop
+**   attention.c    section 9, rope      build.c       section 7: the nodes
+**   sums.c         sections 12, 13      model.c       the nodes, forward and backward
+**   states.c       sections 12, 13      latent.c      pieces of heads
+**   corpus.c       section 6            numerics.c    the rest, and the training loop
 */
 #ifndef ORACLE_H
 #define ORACLE_H
@@ -44,6 +45,9 @@ typedef struct config {
   int bf16, gpt; /* gpt: layer_norm, gelu, biases, positions, a tied head, dropout, no rope */
   int linear;    /* a linear without leaf dims behind every layer */
   int level;     /* a moving average of the stream, a state, that every layer's stream meets */
+  int mla;       /* latent attention in the place of attention; pairs are neighbours, base 100 */
+  int yarn;      /* waves stretched by 3 from 32 tokens, borders 4 and 1, mscale 1 and 0.7 */
+  int64_t q_rank, kv_rank, nope_dim, rope_dim, v_dim; /* of latent attention */
   int64_t vocab, vocab_padded, dim, layers, heads, kv_heads, hidden, samples, length;
   int64_t tokens; /* samples * length */
   int64_t leaves_tp, leaves_dp, kv_block, split, seed, steps, warmup, total;
@@ -115,11 +119,12 @@ float gelu_gradient(float dy, float x);
 /* The loss of each token, and dz. */
 void cross_entropy(const config *c, const batch *b, const float *z, float *loss, float *dz);
 
-/* attention.c: q, o (tokens, heads, width), k, v (tokens, kv_heads, width), lse (tokens, heads) */
+/* attention.c: q (tokens, heads, width), k (tokens, kv_heads, width), lse (tokens, heads), v and o
+** the same with value_width */
 typedef struct attention {
   const config *c;
   const batch *b;
-  int64_t width;
+  int64_t width, value_width;
   const float *q, *k, *v;
 } attention;
 void attention_value(const attention *a, float *o, float *lse);
@@ -131,11 +136,23 @@ void attention_gradient(const attention *a, const attention_grads *g);
 /* Turns x (tokens, heads, width) into y; sign -1 turns back. */
 void rope(const attention *a, const float *x, int64_t heads, float sign, float *y);
 
+/* latent.c: x (tokens, heads, first + other), its pieces (tokens, heads, first) and (tokens, heads,
+** other); shared: the other piece is (tokens, other), the same for every head */
+typedef struct pieces {
+  const config *c;
+  int64_t heads, first, other;
+  int shared;
+  const float *x;
+} pieces;
+void split_value(const pieces *p, float *first, float *other);
+void join_value(const pieces *p, const float *first, const float *other, float *y);
+void join_gradient(const pieces *p, const float *dy, float *first, float *other);
+
 /* states.c: y = x + x * s, and after the step s = 3/4 s + 1/4 of the mean of x over all tokens. */
 void level_value(const config *c, const weight *s, const float *x, float *y);
 void level_gradient(const config *c, const weight *s, const float *dy, float *dx);
 
-/* model.c */
+/* build.c, model.c */
 typedef struct model model;
 model *model_new(const config *c);
 weight *model_weights(model *m, int64_t *count);

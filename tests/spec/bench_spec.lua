@@ -99,6 +99,12 @@ describe("bench", function()
     assert.is_true(limits.memory or limits.products)
     for limit in pairs(limits) do assert.matches("^%a+$", limit) end
     assert.matches("^%d+%%$", rows[1][10])
+    for _, row in ipairs(well_formed(run("roofline " .. tiny .. " --op rms_norm"), 1)[1].rows) do
+      assert.equal("rms_norm", row[1])
+    end
+    local text, status = support.run("bench roofline " .. tiny .. " --op rms_nrom")
+    assert.equal(2, status)
+    assert.matches("the step has no such operator; nearest: rms_norm", text)
   end)
 
   it("measures collectives, and finds what is wrong in them", function()

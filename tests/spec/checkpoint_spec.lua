@@ -288,6 +288,19 @@ describe("an export", function()
     contains("expected f32, bf16 or f16", refused(export.write, found, folder:path "o",
       { dtype = "f8" }))
   end)
+
+  it("has one writer of a folder at a time; the other's files stay", function()
+    local found, out = checkpoint.find(saved({}, folder.root, 1)), folder:path "two"
+    core.files.mkdirs(out .. ".tmp")
+    folder:write("two.tmp/model.safetensors", "of the first writer")
+    local lock <close> = core.files.lock(out .. ".tmp")
+    contains("two: somebody else is writing it", select(2, pcall(export.write, found, out)))
+    assert.equal("of the first writer", core.files.read_all(out .. ".tmp/model.safetensors"))
+    lock:close() -- it was killed: what it left is of no use
+    export.write(found, out)
+    assert.same({ "model.safetensors" }, core.files.list(out))
+    assert.is_false(core.files.exists(out .. ".tmp"))
+  end)
 end)
 
 describe("element types of files", function()

@@ -58,6 +58,20 @@ describe("a device", function()
       complaints(spec "fma", { h200 }, { built = {} })[1])
   end)
 
+  it("is refused for experts' rows that it cannot send, with what would do", function()
+    local function refusal(ways, launched)
+      local layout = { ep = 2, all_to_all = "auto" }
+      for key, value in pairs(ways) do layout[key] = value end
+      return gpus.exchange_refusal(layout, launched)
+    end
+    assert.is_nil(refusal({ ep = 1, all_to_all = "ring" }, true))
+    assert.is_nil(refusal({}, false))
+    assert.is_nil(refusal({ all_to_all = "flat", island = 1 }, false))
+    assert.matches("from process to process yet.* one process for all GPUs", refusal({}, true))
+    assert.matches('layout.all_to_all = "ring".*"flat" does', refusal({ all_to_all = "ring" }))
+    assert.matches("layout.island = 1: .* without it", refusal { island = 1 })
+  end)
+
   it("that is too small is refused with the largest tensors", function()
     local planner, summary = require "tidelock.plan", require "tidelock.summary"
     local plan = planner(require("tidelock.recipe").load("recipes/quickstart.lua", {}))

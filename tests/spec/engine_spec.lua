@@ -168,7 +168,7 @@ describe("the engine", function()
     end
     local long = {}
     for i = 1, 16 do long[i] = 1 end
-    assert.matches("the prompt is empty", refused { tokens = {}, max_tokens = 1 })
+    assert.matches("empty prompt", refused { tokens = {}, max_tokens = 1 })
     assert.matches("token 1 of the prompt is 61; ids are 0 to 60",
       refused { tokens = { 1, 61 }, max_tokens = 1 })
     assert.matches("the prompt has 16 tokens, and a request 16",

@@ -54,7 +54,9 @@ describe("an export for transformers", function()
         "vocab_size", "layer_types", "sliding_window", "tie_word_embeddings" } do
         assert.same(old[key], new[key], key)
       end
-      assert.same(hf.facts(root), hf.facts(out))
+      local facts = hf.facts(root)
+      facts.further_layers = facts.further_layers and 0 -- the folder has none of them any more
+      assert.same(facts, hf.facts(out))
       assert.equal(old.eos_token_id, json(out .. "/generation_config.json").eos_token_id)
       local again <close> = driver.start(hf.recipe(out, { ids }))
       assert.equal(run:weights_hash(), again:weights_hash())

@@ -65,9 +65,8 @@ describe("what transformers computes", function()
       local function generated(...) return hf.generated(golden.folder, ids, count, ...) end
       assert.same(golden.greedy, generated { "serve.page=5" })
       assert.same(golden.greedy, generated({ "serve.page=32" }, 2))
-      if not hf.facts(golden.folder).experts then
-        assert.same(golden.greedy, generated { "layout.tp=2" })
-      end
+      assert.same(golden.greedy, generated { "layout.tp=2" })
+      assert.same(golden.greedy, generated({ "layout.pp=2", "layout.tp=2" }, 3))
     end)
   end
 
@@ -332,6 +331,13 @@ describe("a folder that is no model of ours", function()
       "rope_parameters.original_max_position_embeddings is missing",
       "rope_parameters.truncate = false; only true is available", "11 errors",
     } do contains(part, text) end
+  end)
+
+  it("has no bias to move in families without one", function()
+    local good, problem = pcall(tl.nn.from_hf, { root, bias_speed = 1e-3 })
+    assert.is_false(good)
+    contains("bias_speed = 0.001, and no bias chooses experts in qwen3; leave it out",
+      problem.message)
   end)
 
   it("may have layers for further tokens, which are left aside", function()

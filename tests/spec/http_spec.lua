@@ -65,7 +65,7 @@ describe("the HTTP server", function()
     local server <close> = open { key = "wave" }
     local list = {}
     for _, given in ipairs { "Bearer wav", "Bearer wavewave", "Bearer ", "wave", "Basic wave",
-      "Bearer waves", "bearer wave" } do
+      "Bearer waves", "bearer Wave" } do
       list[#list + 1] = talks.get("/x", ("Authorization: %s\r\n"):format(given))
     end
     local talk <close> = talks.start(server:port(), list)
@@ -74,8 +74,9 @@ describe("the HTTP server", function()
       assert.equal("Bearer", answer.headers["www-authenticate"])
       assert.matches("wants its key", message_of(answer))
     end
+    assert.equal(7, server:refused(401))
     local good <close> = talks.start(server:port(), {
-      talks.get("/x", "Authorization: Bearer wave\r\n") })
+      talks.get("/x", "Authorization: bearer wave\r\n") })
     echo(server, 1)
     assert.equal("GET /x ", good:wait()[1].body)
   end)
@@ -88,6 +89,7 @@ describe("the HTTP server", function()
     assert.matches("101 bytes, and at most 100", message_of(answer))
     assert.equal(413, ask(talks.post("/x", ("a"):rep(5000))).status)
     assert.equal(400, ask(talks.get("/x", "X: " .. ("a"):rep(3000) .. "\r\n")).status)
+    assert.equal(1, server:refused(413))
     local two <close> = talks.start(server:port(), { talks.get "/1", talks.get "/2" })
     local first, second = take(server), take(server)
     answer = ask(talks.get "/3")

@@ -3,6 +3,7 @@ local core = require "tidelock.core"
 local metrics = require "tidelock.metrics"
 local new_folder = require "support.folder"
 local support = require "support"
+local talks = require "support.talk"
 
 --- Reads the text format as strictly as Prometheus does: HELP, TYPE, then the samples of a family,
 --- each family once. Returns samples by "name{labels}" and types by family.
@@ -106,10 +107,47 @@ describe("--metrics", function()
     assert.is_nil(core.files.read_all(path):find "tidelock_weights_info")
   end)
 
+  it("serves a port, with a step at a time, until the run ends", function()
+    local told = metrics.open(":0", { "recipe", "x" }, 3)
+    local port = tonumber(told.address:match ":(%d+)/metrics$")
+    local function get(...)
+      local list = {}
+      for i, path in ipairs { ... } do list[i] = talks.get(path) end
+      return talks.start(port, list)
+    end
+    local first <close> = get "/metrics"
+    local early = first:wait()[1]
+    local other <close> = get "/other"
+    core.files.sleep(0.1)
+    for step = 1, 2 do
+      core.files.sleep(0.05)
+      assert.is_nil(told:step({ step = step, ms = 10, tokens = 5, tokens_per_s = 500.0,
+        loss = 1.5, grad_norm = 1.0, lr = 1e-3, bytes = 1 }, { planned = 1 }))
+    end
+    local second <close> = get "/metrics"
+    local late = second:wait()[1]
+    for _, page in ipairs { early, late } do
+      assert.equal(200, page.status)
+      assert.matches("text/plain; version=0.0.4", page.headers["content-type"])
+    end
+    assert.is_nil(parse(early.body).tidelock_step)
+    local samples = parse(late.body)
+    assert.same({ 2, 1.5 }, { samples.tidelock_step, samples.tidelock_loss })
+    assert.equal(404, other:wait()[1].status)
+    local good, problem = pcall(metrics.open, ":" .. port, {}, 3) -- taken
+    assert.is_false(good)
+    assert.equal(2, problem.status)
+    assert.matches("%-%-metrics :%d+: 127.0.0.1, port %d+: ", problem.message)
+    told:finish "finished"
+    local text, status
+    text, status = run "--metrics :0"
+    assert.equal(0, status, text)
+  end)
+
   it("refuses a port and a file that cannot be, before anything starts", function()
-    local text, status = run "--metrics :9100"
+    local text, status = run "--metrics :91000"
     assert.equal(2, status)
-    assert.matches("%-%-metrics :9100: a port is not available in this version", text)
+    assert.matches("%-%-metrics :91000: a port is a number up to 65535", text)
     text, status = run "--metrics no/such/folder/m.prom"
     assert.equal(2, status)
     assert.matches("%-%-metrics no/such/folder/m.prom: cannot write it: .*No such file", text)

@@ -32,6 +32,20 @@ local function quickstart()
     $linear == 1 and nn.linear { out = $dim },
   }
 end
+local yarn = { "yarn", factor = 3, original = 32, beta_fast = 4, mscale = 1, mscale_all_dim = 0.7 }
+local function latent()
+  return {
+    nn.residual {
+      nn.rms_norm {},
+      nn.mla {
+        heads = $heads, q_rank = $q_rank > 0 and $q_rank or nil, kv_rank = $kv_rank,
+        nope_dim = $nope_dim, rope_dim = $rope_dim, v_dim = $v_dim,
+        rope = { base = 100, scaling = $yarn == 1 and yarn or nil },
+      },
+    },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = $hidden } },
+  }
+end
 local function gpt()
   return those {
     nn.residual {
@@ -45,7 +59,7 @@ local function gpt()
   }
 end
 local models = {
-  [0] = { layer = quickstart },
+  [0] = { layer = $mla == 1 and latent or quickstart },
   {
     layer = gpt, tied = true, positions = $length, dropout = $dropout,
     norm = nn.layer_norm { name = "norm" },
@@ -73,6 +87,7 @@ return tl.recipe {
 local common = {
   gpt = 0, linear = 0, level = 0, layers = 2, kv_block = 128, split = 8192, steps = 2, warmup = 1,
   total = 10, peak = 3e-3, floor = 3e-4, clip = 1, dropout = 0, smoothing = 0, z = 0, layout = "",
+  mla = 0, yarn = 0, q_rank = 1, kv_rank = 1, nope_dim = 1, rope_dim = 2, v_dim = 1,
 }
 
 local cases = {
@@ -100,6 +115,19 @@ local cases = {
     gpt = 1, linear = 1, bf16 = 1, vocab = 200, dim = 48, heads = 4, kv_heads = 1, hidden = 100,
     samples = 4, length = 76, leaves_tp = 4, leaves_dp = 2, seed = 9, micro = 2, clip = 1e3,
     dropout = 0.1, smoothing = 0.1, z = 1e-3,
+  },
+  {
+    name = "latent attention, latent queries and stretched waves, f32",
+    mla = 1, yarn = 1, q_rank = 20, kv_rank = 24, nope_dim = 10, rope_dim = 6, v_dim = 7,
+    bf16 = 0, vocab = 200, dim = 48, heads = 8, kv_heads = 8, hidden = 100, samples = 6,
+    length = 72, leaves_tp = 4, leaves_dp = 4, kv_block = 16, split = 32, seed = 5, micro = 3,
+    layout = "tp = 2, pp = 2",
+  },
+  {
+    name = "latent attention of six heads, bf16", -- two leaves of three heads
+    mla = 1, q_rank = 0, kv_rank = 24, nope_dim = 10, rope_dim = 6, v_dim = 12,
+    bf16 = 1, vocab = 200, dim = 48, heads = 6, kv_heads = 6, hidden = 100, samples = 6,
+    length = 70, leaves_tp = 4, leaves_dp = 4, kv_block = 16, split = 32, seed = 5, micro = 3,
   },
   {
     name = "leaves of more than one block of 8,192 tokens", -- 35 samples of 256 tokens each
@@ -134,7 +162,8 @@ end
 local function lines_of_oracle(path, options)
   local words = { ("'%s'"):format(path) }
   for _, name in ipairs {
-    "bf16", "gpt", "linear", "level", "vocab", "dim", "layers", "heads", "kv_heads", "hidden",
+    "bf16", "gpt", "linear", "level", "mla", "yarn", "q_rank", "kv_rank", "nope_dim", "rope_dim",
+    "v_dim", "vocab", "dim", "layers", "heads", "kv_heads", "hidden",
     "samples", "length", "leaves_tp",
     "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
     "peak", "floor", "clip", "dropout", "smoothing", "z",

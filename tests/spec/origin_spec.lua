@@ -79,8 +79,8 @@ describe("the folder of a run", function()
     core.files.write_atomic(path, core.json.encode(origin))
     local text, status = support.run("run " .. made .. " --quiet")
     assert.equal(2, status, text)
-    has(text, ("contracts: %d | %d: operators give other results"):format(key.contracts - 1,
-      key.contracts))
+    has(text, ("contracts: version %d | %d (program "):format(key.contracts - 1, key.contracts))
+    has(text, "; other results: ")
   end)
 
   it("that is damaged, or of another version, says so", function()

@@ -28,6 +28,22 @@ local function rows()
   }
 end
 
+local tiny = [[
+local tl = require "tidelock"
+local nn = tl.nn
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 16, layers = 1, layer = function() return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 4 } } } end },
+  data = tl.data.text { "LICENSE" },
+  batch = { samples = 2, length = 16 },
+  train = { steps = 1, lr = 1e-3 },
+}
+]]
+
+local function has(text, part)
+  assert.is_truthy(text:find(part, 1, true), ("no %q in:\n%s"):format(part, text:sub(-2000)))
+end
+
 local function lines_of(list)
   local lines = {}
   for i, row in ipairs(list) do lines[i] = core.json.encode(row) end
@@ -177,6 +193,37 @@ describe("report", function()
     assert.is_nil(compare.value "3x")
   end)
 
+  it("draws operators under the roof of their machine", function()
+    local table_ = { title = "Roofline of a step of x.lua: 100.0 GFLOP/s, 20.0 GB/s of memory, "
+      .. "ridge at 5 FLOP a byte", columns = { "operator", "shapes", "GFLOP/s", "intensity" },
+      rows = { { "linear", "8x8 8x8", "80.0", "50.0" }, { "rms_norm", "8x8", "-", "-" },
+        { "attention", "8", "1.5", "0.5" } } }
+    local path = folder:write("roof.json", core.json.encode { tables = { table_ } })
+    local html = page.html(read.all { path }, "t")
+    assert.equal("", problems_of(html))
+    has(html, '<section id="roofline">')
+    has(html, "ceiling: 20 GB/s, 100 GFLOP/s")
+    has(html, "linear 8x8 8x8: 80 GFLOP/s at 50 FLOP a byte")
+    assert.equal(2, select(2, html:gsub("<circle", ""))) -- one calculates nothing
+    table_.title = "Another table"
+    html = page.html(read.all { folder:write("b.json", core.json.encode { tables = { table_ } }) },
+      "t")
+    assert.is_nil(html:find('id="roofline"', 1, true))
+  end)
+
+  it("draws the arena of a trace, planned and real", function()
+    local said, status = support.run(("run %s --quiet --runs %s --trace %s"):format(
+      folder:write("tiny.lua", tiny), folder:path "runs", folder:path "trace"))
+    assert.equal(0, status, said)
+    local html = page.html(read.all { folder:path "trace" }, "t")
+    assert.equal("", problems_of(html))
+    has(html, '<section id="arena">')
+    has(html, "<h3>tiny, rank 0, planned</h3>")
+    assert.matches("<h3>tiny, rank 0, step 1, real: ", html)
+    assert.matches("<title>layers%.0%.attention%.q: [%d,]+ bytes, instructions %d+ to %d+, "
+      .. "weights, [^<]+tiny%.lua:5</title>", html)
+  end)
+
   it("puts ticks at round numbers", function()
     assert.same({ 0, 2, 4, 6, 8, 10 }, svg.ticks(0, 10))
     assert.same({ 5, 10, 15, 20 }, svg.ticks(1, 20))
@@ -213,6 +260,11 @@ window.addEventListener("load", function () {
   document.getElementById("theme").click();
   seen.push(back !== getComputedStyle(document.body).backgroundColor ? "theme" : "no theme");
   seen.push(document.documentElement.scrollWidth <= window.innerWidth ? "fits" : "too wide");
+  var keys = Array.from(document.querySelectorAll("button, .scroll")).every(function (part) {
+    part.focus();
+    return document.activeElement === part;
+  });
+  seen.push(keys ? "keys" : "no keys");
   var result = document.createElement("output");
   result.textContent = "SEEN " + seen.join(" ");
   document.body.appendChild(result);
@@ -227,7 +279,9 @@ describe("the page in a browser", function()
       return
     end
     local folder = new_folder()
-    local all = read.all { folder:write("a.jsonl", lines_of(rows())) }
+    support.run(("run %s --quiet --runs %s --trace %s"):format(folder:write("tiny.lua", tiny),
+      folder:path "runs", folder:path "trace"))
+    local all = read.all { folder:write("a.jsonl", lines_of(rows())), folder:path "trace" }
     local path = folder:write("a.html", (page.html(all, "t"):gsub("</body>", function()
       return robot
     end)))
@@ -239,7 +293,7 @@ describe("the page in a browser", function()
     local log = core.files.read_all(folder:path "log")
     assert.is_nil(log:find "CONSOLE", log)
     -- best first; step ms up and down; names; MiB, where the refused point stays last
-    assert.equal("SEEN 1423 1423a 2413d 2314a 2413a theme fits", text:match "SEEN [%w ]+", log)
+    assert.equal("SEEN 1423 1423a 2413d 2314a 2413a theme fits keys", text:match "SEEN [%w ]+", log)
     folder:remove()
   end)
 end)

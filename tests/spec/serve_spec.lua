@@ -198,7 +198,7 @@ describe("a bad request", function()
       { promt = "x", max_tokens = -5, n = 99 })
     assert.equal("max_tokens", problem.param)
     refused(400, "prompt is absent", {})
-    refused(400, "the prompt is empty", { prompt = "" })
+    refused(400, "empty prompt", { prompt = "" })
     refused(400, "prompt is %[%]", { prompt = core.json.array {} })
     refused(400, "the prompt has 300 tokens, and a request 256", { prompt = ("x"):rep(300) })
     refused(400, "max_tokens is 300, and prompt 0 of 1 tokens leaves 255 of the context of 256",
@@ -335,6 +335,17 @@ describe("the server", function()
     assert.equal("length", core.json.decode(events[#events - 1]).choices[1].finish_reason)
     assert.equal(0, status)
     assert.matches("serve: %d+ answers with 200, .*tokens made", said)
+  end)
+
+  it("drops a client that does not read, and frees what it had", function()
+    local one <close> = servers.start(model.path, "serve.context=30000 --timeout 1")
+    local begin = core.files.seconds()
+    local talk <close> = talks.start(one.port, { { "-drop 15000", talks.post("/v1/completions",
+      { prompt = "Tides", max_tokens = 29000, n = 4, stream = true, logprobs = 0 }) } })
+    one:await("left_total", 1)
+    assert.is_true(core.files.seconds() - begin < 14) -- while it is still connected
+    one:await("running", 0)
+    talk:kill()
   end)
 
   it("wants the key of its file", function()

@@ -191,6 +191,26 @@ describe("sweep", function()
   end)
 end)
 
+describe("the sweeps that come along", function()
+  it("measure what they say: a point of each, small", function()
+    for name, row in pairs { collectives = 5, attention = 4, blocks = 3, policies = 1 } do
+      local text = support.run(("sweep recipes/sweeps/%s.lua --row %d --steps 1 batch.length=32 "
+        .. "train.steps=2"):format(name, row))
+      local found = core.json.decode(text:match "[^\n]+")
+      assert.equal("ok", found.status, text)
+      assert.is_true(found.ms > 0)
+      assert.equal(found.ranks > 1, found.comm ~= nil)
+    end
+  end)
+
+  it("spread the laptop's model too", function()
+    local text = support.run "sweep recipes/sweeps/layouts.lua base=quickstart --row 3 --steps 1"
+    local found = core.json.decode(text:match "[^\n]+")
+    assert.same({ "ok", 8 }, { found.status, found.ranks })
+    assert.is_true(found.comm > 0 and found.comm < 1)
+  end)
+end)
+
 describe("the rows of a sweep", function()
   it("are cut where a write was cut, claimed, and looked at", function()
     local folder = new_folder()

@@ -4,7 +4,7 @@
 ---     hf.tiny "llama"                ../shared/data/hf_tiny, or nil
 ---
 --- A golden is { name, folder, input_ids, greedy, single = { result .. }, batch = result }; a
---- result { targets, loss, logits, grads }, where logits and each gradient are { norm, dot, samples }.
+--- result { targets, loss, logits, grads }; logits and each gradient are { norm, dot, samples }.
 local config = require "tidelock.hf_config"
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"

@@ -5,7 +5,7 @@
 ** files behind them:
 **
 **   -wait MS     before connecting           -pace N MS   N bytes at a time, MS between them
-**   -drop MS     after the last byte: reset the connection after MS, unread
+**   -drop MS     after the last byte: reset the connection after MS, unread; the buffer is small
 **   -half        close the sending side after the last byte
 */
 #include <arpa/inet.h>
@@ -44,8 +44,10 @@ static char *read_file(const char *path, size_t *bytes) {
   return text;
 }
 
-static int connect_to(int port) {
+static int connect_to(int port, int small) {
   const int socket_ = socket(AF_INET, SOCK_STREAM, 0);
+  const int bytes = 4096;
+  if (small) setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (connect(socket_, (struct sockaddr *)&address, sizeof address) == 0) return socket_;
@@ -83,7 +85,7 @@ static void *run(void *given) {
   snprintf(path, sizeof path, "%s.got", t->path);
   FILE *to = fopen(path, "wb");
   sleep_ms(t->wait);
-  const int file = connect_to(t->port);
+  const int file = connect_to(t->port, t->drop >= 0);
   t->failed = text == NULL || to == NULL || file < 0;
   if (!t->failed) {
     send_all(t, file, text, bytes);

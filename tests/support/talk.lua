@@ -67,8 +67,9 @@ function talks.start(port, list)
     words[#words + 1] = folder:write(("%03d"):format(i), text)
   end
   local program = support.program:gsub("[^/]*$", "support/talk")
-  local pipe = assert(io.popen(("%s %d %s 2>&1"):format(program, port, table.concat(words, " "))))
-  return setmetatable({ folder = folder, pipe = pipe, count = #list }, Talk)
+  local pipe = assert(io.popen(("echo $$; exec %s %d %s 2>&1"):format(program, port,
+    table.concat(words, " "))))
+  return setmetatable({ folder = folder, pipe = pipe, pid = pipe:read "l", count = #list }, Talk)
 end
 
 --- Waits until all connections have ended; the bytes that each got.
@@ -89,6 +90,11 @@ function Talk:wait()
   local list = self:raw()
   for i, text in ipairs(list) do list[i] = talks.parse(text) or false end
   return list
+end
+
+--- Ends it, whatever it still waits for.
+function Talk:kill()
+  os.execute("kill " .. self.pid)
 end
 
 function Talk:__close()

@@ -133,7 +133,9 @@ function emit.run(plan)
     if plan.spec.device == "cuda" then
       local position = lanes.assign(base)
       rank.position = position -- of each instruction in the program
-      for k, old in ipairs(varying) do varying[k] = position[old] end
+      for k, old in ipairs(varying) do -- sections of generation keep their order
+        varying[k] = position[old] or old
+      end
     end
     for tp = 0, layout.tp - 1 do -- the place in the expert grid fixes that in the tensor's
       if layout.ep == 1 or rank.ep % layout.tp == tp then

@@ -1,0 +1,34 @@
+/* fused.h - several instructions that follow each other, as one kernel of a GPU.
+**
+**   binary (a sum of equal shapes), rms_norm of it          fused_add_norm: the end of a residual
+**   rope_rows of q, rope_rows of k, cache_write of k and v  fused_rope_write
+**
+** A value that leaves an instruction is rounded where it was before, so no bit changes; what is
+** saved is the time between kernels, which is most of the time of rows that are few. Instructions
+** that are looked at one by one (traces, checks, faults) are queued one by one.
+**
+** Memory. The planner may put an output where an operand of an earlier instruction lay; one kernel
+** has both at once. So calls are only fused when no output meets an operand of another call, or
+** when it is exactly that operand, element by element. The turned k goes to the pages alone, so it
+** may be fused where the program reads it nowhere else; who asks says so.
+*/
+#ifndef TL_FUSED_H
+#define TL_FUSED_H
+
+#include "../op.h"
+
+enum { TL_FUSED_MAX = 3 };
+
+typedef struct tl_fused_call {
+  tl_op op;
+  tl_call call;
+  int32_t is_last_use; /* nothing after the next instruction reads what this one makes */
+} tl_fused_call;
+
+/* Whether some kernel here does a call of `op` and those behind it. */
+int32_t tl_fused_begins(tl_op op);
+
+/* *done: how many of the first of `count` calls were queued, as one kernel; 0: none. */
+tl_status tl_fused(const tl_fused_call *calls, int32_t count, int32_t *done);
+
+#endif

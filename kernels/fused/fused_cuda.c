@@ -1,0 +1,100 @@
+/* fused_cuda.c - finds calls that one kernel of fused.cu can do, and launches it. */
+#include "fused.h"
+
+#include "../cache/cache.h"
+#include "../cache/cache_cuda.h"
+#include "../elementwise/elementwise.h"
+#include "../elementwise/rope_cuda.h"
+#include "../launch_cuda.h"
+#include "../norm/norm.h"
+#include "fused_args.h"
+
+/* Whether the memory of two views has no byte in common. */
+static int are_apart(const tl_view *a, const tl_view *b) {
+  const uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data;
+  return x + (uintptr_t)tl_view_bytes(a) <= y || y + (uintptr_t)tl_view_bytes(b) <= x;
+}
+
+/* Or is the same, element by element. */
+static int may_meet(const tl_view *out, const tl_view *in) {
+  return are_apart(out, in) || (out->data == in->data && out->dtype == in->dtype &&
+                                tl_view_count(out) == tl_view_count(in));
+}
+
+static int is_same(const tl_view *a, const tl_view *b) {
+  return a->data == b->data && a->dtype == b->dtype && tl_view_count(a) == tl_view_count(b);
+}
+
+/* ---- a sum and its norm ---- */
+
+static int fits_add_norm(const tl_fused_call *f, int32_t count) {
+  if (count < 2 || f[0].op != TL_OP_binary || f[1].op != TL_OP_rms_norm) return 0;
+  const tl_call *sum = &f[0].call, *norm = &f[1].call;
+  if (sum->ints[0] != 0 || sum->ints[1] != 0 || !is_same(&sum->out[0], &norm->in[0])) return 0;
+  for (int32_t i = 0; i < 2; i++) {
+    if (!may_meet(&norm->out[0], &sum->in[i]) || !may_meet(&sum->out[0], &sum->in[i])) return 0;
+    if (!are_apart(&norm->out[1], &sum->in[i])) return 0;
+  }
+  return are_apart(&norm->out[0], &sum->out[0]) && are_apart(&sum->out[0], &norm->in[1]);
+}
+
+static tl_status launch_add_norm(const tl_fused_call *f) {
+  const tl_call *sum = &f[0].call, *norm = &f[1].call;
+  TL_TRY(tl_binary_check(sum));
+  TL_TRY(tl_rms_norm_check(norm));
+  const int64_t dim = tl_view_count(&norm->in[1]);
+  const tl_add_norm_args k = {
+      .a = tl_array_of(&sum->in[0]),
+      .b = tl_array_of(&sum->in[1]),
+      .norm = {.x = tl_array_of(&norm->in[0]),
+               .gain = tl_array_of(&norm->in[1]),
+               .out = tl_array_of(&norm->out[0]),
+               .rstd = norm->out[1].data,
+               .rows = tl_view_count(&norm->in[0]) / dim,
+               .dim = dim,
+               .lanes = tl_lanes(dim),
+               .eps = norm->floats[0]}
+  };
+  return tl_overlap_threads(sum->cuda, "fused_add_norm", k.norm.rows * k.norm.lanes, &k);
+}
+
+/* ---- rope of q and k, and the pages ---- */
+
+static int fits_rope_write(const tl_fused_call *f, int32_t count) {
+  if (count < 3 || f[0].op != TL_OP_rope_rows || f[1].op != TL_OP_rope_rows) return 0;
+  if (f[2].op != TL_OP_cache_write || !f[1].is_last_use) return 0;
+  const tl_call *q = &f[0].call, *k = &f[1].call, *write = &f[2].call;
+  if (!is_same(&k->out[0], &write->in[0])) return 0;
+  if (q->in[1].data != k->in[1].data || k->in[1].data != write->in[3].data) return 0;
+  for (int32_t i = 0; i < 2; i++) {
+    if (!may_meet(&q->out[0], &q->in[0]) || !are_apart(&q->out[0], &write->in[1])) return 0;
+    if (!are_apart(&write->out[i], &k->in[0]) || !are_apart(&write->out[i], &q->in[0])) return 0;
+  }
+  return are_apart(&q->out[0], &k->in[0]);
+}
+
+static tl_status launch_rope_write(const tl_fused_call *f) {
+  tl_rope_write_args k;
+  TL_TRY(tl_rope_rows_check(&f[0].call));
+  TL_TRY(tl_rope_rows_check(&f[1].call));
+  tl_rope_rows_args(&f[0].call, &k.q);
+  tl_rope_rows_args(&f[1].call, &k.k);
+  TL_TRY(tl_cache_write_args_of(&f[2].call, &k.write));
+  return tl_launch(f[0].call.cuda, "fused_rope_write", f[0].call.in[0].shape[0], TL_DEVICE_THREADS,
+                   1, &k);
+}
+
+int32_t tl_fused_begins(tl_op op) { return op == TL_OP_binary || op == TL_OP_rope_rows; }
+
+tl_status tl_fused(const tl_fused_call *calls, int32_t count, int32_t *done) {
+  *done = 0;
+  if (fits_add_norm(calls, count)) {
+    *done = 2;
+    return launch_add_norm(calls);
+  }
+  if (fits_rope_write(calls, count)) {
+    *done = 3;
+    return launch_rope_write(calls);
+  }
+  return TL_OK;
+}

@@ -1,0 +1,184 @@
+# moe_step.py - the peer of `./tl bench step recipes/moe_1b.lua`: the recipe's model in PyTorch, on a
+# GPU. Grouped-query attention with rope, a dense first layer, then experts: sigmoid scores with
+# groups, the best few and a shared one; torch._grouped_mm, flash attention, fused AdamW. Weights
+# and moments are bf16, which is less work than Tidelock's masters of f32; not the same bits.
+#
+# Sizes come as one JSON argument:
+#   {"vocab": 32000, "dim": 1024, "layers": 16, "heads": 16, "kv_heads": 4, "dense": 2816,
+#    "experts": 64, "slots": 6, "hidden": 320, "groups": 8, "top_groups": 4, "scale": 2.5,
+#    "samples": 16, "length": 2048}
+# Request {"micro": 8, "compile": false, "steps": 2}: that many steps in micro-batches.
+import json
+import sys
+
+import peer
+
+try:
+    import torch
+    from torch import nn
+    from torch.nn import functional
+except (ImportError, OSError) as problem:
+    peer.skip(f"PyTorch does not load for this python3 ({problem}); pip install torch")
+if not torch.cuda.is_available():
+    peer.skip("PyTorch finds no GPU")
+
+size = json.loads(sys.argv[1])
+torch.manual_seed(0)
+width = size["dim"] // size["heads"]
+
+
+def rope_table():
+    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float32, device="cuda") / width)
+    angles = torch.arange(size["length"], dtype=torch.float32, device="cuda")[:, None] * rates
+    return torch.cos(angles).bfloat16(), torch.sin(angles).bfloat16()
+
+
+def rope(x, table):
+    cos, sin = table
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kv = size["kv_heads"] * width
+        self.qkv = nn.Linear(size["dim"], size["dim"] + 2 * self.kv, bias=False)
+        self.o = nn.Linear(size["dim"], size["dim"], bias=False)
+
+    def forward(self, x, table):
+        samples, length, dim = x.shape
+        q, k, v = self.qkv(x).split((dim, self.kv, self.kv), dim=-1)
+        q, k, v = (t.view(samples, length, -1, width).transpose(1, 2) for t in (q, k, v))
+        o = functional.scaled_dot_product_attention(
+            rope(q, table), rope(k, table), v, is_causal=True, enable_gqa=True)
+        return self.o(o.transpose(1, 2).reshape(samples, length, dim))
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, hidden):
+        super().__init__()
+        self.gate_up = nn.Linear(size["dim"], 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, size["dim"], bias=False)
+
+    def forward(self, x):
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(functional.silu(gate) * up)
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        experts, dim, hidden = size["experts"], size["dim"], size["hidden"]
+        self.router = nn.Linear(dim, experts, bias=False)
+        self.register_buffer("bias", torch.zeros(experts))
+        self.gate_up = nn.Parameter(torch.randn(experts, 2 * hidden, dim) * 0.02)
+        self.down = nn.Parameter(torch.randn(experts, dim, hidden) * 0.02)
+        self.shared = SwiGLU(hidden)
+
+    def route(self, x):
+        scores = torch.sigmoid(self.router(x).float())
+        choice = scores + self.bias
+        groups = choice.view(len(x), size["groups"], -1)
+        best = groups.topk(2, dim=-1)[0].sum(-1).topk(size["top_groups"], dim=-1)[1]
+        stays = torch.zeros(groups.shape[:2], dtype=torch.bool, device=x.device)
+        stays.scatter_(1, best, True)
+        choice = groups.masked_fill(~stays[..., None], float("-inf")).view_as(choice)
+        expert = choice.topk(size["slots"], dim=-1)[1]
+        weight = scores.gather(1, expert)
+        return expert, (weight / (weight.sum(-1, keepdim=True) + 1e-20) * size["scale"])
+
+    def forward(self, x):
+        samples, length, dim = x.shape
+        x = x.reshape(-1, dim)
+        expert, weight = self.route(x)
+        order = torch.sort(expert.flatten(), stable=True)[1]
+        counts = torch.zeros(size["experts"], dtype=torch.int32, device=x.device)
+        counts.index_add_(0, expert.flatten(), torch.ones_like(order, dtype=torch.int32))
+        offsets = counts.cumsum(0).to(torch.int32)
+        rows = x.index_select(0, order // size["slots"])
+        gate, up = torch._grouped_mm(
+            rows, self.gate_up.transpose(-2, -1), offs=offsets).chunk(2, dim=-1)
+        act = functional.silu(gate) * up
+        out = torch._grouped_mm(act, self.down.transpose(-2, -1), offs=offsets)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=x.device)
+        home = out.index_select(0, place).view(-1, size["slots"], dim)
+        y = (home * weight[..., None].to(home.dtype)).sum(1) + self.shared(x)
+        return y.view(samples, length, dim)
+
+
+class Layer(nn.Module):
+    def __init__(self, index):
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(size["dim"], 1e-5), nn.RMSNorm(size["dim"], 1e-5)
+        self.attention = Attention()
+        self.mlp = SwiGLU(size["dense"]) if index == 0 else Experts()
+
+    def forward(self, x, table):
+        x = x + self.attention(self.norm1(x), table)
+        return x + self.mlp(self.norm2(x))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(size["vocab"], size["dim"])
+        self.layers = nn.ModuleList(Layer(i) for i in range(size["layers"]))
+        self.norm = nn.RMSNorm(size["dim"], 1e-5)
+        self.head = nn.Linear(size["dim"], size["vocab"], bias=False)
+
+    def forward(self, ids, targets, table):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x, table)
+        logits = self.head(self.norm(x)).flatten(0, 1)
+        return functional.cross_entropy(logits.float(), targets.flatten(), reduction="sum")
+
+
+with torch.device("cuda"):
+    model = Model().bfloat16()
+optimizer = torch.optim.AdamW(
+    model.parameters(), lr=4e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+compiled, table = torch.compile(model), rope_table()
+tokens = torch.randint(size["vocab"], (1 << 20,), device="cuda")
+
+
+def step(run, micro):
+    samples, length = size["samples"], size["length"]
+    starts = torch.randint(len(tokens) - length - 1, (samples,)).tolist()
+    batch = torch.stack([tokens[s:s + length + 1] for s in starts])
+    optimizer.zero_grad(set_to_none=True)
+    total = torch.zeros((), device="cuda")
+    for first in range(0, samples, micro):
+        piece = batch[first:first + micro]
+        loss = run(piece[:, :-1], piece[:, 1:], table) / (samples * length)
+        loss.backward()
+        total += loss.detach()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return total
+
+
+warm = set()
+
+
+def answer(request):
+    run, micro = compiled if request["compile"] else model, request["micro"]
+    kind = request["compile"], micro
+    try:
+        if kind not in warm:
+            warm.add(kind)
+            step(run, micro)
+            step(run, micro)
+        losses = []
+
+        def work():
+            losses.extend(step(run, micro) for _ in range(request["steps"]))
+            losses.append(float(losses[-1]))
+        return {**peer.measure(work), "loss": losses[-1]}
+    except Exception as problem:
+        return {"skip": str(problem).strip().split("\n")[0][:200]}
+
+
+peer.serve(f"PyTorch {torch.__version__.split('+')[0]}, {torch.cuda.get_device_name()}", answer)
