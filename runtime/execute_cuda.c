@@ -9,7 +9,6 @@
 #include "../kernels/fused/fused.h"
 #include "../kernels/gemm/gemm_provider.h"
 #include "../kernels/moe/moe.h"
-#include "cuda.h"
 #include "exchange_cuda.h"
 #include "execute_inner.h"
 #include "lanes_cuda.h"
@@ -241,9 +240,8 @@ static tl_status queue_fused(tl_gpu *gpu, tl_executor *e, int32_t index, int32_t
 }
 
 /* Before a section runs for the first time: who multiplies each of its products. */
-static tl_status prepare_products(tl_gpu *gpu, tl_executor *e, tl_range section,
-                                  const tl_step *step) {
-  for (int32_t index = section.first; index < section.first + section.count; index++) {
+static tl_status prepare_products(tl_gpu *gpu, tl_executor *e, tl_range all, const tl_step *step) {
+  for (int32_t index = all.first; index < all.first + all.count; index++) {
     const tl_call call = call_of(gpu, e, index);
     const tl_status status = tl_gemm_prepare(gpu->program->instructions[index].op, &call);
     if (status != TL_OK) return tl_execute_locate(e, index, step, status);
