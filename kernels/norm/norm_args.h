@@ -12,7 +12,7 @@ typedef struct tl_norm_args {
   float eps;
 } tl_norm_args;
 
-/* Kernels that give a row to a warp, or two: rows up to this wide, groups of 32 lanes of the row rule
+/* Kernels that give a row to a warp or two: rows up to this wide, groups of 32 lanes of its rule
 ** in a warp (together all that such a row has), spans of 2,048 elements, warps. Narrower rows have
 ** fewer groups. */
 /* clang-format off */

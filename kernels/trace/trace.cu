@@ -29,7 +29,7 @@ TL_GPU uint64_t bits_of(const tl_trace_part &a, int64_t element) {
   }
 }
 
-/* Where in its run place `slot` is, given the global index of the run's first element; -1: it is not
+/* Where in its run place `slot` is, given the run's first element's global index; -1: it is not
 ** in the run. */
 TL_GPU int64_t offset_of(const tl_trace_part &a, int64_t slot, int64_t index) {
   if (!a.sampled) return slot;
