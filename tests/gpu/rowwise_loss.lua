@@ -57,7 +57,8 @@ add("row_max", "infinities and zeros", function()
   local rows = { { low, low, low, low }, { zero, low, zero, -1 }, { 0.0, zero, -1, low } }
   return { core.tensor("f32", { 3, 4 }, rows) }, { poison("f32", { 3 }) }, { columns = 4 }
 end)
-for _, width in ipairs { 2104, 9000 } do -- exponentials from 1 down to +0, far below what s expects
+--- Exponentials from 1 down to +0, far outside what s expects.
+for _, width in ipairs { 2104, 9000 } do
   add("cross_entropy_grad", "far logits, " .. width, function()
     return { spread("bf16", { 3, width }, 150), column(3, 0.5, 90), column(3, 1, 3),
       ids(3, 0, width - 1), column(3) }, { poison("bf16", { 3, width }) },
