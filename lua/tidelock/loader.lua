@@ -92,13 +92,14 @@ end
 --- The recipe of a run folder as it ran, but for the layout that it was told: it was for training.
 local function recipe_of(folder, words)
   local path, summary = folder .. "/recipe.lua", runs.summary(folder)
+  local function lasting(word) return not word:find "^layout[.=]" end
   if core.files.exists(folder .. "/origin.json") then
-    return requests.recipe(folder, words), summary
+    return requests.recipe(folder, words, nil, lasting), summary
   end
   if not core.files.exists(path) then usage("%s holds no recipe.lua: it is no run", folder) end
   local all = {}
   for _, word in ipairs(split_overrides(summary and summary.overrides)) do
-    if not word:find "^layout[.=]" then all[#all + 1] = word end
+    if lasting(word) then all[#all + 1] = word end
   end
   table.move(words, 1, #words, #all + 1, all)
   return requests.recipe(path, all), summary

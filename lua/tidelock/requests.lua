@@ -52,10 +52,15 @@ end
 ---@param file string
 ---@param overrides string[] # "key=value"
 ---@param point integer? # from 1
-function requests.recipe(file, overrides, point)
+---@param wanted? fun(word: string): boolean # which of a run's own overrides; all unless given
+function requests.recipe(file, overrides, point, wanted)
   local known = origin.read(file)
   if known then
-    overrides, point = join(known.overrides, overrides), point or known.point
+    local kept = {}
+    for _, word in ipairs(known.overrides) do
+      if not wanted or wanted(word) then kept[#kept + 1] = word end
+    end
+    overrides, point = join(kept, overrides), point or known.point
   end
   return requests.guarded(function()
     local points = recipes.points(file, overrides, point)
