@@ -10,13 +10,8 @@
 ** Memory. The planner may put an output where an operand of an earlier instruction lay; one kernel
 ** has both at once. So calls are only fused when no output meets an operand of another call, or
 ** when it is exactly that operand, element by element. The turned k goes to the pages alone, so it
-<<<<<<< HEAD
-** may be fused where the program reads it nowhere else; rstd is left out where nothing reads it;
-** who asks says so.
-=======
 ** may be fused where the program reads it nowhere else, and rstd is left out where nothing reads
 ** it: who asks says so.
->>>>>>> gengpu
 */
 #ifndef TL_FUSED_H
 #define TL_FUSED_H

@@ -35,11 +35,7 @@ describe("on a GPU #gpu", function()
     assert.is_truthy(text:find "%d%d%d passed, 0 failed")
   end)
 
-<<<<<<< HEAD
-  on_gpu("a request gives the host's tokens and log-probabilities in any crowd", function()
-=======
   on_gpu("a request gives the host's tokens and bits, alone and in any crowd", function()
->>>>>>> gengpu
     local text, status = support.run "lua tests/gpu/serve.lua"
     assert.equal(0, status, text)
     assert.is_truthy(text:find "%d passed, 0 failed")
