@@ -25,7 +25,7 @@ local function only(list, op)
   end
   if #found > 0 then return found end
   table.sort(names)
-  error({ status = 2, message = ("tidelock: bench: --op %s: the step has no such operator; nearest: "
+  error({ status = 2, message = ("tidelock: bench: --op %s: no such operator in the step; nearest: "
     .. "%s"):format(op, suggest.nearest(op, names, 3)) }, 0)
 end
 
