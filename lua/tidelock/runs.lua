@@ -120,7 +120,7 @@ Run.__index = Run
 ---@param name string # of the recipe, without folder and ending
 ---@param key string # sixteen hexadecimal digits
 function runs.open(root, name, key)
-  local self = setmetatable({ compared = 0 }, Run)
+  local self = setmetatable({ compared = 0, inherited = 0 }, Run)
   local base, n = join(root, ("%s-%s"):format(name, key:sub(1, 4))), 0
   repeat
     n = n + 1
@@ -176,6 +176,39 @@ function Run:compare(record)
   self.compared = self.compared + 1
 end
 
+--- A step that was logged in folder `from` before the checkpoint that this run goes on from. Where
+--- `from` is the reference, both are one record, and comparing them would prove nothing.
+function Run:inherit(record, from)
+  if self.reference and core.files.realpath(self.reference) == core.files.realpath(from) then
+    self.inherited = self.inherited + 1
+  else
+    self:compare(record)
+  end
+end
+
+--- What was compared, in words.
+local function agreement(self, summary, same_length)
+  local other = self.reference_summary
+  local both = math.min(summary.steps, other.steps)
+  local lacks = both - self.compared - self.inherited
+  if self.compared == 0 and self.inherited > 0 and not same_length then
+    return ("nothing to compare: %s has %s, and this run went on behind them"):format(
+      self.reference, screen.plural(other.steps, "step"))
+  end
+  local text = ("equal to %s: %s, %s, %s"):format(self.reference,
+    screen.plural(self.compared, "loss"), screen.plural(self.compared, "gradient norm"),
+    same_length and "weights " .. summary.weights_hash
+    or ("weights not compared: it has %s"):format(screen.plural(other.steps, "step")))
+  if self.inherited > 0 then
+    text = text .. (" (its own before the checkpoint: %s)"):format(
+      screen.plural(self.inherited, "step"))
+  end
+  if lacks > 0 then
+    text = text .. (" (its log.jsonl lacks %s)"):format(screen.plural(lacks, "step"))
+  end
+  return text
+end
+
 --- Checkpoints go to the reference's: it has the same key, and the bits agree.
 local function move_checkpoints(self)
   local from = checkpoints_of(self.folder)
@@ -220,14 +253,7 @@ function Run:finish(summary)
       text = ("differ from %s at %s"):format(self.reference, self.first_difference),
     }
   end
-  local text = ("equal to %s: %s, %s, "):format(self.reference,
-    screen.plural(self.compared, "loss"), screen.plural(self.compared, "gradient norm"))
-  text = text .. (same_length and "weights " .. summary.weights_hash
-    or ("weights not compared: it has %s"):format(screen.plural(other.steps, "step")))
-  local both = math.min(summary.steps, other.steps)
-  if self.compared < both then
-    text = text .. (" (its log.jsonl lacks %s)"):format(screen.plural(both - self.compared, "step"))
-  end
+  local text = agreement(self, summary, same_length)
   if summary.steps > other.steps then
     replace_reference(self)
     return { saved = self.folder, equal = true, text = text }

@@ -32,6 +32,27 @@ describe("a run whose key is known", function()
     end
   end)
 
+  it("does not compare the steps before a checkpoint of that run with themselves", function()
+    local function went_on(steps, same)
+      local root = new_folder().root
+      local first = runs.open(root, "small", key)
+      local lines = {}
+      for step = 1, 2 do lines[step] = core.json.encode(record(step)) .. "\n" end
+      core.files.write_atomic(first:path "log.jsonl", table.concat(lines))
+      first:finish(summary)
+      local second = runs.open(root, "small", key)
+      local folder = same and first.folder or root -- another run's
+      for step = 1, steps - 1 do second:inherit(record(step), folder) end
+      second:compare(record(steps))
+      return second:finish { key = key, steps = steps, weights_hash = summary.weights_hash }.text
+    end
+    assert.matches(": 1 loss, 1 gradient norm, weights 9d41c7e2a05b88f3 %(its own before "
+      .. "the checkpoint: 1 step%)$", went_on(2, true))
+    assert.matches("^nothing to compare: .*/small%-5e1c has 2 steps, and this run went on behind "
+      .. "them$", went_on(3, true))
+    assert.matches(": 2 losses, 2 gradient norms, weights 9d41c7e2a05b88f3$", went_on(2, false))
+  end)
+
   it("takes the folder of a damaged summary for that of an unfinished run", function()
     for _, text in ipairs { "", "{", "3", "{}", '{"key":"' .. key .. '"}' } do
       local root = new_folder().root
