@@ -1,6 +1,6 @@
 --- Run folders: what a run leaves behind, and the comparison with the run that had its key.
 --
---   runs/quickstart-5e1c/          <name>-<first four digits of the key>
+--   runs/quickstart-eaf6/          <name>-<first four digits of the key>
 --     recipe.lua                   the recipe as it was, and the overrides in the summary
 --     resolved.txt                 every field as it was understood (explain --stage check)
 --     origin.json                  recipe, data, versions: what repeats the run (origin.lua)
@@ -11,7 +11,7 @@
 --
 -- The key is a hash of everything that can change bits, so two runs with one key must agree. The
 -- first finished run of a key is the reference. A later one, in whatever layout, writes into a
--- folder with a number (quickstart-5e1c-2) while it runs, which it locks: of two runs at a time
+-- folder with a number (quickstart-eaf6-2) while it runs, which it locks: of two runs at a time
 -- each has its own. At its end it
 --
 --   agrees, not longer       the numbered folder goes away; its checkpoints join the reference's
