@@ -187,6 +187,11 @@ local function diff_runs(left, right, temporary)
     return lines, true
   end
   local last = step or math.min(left.last, right.last)
+  local lengths = left.key == right.key and left.last ~= right.last
+  if not lines.differ and lengths and left.records[last] and right.records[last] then
+    line(lines, "weights", ("of steps %d | %d: not compared"):format(left.last, right.last))
+    return lines, true
+  end
   io.stderr:write(("both are run again to step %d, traced\n"):format(last))
   local a, b = replays.both(left, right, last, temporary)
   local found = divergence.find(a, b)

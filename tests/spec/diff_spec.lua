@@ -171,6 +171,11 @@ return tl.recipe {
     report, status = support.run(("diff %s %s"):format(left, left))
     assert.equal(0, status)
     assert.matches("weights  %x+ in both", report)
+    local short = support.run(("run %s --quiet --runs %s --stop-at 3"):format(recipe,
+      folder:path "short")):match "saved +(%S+): "
+    report, status = support.run(("diff %s %s"):format(left, short))
+    assert.equal(0, status)
+    assert.matches("losses   steps 1 to 3 equal\nweights  of steps 4 | 3: not compared\n$", report)
     folder:remove()
   end)
 
