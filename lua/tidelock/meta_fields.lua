@@ -37,6 +37,7 @@
 ---@field m? integer # rows
 ---@field n? integer # columns
 ---@field k? integer # depth
+---@field provider? "own"|"auto"|"cublaslt"
 
 --- Experts; speed only.
 ---@class tidelock.blocks.moe
@@ -134,12 +135,17 @@
 ---@class tidelock.nn.attention.qk_norm
 ---@field eps? number # added to the mean square
 
+---@alias tidelock.nn.attention.rope.scaling_choice
+---| "llama3"
+---| "yarn"
+---| tidelock.scaling.llama3
+---| tidelock.scaling.yarn
 --- Rotary positions.
 ---@class tidelock.nn.attention.rope
 ---@field base? number # base of the wave lengths
 ---@field interleaved? boolean # pairs are neighbours, not halves
 ---@field dim? integer # channels of a head that turn, an even number; unset: all
----@field scaling? "llama3"|tidelock.scaling.llama3 # stretched wave lengths
+---@field scaling? tidelock.nn.attention.rope.scaling_choice # stretched wave lengths
 
 --- A causal language model: embedding, layers, final norm, head.
 ---@class tidelock.nn.decoder
@@ -161,6 +167,7 @@
 ---@class tidelock.nn.from_hf
 ---@field folder string # the folder, from the current one
 ---@field ignore? string[] # fields of config.json that need not be known
+---@field bias_speed? number
 
 --- down(gelu(up(x))).
 ---@class tidelock.nn.gelu
@@ -179,10 +186,35 @@
 ---@field bias? boolean # with a bias
 ---@field name? string # renames; "/ffn" shares the weights of that root name
 
+--- Causal attention whose keys and values come from one latent of each token.
+---@class tidelock.nn.mla
+---@field heads integer # heads, each with keys and values of its own
+---@field kv_rank integer # width of the latent that keys and values are made of
+---@field q_rank? integer # width of the latent that queries are made of; unset: none
+---@field nope_dim integer # channels of a head that do not turn
+---@field rope_dim integer
+---@field v_dim? integer # width of a head's value; unset: nope_dim
+---@field rope? tidelock.nn.mla.rope # rotary positions of the channels that turn
+---@field eps? number # of the norms of both latents
+---@field name? string # renames; "/ffn" shares the weights of that root name
+
+---@alias tidelock.nn.mla.rope.scaling_choice
+---| "llama3"
+---| "yarn"
+---| tidelock.scaling.llama3
+---| tidelock.scaling.yarn
+--- Rotary positions of latent attention.
+---@class tidelock.nn.mla.rope
+---@field base? number # base of the wave lengths
+---@field interleaved? boolean # pairs are neighbours, not halves
+---@field scaling? tidelock.nn.mla.rope.scaling_choice # stretched wave lengths
+
 ---@alias tidelock.nn.moe.router_choice
+---| "hash"
 ---| "sigmoid"
 ---| "softmax"
 ---| "sqrt_softplus"
+---| tidelock.router.hash
 ---| tidelock.router.sigmoid
 ---| tidelock.router.softmax
 ---| tidelock.router.sqrt_softplus
@@ -262,6 +294,12 @@
 ---@field log? tidelock.log # what is printed and recorded
 ---@field serve? tidelock.serve # room for requests, when the model generates text
 
+--- Experts of a token by its id, from a frozen table; scores weigh.
+---@class tidelock.router.hash
+---@field seed? integer # of the permutations that the table is made of
+---@field scale? number # factor on the weights
+---@field normalize? boolean # weights of the chosen experts sum to scale
+
 --- Scores by sigmoid.
 ---@class tidelock.router.sigmoid
 ---@field groups? integer # groups of experts
@@ -289,6 +327,16 @@
 ---@field low? number # low_freq_factor
 ---@field high? number # high_freq_factor
 ---@field original? integer # length the model was first trained for
+
+--- Long waves are stretched, short ones kept, angles grow louder.
+---@class tidelock.scaling.yarn
+---@field factor number # factor of long waves
+---@field original integer # length the model was first trained for
+---@field beta_fast? number # waves that turn more often in that length are kept
+---@field beta_slow? number # waves that turn less often are stretched by factor
+---@field attention_factor? number # multiplies cosines and sines; unset: from mscale
+---@field mscale? number # 0.1 mscale ln(factor) + 1 multiplies them
+---@field mscale_all_dim? number
 
 --- Generation; no field changes a bit of a request.
 ---@class tidelock.serve
