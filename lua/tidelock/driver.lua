@@ -165,7 +165,8 @@ end
 function driver.start(recipe, options)
   options = options or {}
   local launched = options.launched
-  local plan = planner(recipe, nil, { keep = options.keep, world = launched and launched.world })
+  local plan = planner(recipe, nil, { keep = options.keep, world = launched and launched.world,
+    links = options.links })
   local spec = plan.spec
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)

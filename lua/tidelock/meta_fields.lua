@@ -87,7 +87,7 @@
 ---@field experts? string|integer[]
 ---@field all_to_all? "auto"|"flat"|"hierarchical"|"ring" # the way that rows of experts take
 ---@field island? integer # ranks of ep with fast links between them; unset: all
----@field all_to_all_threshold? number # link speed above which hops are hierarchical
+---@field all_to_all_threshold? number
 
 --- What is printed and recorded.
 ---@class tidelock.log

@@ -392,15 +392,16 @@ local function start_options(options, launched, found, forks)
     timeout = timeout, eager = options.eager, profile = profile.window(options.profile),
     start = timeout and math.max(timeout, start_seconds), resume = found, forks = forks,
     poison = options.poison and poison_byte or nil,
+    links = options.cluster and cluster.read(options.cluster),
   }
 end
 
 --- The run of the one process, or of rank 0.
 local function lead(request, launched)
   local options, begin, peak = request.options, core.files.seconds(), nil
-  local facts = options.cluster and cluster.read(options.cluster)
   local found, forks = find_checkpoint(options)
   local start = start_options(options, launched, found, forks)
+  local facts = start.links
   start.recorder = recorder_of(request)
   function start.planned(plan) -- before the arena takes the memory
     peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads, plan.spec.device)
