@@ -283,10 +283,12 @@ function Run:step()
   local step = self.done + 1
   local scalars = scalars_of(self, step)
   if self.recorder then self.recorder:before(self, step) end
+  local exchanged = loads.exchanged(self)
   local profile, clock = profile_of(self, step), core.files.seconds()
   local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check,
     eager = self.eager or profile ~= 0, profile = profile })
   result.ms = (core.files.seconds() - clock) * 1000
+  result.exchange = exchanged and loads.exchanged(self, exchanged)
   if self.recorder then self.recorder:after(self, step, result, scalars) end
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length

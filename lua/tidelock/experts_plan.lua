@@ -29,6 +29,14 @@ local function mixtures(plan_)
   return list
 end
 
+--- Bytes of rows that a rank reads in a micro-batch's forward pass if load is even, by path.
+local function path_text(f, size)
+  if f.ep == 1 then return nil end
+  local bytes = 2 * f.rows.all * f.dim * size * (f.ep - 1) / f.ep
+  return ("    paths      %s MiB a pass and rank if load is even: peer among threads and GPUs, "
+    .. "network among processes; host 0"):format(screen.mib(bytes))
+end
+
 local ways = { [0] = "flat", "hierarchical", "ring" }
 
 local function lines_of(one, dtype, why)
@@ -53,6 +61,7 @@ local function lines_of(one, dtype, why)
     ("    way        %s%s%s"):format(ways[f.ep > 1 and f.hops or 0],
       f.hops == 1 and f.ep > 1 and (", islands of %d"):format(f.island) or "",
       why and ": " .. why or ""),
+    path_text(f, size),
   }
 end
 
@@ -119,7 +128,8 @@ end
 --- Adds the lines; none for a model without experts.
 function plan.add(planned, lines)
   for _, one in ipairs(mixtures(planned)) do
-    for _, line in ipairs(lines_of(one, planned.spec.dtype, planned.way)) do lines[#lines + 1] = line end
+    local own = lines_of(one, planned.spec.dtype, planned.way)
+    table.move(own, 1, #own, #lines + 1, lines)
   end
 end
 

@@ -98,11 +98,11 @@ local function threshold(facts, report)
   local l = facts.layout
   if not l.all_to_all_threshold then return end
   if l.all_to_all ~= "auto" then
-    report("layout.all_to_all_threshold", "it decides for \"auto\" alone, and layout.all_to_all is "
-      .. "%q; leave one of them out", l.all_to_all)
+    report("layout.all_to_all_threshold", "it decides for \"auto\" alone, and layout.all_to_all "
+      .. "is %q; leave one of them out", l.all_to_all)
   elseif not facts.links then
-    report("layout.all_to_all_threshold", "link speeds are not known here; give them to plan or run "
-      .. "by --cluster FILE, or say layout.all_to_all")
+    report("layout.all_to_all_threshold", "link speeds are not known here; give them to plan or "
+      .. "run by --cluster FILE, or say layout.all_to_all")
   end
 end
 

@@ -63,6 +63,7 @@ local function record_of(session, step, elapsed)
     grad_norm = step.grad_norm, grad_norm_bits = screen.bits(step.grad_norm_bits),
     lr = step.lr, tokens = step.tokens, ms = step.ms, watch = step.watch,
     losses = step.losses, losses_bits = step.losses_bits, experts = step.experts,
+    exchange = step.exchange,
     tokens_per_s = step.tokens / (step.ms / 1000),
     bytes = session.run:memory().peak_bytes,
     eta = (session.last - step.step) * elapsed / (step.step - session.first + 1),
