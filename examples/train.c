@@ -23,7 +23,8 @@ int main(int argc, char **argv) {
       .length = plan.length, .vocab = plan.vocab, .seed = plan.seed, .site = ""};
   CHECK(tl_data_open_files(&files, &about, &data));
   const tl_feed feed = {.data = data, .samples = plan.samples};
-  const tl_ranks_options options = {.plans = &plan.rank, .count = 1, .feeds = &feed, .feed_count = 1,
+  const tl_ranks_options options = {
+      .plans = &plan.rank, .count = 1, .feeds = &feed, .feed_count = 1,
       .sample_bases = &(int64_t){0}, .seed = plan.seed, .cores = 2, .timeout_s = 60, .start_s = 60,
       .poison = -1, .gpu_first = -1};
   CHECK(tl_ranks_open(&options, &ranks));

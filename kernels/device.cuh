@@ -165,7 +165,7 @@ TL_GPU void tl_store(const tl_array &a, int64_t first, int n, const float *v) {
   }
 }
 
-/* --- Whole pieces of bf16, where the launcher or the kernel has asked tl_whole ------------------ */
+/* --- Whole pieces of bf16, where the launcher or the kernel has asked tl_whole ---------------- */
 
 /* Elements first .. first + 7 with nothing to decide: loads of several pieces leave together. */
 TL_GPU uint4 tl_fetch_whole(const tl_array &a, int64_t first) {
@@ -181,9 +181,9 @@ TL_GPU void tl_widen_whole(const uint4 &b, float *v) {
   }
 }
 
-/* a / b of a piece, IEEE. A rounded reciprocal and two corrections of the remainder give the rounded
-** quotient while nothing comes near the ends of the range (Markstein, 1990); +0 / b is +0 that way
-** too. Elsewhere '/'. */
+/* a / b of a piece, IEEE. A rounded reciprocal and two corrections of the remainder give the
+** rounded quotient while nothing comes near the ends of the range (Markstein, 1990); +0 / b is +0
+** that way too. Elsewhere '/'. */
 TL_GPU void tl_divide_piece(const float *a, float b, float *q) {
   float low = 1.0f, high = b;
 #pragma unroll

@@ -9,7 +9,6 @@
 #include "../kernels/fused/fused.h"
 #include "../kernels/gemm/gemm_provider.h"
 #include "../kernels/moe/moe.h"
-#include "cuda.h"
 #include "exchange_cuda.h"
 #include "execute_inner.h"
 #include "lanes_cuda.h"
@@ -224,29 +223,25 @@ static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
   return tl_ops[gpu->program->instructions[index].op].cuda(&call);
 }
 
-/* Several instructions from `index` on as one kernel, where there is one (kernels/fused): *done of
-** them. Those that another stream waits for stay apart. */
+/* *done instructions from `index` on as one kernel, where there is one (kernels/fused). */
 static tl_status queue_fused(tl_gpu *gpu, tl_executor *e, int32_t index, int32_t end,
                              int32_t *done) {
   tl_fused_call calls[TL_FUSED_MAX];
-  int32_t count = 0;
-  *done = 0;
+  int32_t count = *done = 0;
   if (gpu->trace != NULL || !tl_fused_begins(gpu->program->instructions[index].op)) return TL_OK;
   for (; count < TL_FUSED_MAX && index + count < end; count++) {
     const tl_instruction *i = &gpu->program->instructions[index + count];
     if (tl_lanes_meet(gpu->lanes, index + count)) break;
     if (tl_ops[i->op].traits & (TL_TRAIT_DATA | TL_TRAIT_COMM)) break;
     calls[count] = (tl_fused_call){.op = i->op, .call = call_of(gpu, e, index + count)};
-    if (i->op == TL_OP_rope_rows)
-      calls[count].is_last_use = tl_uses_last(gpu->program, index + count, end);
+    tl_uses_note(gpu->program, index + count, end, &calls[count]);
   }
   return count < 2 ? TL_OK : tl_fused(calls, count, done);
 }
 
 /* Before a section runs for the first time: who multiplies each of its products. */
-static tl_status prepare_products(tl_gpu *gpu, tl_executor *e, tl_range section,
-                                  const tl_step *step) {
-  for (int32_t index = section.first; index < section.first + section.count; index++) {
+static tl_status prepare_products(tl_gpu *gpu, tl_executor *e, tl_range all, const tl_step *step) {
+  for (int32_t index = all.first; index < all.first + all.count; index++) {
     const tl_call call = call_of(gpu, e, index);
     const tl_status status = tl_gemm_prepare(gpu->program->instructions[index].op, &call);
     if (status != TL_OK) return tl_execute_locate(e, index, step, status);
@@ -395,10 +390,7 @@ static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
     const tl_status status =
         kept ? run_kept(gpu, e, index, run) : run_one(gpu, e, index, run, wait);
     tl_spans_leave(&spans);
-    if (status != TL_OK) {
-      tl_spans_end(&spans);
-      return tl_execute_locate(e, index, step, status);
-    }
+    if (status != TL_OK) return tl_spans_end(&spans), tl_execute_locate(e, index, step, status);
   }
   tl_spans_end(&spans);
   TL_TRY(queue_end(gpu));

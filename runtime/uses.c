@@ -11,11 +11,12 @@ uint64_t tl_uses_ahead(const tl_program *p, int32_t index) {
   const tl_instruction *own = &p->instructions[index];
   const int32_t inputs = own->in.count < 64 ? own->in.count : 64;
   uint64_t ahead = inputs == 64 ? UINT64_MAX : (UINT64_C(1) << inputs) - 1;
-  int32_t first = index;
+  int32_t first = -1;
   if (own->op != TL_OP_linear && own->op != TL_OP_attention_cached) return 0;
-  for (int s = 0; s < TL_SECTIONS; s++)
+  for (int s = TL_SECTION_SERVE_0; s < TL_SECTIONS; s++)
     if (index >= p->sections[s].first && index < p->sections[s].first + p->sections[s].count)
       first = p->sections[s].first;
+  if (first < 0) return 0;
   for (int32_t i = first; i < index; i++) {
     const tl_instruction *other = &p->instructions[i];
     for (int32_t k = 0; k < inputs; k++)
@@ -26,19 +27,28 @@ uint64_t tl_uses_ahead(const tl_program *p, int32_t index) {
   return ahead;
 }
 
-int32_t tl_uses_last(const tl_program *p, int32_t index, int32_t end) {
-  const int32_t made = p->operands[p->instructions[index].out.first];
-  for (int32_t i = index + 2; i < end; i++) {
+/* Whether `whole` covers `part`. */
+static int place_covers(const tl_program *p, int32_t whole, int32_t part) {
+  if (whole < 0) return 0;
+  const tl_place *x = &p->places[whole], *y = &p->places[part];
+  return x->offset <= y->offset && x->offset + x->bytes >= y->offset + y->bytes;
+}
+
+/* Whether an instruction from `from` up to `end` reads output `output` of `index`. A place that is
+** written whole may be read again. */
+static int is_read(const tl_program *p, int32_t index, int32_t output, int32_t from, int32_t end) {
+  const int32_t made = p->operands[p->instructions[index].out.first + output];
+  for (int32_t i = from; i < end && made >= 0; i++) {
     const tl_instruction *other = &p->instructions[i];
     for (int32_t k = 0; k < other->in.count; k++)
-      if (places_meet(p, made, p->operands[other->in.first + k])) return 0;
-    for (int32_t k = 0; k < other->out.count; k++) {
-      const int32_t out = p->operands[other->out.first + k];
-      if (out >= 0 && p->places[out].offset <= p->places[made].offset &&
-          p->places[out].offset + p->places[out].bytes >=
-              p->places[made].offset + p->places[made].bytes)
-        return 1;
-    }
+      if (places_meet(p, made, p->operands[other->in.first + k])) return 1;
+    for (int32_t k = 0; k < other->out.count; k++)
+      if (place_covers(p, p->operands[other->out.first + k], made)) return 0;
   }
-  return 1;
+  return 0;
+}
+
+void tl_uses_note(const tl_program *p, int32_t index, int32_t end, tl_fused_call *out) {
+  if (out->op == TL_OP_rope_rows) out->only_next_reads = !is_read(p, index, 0, index + 2, end);
+  if (out->op == TL_OP_rms_norm) out->rstd_is_unread = !is_read(p, index, 1, index + 1, end);
 }

@@ -6,14 +6,14 @@
 #ifndef TL_USES_H
 #define TL_USES_H
 
+#include "../kernels/fused/fused.h"
 #include "program.h"
 
 /* tl_call.ahead: the inputs that no earlier instruction of the section writes. 0 for operators
-** whose kernels do not ask. */
+** whose kernels do not ask, and outside generation, where little is gained. */
 uint64_t tl_uses_ahead(const tl_program *program, int32_t index);
 
-/* Whether no instruction after the next one, up to `end`, reads what `index` makes (its first
-** output). A place that is written whole may be read again. */
-int32_t tl_uses_last(const tl_program *program, int32_t index, int32_t end);
+/* What `out` says of who reads the outputs of `index`, in a section that ends at `end`. */
+void tl_uses_note(const tl_program *program, int32_t index, int32_t end, tl_fused_call *out);
 
 #endif

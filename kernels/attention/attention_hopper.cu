@@ -36,53 +36,47 @@ struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
     }
   }
 
-  // What the thread's row `own`, and the one 8 further, do not see of 64 keys from `key` on.
-  static __device__ __forceinline__ void hide(const tl_attention_args &g, int key, int own,
-                                              float *s) {
+  // What the thread's row `own`, and the one 8 further, do not see of the keys from `key` on. The
+  // warpgroup's 64 rows begin at `row`.
+  static __device__ __forceinline__ void hide(const tl_attention_args &g, int key, int row, int own,
+                                              float (&s)[block / 2]) {
     const int t = threadIdx.x % 4;
+    const bool all_young = key > row + 63 - g.window;  // for every row
+    if (key + block - 1 <= row && all_young) return;
+    if (all_young) {
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
+      for (int i = 0; i < block / 2; i++) {
+        const int column = i / 4 * 8 + 2 * t + i % 2;
+        if (column > own - key + (i & 2 ? 8 : 0)) s[i] = -TL_INFINITY;
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < block / 2; i++) {
       const int column = i / 4 * 8 + 2 * t + i % 2, last = own - key + (i & 2 ? 8 : 0);
       if (column > last || column <= last - g.window) s[i] = -TL_INFINITY;
     }
   }
 
-  // Scores of the keys from `key` on become p. The warpgroup's 64 rows begin at `row`, the thread's
-  // first row is `own`. 64 keys that none of the rows sees are +0 without their exponentials.
-  static __device__ __forceinline__ void soften(const tl_attention_args &g, int key, int row,
-                                                int own, float (&s)[block / 2], Rows &r) {
-    float x[2] = {-TL_INFINITY, -TL_INFINITY}, level[2];
-    bool sees[block / 64];
+  // s becomes p.
+  static __device__ __forceinline__ void soften(float factor, float (&s)[block / 2], Rows &r) {
+    float x[2] = {s[0], s[2]}, level[2];
 #pragma unroll
-    for (int h = 0; h < block / 64; h++) {
-      const int at = key + 64 * h;
-      sees[h] = at <= row + 63 && at + 63 > row - g.window;
-      if (!sees[h]) continue;
-      if (at + 63 > row || at <= row + 63 - g.window) hide(g, at, own, s + 32 * h);
-#pragma unroll
-      for (int i = 32 * h; i < 32 * h + 32; i++) x[i / 2 % 2] = fmaxf(x[i / 2 % 2], s[i]);
-    }
+    for (int i = 0; i < block / 2; i++) x[i / 2 % 2] = fmaxf(x[i / 2 % 2], s[i]);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
       x[e] = fmaxf(x[e], __shfl_xor_sync(~0u, x[e], 1));
       x[e] = fmaxf(x[e], __shfl_xor_sync(~0u, x[e], 2));
-      const float m = fmaxf(r.m[e], x[e]), u = m * g.factor;
-      r.a[e] = fading(r.m[e] * g.factor, u);
+      const float m = fmaxf(r.m[e], x[e]), u = m * factor;
+      r.a[e] = fading(r.m[e] * factor, u);
       r.m[e] = m;
       r.l[e] = r.l[e] * r.a[e];
       level[e] = u == -TL_INFINITY ? 0.0f : u;  // no key seen so far: all p are +0
     }
 #pragma unroll
-    for (int h = 0; h < block / 64; h++) {
-#pragma unroll
-      for (int i = 32 * h; i < 32 * h + 32; i++) {
-        if (!sees[h]) {
-          s[i] = 0.0f;
-          continue;
-        }
-        s[i] = tl_exp2(fmaf(s[i], g.factor, -level[i / 2 % 2]));
-        r.l[i / 2 % 2] = r.l[i / 2 % 2] + s[i];
-      }
+    for (int i = 0; i < block / 2; i++) {
+      s[i] = tl_exp2(fmaf(s[i], factor, -level[i / 2 % 2]));
+      r.l[i / 2 % 2] = r.l[i / 2 % 2] + s[i];
     }
   }
 
@@ -227,7 +221,9 @@ struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
       barrier_wait(base + P::V_FULL + 8 * v.slot, v.parity);
     }
     __device__ __forceinline__ void weigh(const Walk &w, float (&s)[block / 2], Rows &r) const {
-      soften(a.g, w.at * block, w.item.offset + 64 * warpgroup, w.item.offset + lane_row(), s, r);
+      const int row = w.item.offset + 64 * warpgroup;
+      hide(a.g, w.at * block, row, w.item.offset + lane_row(), s);
+      soften(a.g.factor, s, r);
     }
 
     // The next tile with rows of this warpgroup, or none. Slots of those before are given back and

@@ -2,8 +2,8 @@
 ** rings of slots, boxes of a head, rows of no segment, and the store of sums.
 **
 **   load warp   waits until a slot is empty, has it filled, adds what the copy engine cannot
-**   readers     wait until it is full, use it, arrive at `empty`: once for each warp, or each thread
-**               where ordinary instructions have read what the next round overwrites
+**   readers     wait until it is full, use it, arrive at `empty`: once for each warp, or each
+**               thread where ordinary instructions have read what the next round overwrites
 **
 ** A slot of a matrix: 64 channels are a half; a row of a half is 128 bytes, swizzled (hopper.cuh).
 */

@@ -11,8 +11,8 @@
 
 #include "attention_hopper.cuh"
 
-// Places in shared memory. `sums_bytes` stand beside each slot; ordinary instructions write and read
-// them, so there every lane of the load warp and every reader arrives.
+// Places in shared memory. `sums_bytes` stand beside each slot; ordinary instructions write and
+// read them, so there every lane of the load warp and every reader arrives.
 template <int width, int step, int slots, int sums_bytes>
 struct Places {
   enum {

@@ -2,8 +2,9 @@
 **
 **   cache_write_*            a thread an element of k, then of v
 **   attention_cached_f32     a block of threads a row and KV head
-**   attention_cached_bf16_w  the same for heads of up to w channels; rows of one request that stand
-**                            side by side share a block (cache_attention.cu)
+**   attention_cached_one_w   the same in bf16 for heads of up to w channels: steps that decode
+**   attention_cached_many_w  for steps of many rows: those of one request that stand side by side
+**                            share a block (cache_attention.cu)
 **
 ** A GPU cannot say which number is out of range: a row that names a request, a position or a page
 ** that there is not is not written, and its o is NaN.
@@ -39,16 +40,16 @@ typedef struct tl_cached_args {
   ** bytes at once, of a key's channel and of a value's channels. */
   int32_t pages_are_shared;
   int32_t o_is_bf16;
-  int32_t ahead;   /* no kernel that may still run writes request, position or table */
-  int32_t grouped; /* a block of threads has all rows of a tile, one after the other if need be */
-  int32_t tile;    /* rows of one request that may share a block of threads; 1: none */
-  int32_t window;  /* keys that a row sees at most */
+  int32_t ahead;  /* no kernel that may still run writes request, position or table */
+  int32_t tile;   /* rows of a block of threads: together where they are of one request */
+  int32_t window; /* keys that a row sees at most */
   int32_t kv_block, split;
   float factor;
 } tl_cached_args;
 
 /* Heads up to this width, keys at a time, tiles of keys or values in shared memory. */
-#define TL_CACHED_BF16(ROW) ROW(64, 128, 4) ROW(128, 128, 3) ROW(256, 64, 3)
+#define TL_CACHED_MANY(ROW) ROW(64, 128, 4) ROW(128, 128, 3) ROW(256, 64, 3)
+#define TL_CACHED_ONE(ROW) ROW(64, 128, 3) ROW(128, 128, 3) ROW(256, 64, 3)
 
 enum {
   TL_CACHED_THREADS = 128, /* of a block, bf16 */
@@ -61,12 +62,12 @@ enum {
 #define TL_CACHED_TILE(w, chunk)                                                  \
   ((w) * (2 * (chunk) + 16) > (chunk) * (2 * (w) + 16) ? (w) * (2 * (chunk) + 16) \
                                                        : (chunk) * (2 * (w) + 16))
-#define TL_CACHED_QUERIES(w) (TL_CACHED_VECTORS * (2 * (w) + 16))
+#define TL_CACHED_QUERIES(w, pairs) ((pairs) * (2 * (w) + 16))
 #define TL_CACHED_SCORES(block) (16 * 4 * ((block) + 4))
 #define TL_CACHED_WEIGHTS(block) (16 * (2 * (block) + 16))
 #define TL_CACHED_STATE (16 * 4 * 8)
-#define TL_CACHED_SHARED(w, chunk, slots, block)                               \
-  ((slots)*TL_CACHED_TILE(w, chunk) + TL_CACHED_QUERIES(w) + TL_CACHED_STATE + \
+#define TL_CACHED_SHARED(w, chunk, slots, pairs, block)                               \
+  ((slots)*TL_CACHED_TILE(w, chunk) + TL_CACHED_QUERIES(w, pairs) + TL_CACHED_STATE + \
    TL_CACHED_SCORES(block) + TL_CACHED_WEIGHTS(block))
 #define TL_CACHED_F32_SHARED(w, block) (4 * TL_CACHED_F32_HEADS * ((w) + (block) + 8))
 

@@ -1,6 +1,6 @@
 // cache_attention.cu - attention_cached of bf16: cache.h says what. A block of 128 threads has a KV
-// head and either one row or, where rows of one request stand side by side, up to 64 pairs of a row
-// and a query head.
+// head and either one row or, where all rows of a tile belong to one request, up to 64 pairs of a
+// row and a query head.
 //
 //             one row (decoding)                      rows of one request (a prompt)
 //   owner     16 query heads, all four warps          16 pairs a warp
@@ -8,9 +8,8 @@
 //   softmax   8 threads a head, in shared memory      4 lanes a pair
 //   O         a warp a quarter of the channels        a warp all channels
 //
-// Both give a row the same bits. The rows of a group of `tile` look whether all of them belong to one
-// request; then the block of the first does them all, and those of the others end at once. Where
-// rows are many, blocks have whole groups from the start (args.grouped).
+// Both give a row the same bits. Steps of few rows have a kernel that knows the first way alone: it
+// needs less of a multiprocessor, so that more rows are under way.
 #include "cache_one.cuh"
 #include "cache_many.cuh"
 
@@ -25,52 +24,63 @@ GPU void fill_row(const tl_cached_args &g, int64_t row, int kv_head, uint32_t bi
   }
 }
 
-// The row of a block, and how many rows from the first of its group on belong to its request, if
-// all of the group do and exist; else 1. All numbers are asked for at once.
-struct Who {
-  int row, request, position, together;
-};
-
-GPU Who who_of(const tl_cached_args &g, int row) {
-  const int first = row - row % g.tile, left = g.at.rows - first;
-  const int count = left < g.tile ? left : g.tile, other = threadIdx.x < count ? threadIdx.x : 0;
-  const int request = g.at.request[row], position = g.at.position[row];
-  const int other_request = g.at.request[first + other];
-  const int other_position = g.at.position[first + other];
-  const bool differs = other_request != request || !is_place(g.at, request, other_position);
-  return {row, request, position, __syncthreads_or(differs) || count < 2 ? 1 : count};
+// How many of the rows of a tile from `row` on belong to its first one's request, if all do and
+// exist; else 1. All numbers are asked for at once.
+GPU int rows_together(const tl_cached_args &g, int row) {
+  const int left = g.at.rows - row, count = left < g.tile ? left : g.tile;
+  const int other = row + (threadIdx.x < count ? threadIdx.x : 0);
+  const int request = g.at.request[row], other_request = g.at.request[other];
+  const bool exists = is_place(g.at, other_request, g.at.position[other]);
+  const bool differs = other_request != request || request < 0 || !exists;
+  return __syncthreads_or(differs) ? 1 : count;
 }
 
-template <int width, int chunk, int slots>
+template <int width, int chunk, int slots, int pairs>
 GPU void attend_row(const tl_cached_args &g, int row, int request, int position, int kv_head,
                     unsigned char *shared) {
   if (request < 0) return fill_row(g, row, kv_head, 0);
   if (!is_place(g.at, request, position)) return fill_row(g, row, kv_head, 0x7fffffffu);
   for (int done = 0; done < g.group; done += 16)
-    One<width, chunk, slots>::run(g, row, {request, position, kv_head, done}, shared);
+    One<width, chunk, slots, pairs>::run(g, row, {request, position, kv_head, done}, shared);
 }
 
 template <int width, int chunk, int slots>
-GPU void attend(const tl_cached_args &g) {
+GPU void attend_one(const tl_cached_args &g) {
   extern __shared__ __align__(16) unsigned char shared[];
   next_begin();
   if (!g.ahead) earlier_wait();
-  const int kv_head = blockIdx.x % g.kv_heads, place = blockIdx.x / g.kv_heads;
-  const Who who = who_of(g, g.grouped ? place * g.tile : place);
+  const int kv_head = blockIdx.x % g.kv_heads, row = blockIdx.x / g.kv_heads;
+  const int request = g.at.request[row], position = g.at.position[row];
   if (g.ahead) earlier_wait();
-  if (who.request >= 0 && who.together > 1) {
-    if (who.row % g.tile == 0)
-      Many<width, chunk, slots>::run(g, who.row, who.together, who.request, kv_head, shared);
-    return;
-  }
-  const int end = g.grouped && who.row + g.tile < g.at.rows ? who.row + g.tile : g.at.rows;
-  for (int row = who.row; row < (g.grouped ? end : who.row + 1); row++)
-    attend_row<width, chunk, slots>(g, row, g.at.request[row], g.at.position[row], kv_head, shared);
+  attend_row<width, chunk, slots, 16>(g, row, request, position, kv_head, shared);
 }
 
-#define KERNEL(w, chunk, slots)                                             \
-  extern "C" __global__ void __launch_bounds__(TL_CACHED_THREADS, 2)        \
-      attention_cached_bf16_##w(const __grid_constant__ tl_cached_args g) { \
-    attend<w, chunk, slots>(g);                                             \
+template <int width, int chunk, int slots>
+GPU void attend_many(const tl_cached_args &g) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  next_begin();
+  if (!g.ahead) earlier_wait();
+  const int kv_head = blockIdx.x % g.kv_heads, first = blockIdx.x / g.kv_heads * g.tile;
+  const int together = rows_together(g, first);
+  if (g.ahead) earlier_wait();
+  if (together > 1)
+    return Many<width, chunk, slots>::run(g, first, together, g.at.request[first], kv_head, shared);
+  const int end = g.at.rows - first < g.tile ? g.at.rows : first + g.tile;
+  for (int row = first; row < end; row++)
+    attend_row<width, chunk, slots, TL_CACHED_VECTORS>(g, row, g.at.request[row],
+                                                       g.at.position[row], kv_head, shared);
+}
+
+#define KERNEL(w, chunk, slots)                                                    \
+  extern "C" __global__ void __launch_bounds__(TL_CACHED_THREADS, w == 64 ? 3 : 2) \
+      attention_cached_one_##w(const __grid_constant__ tl_cached_args g) {         \
+    attend_one<w, chunk, slots>(g);                                                \
   }
-TL_CACHED_BF16(KERNEL)
+TL_CACHED_ONE(KERNEL)
+#undef KERNEL
+#define KERNEL(w, chunk, slots)                                                    \
+  extern "C" __global__ void __launch_bounds__(TL_CACHED_THREADS, w < 256 ? 2 : 1) \
+      attention_cached_many_##w(const __grid_constant__ tl_cached_args g) {        \
+    attend_many<w, chunk, slots>(g);                                               \
+  }
+TL_CACHED_MANY(KERNEL)

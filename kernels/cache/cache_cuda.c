@@ -5,7 +5,9 @@
 #include "cache_args.h"
 #include "cache_cuda.h"
 
-enum { GROUPED_ROWS = 512 }; /* of a step that is not for decoding alone */
+enum {
+  MANY_ROWS = 512
+}; /* of a step that is not for decoding alone; blocks.attention.q: all are */
 
 /* A kernel for heads of up to `width`, `chunk` keys at a time. */
 typedef struct variant {
@@ -15,8 +17,12 @@ typedef struct variant {
 } variant;
 
 #define ROW(w, chunk, slots) \
-  {"attention_cached_bf16_" #w, w, chunk, TL_CACHED_SHARED(w, chunk, slots, 0)},
-static const variant variants[] = {TL_CACHED_BF16(ROW)};
+  {"attention_cached_one_" #w, w, chunk, TL_CACHED_SHARED(w, chunk, slots, 16, 0)},
+static const variant one[] = {TL_CACHED_ONE(ROW)};
+#undef ROW
+#define ROW(w, chunk, slots) \
+  {"attention_cached_many_" #w, w, chunk, TL_CACHED_SHARED(w, chunk, slots, TL_CACHED_VECTORS, 0)},
+static const variant many[] = {TL_CACHED_MANY(ROW)};
 #undef ROW
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -73,18 +79,20 @@ static tl_status launch_f32(tl_cuda *cuda, const tl_cached_args *k) {
 /* O of earlier parts waits behind everything else, where there may be several parts. */
 static tl_status launch_bf16(tl_cuda *cuda, tl_cached_args *k) {
   const int32_t width = k->width > k->value_width ? k->width : k->value_width;
-  const variant *v = variants;
+  const variant *v = many;
+  const int32_t are_many = k->at.rows >= MANY_ROWS || tl_cuda_get_blocks(cuda)->attention_rows > 0;
   while (v->width < width) v++;
+  if (are_many && k->group <= TL_CACHED_VECTORS / 2 && k->kv_block <= v->chunk)
+    k->tile = TL_CACHED_VECTORS / k->group;
+  else
+    v = &one[v - many];
   const int64_t block = (k->kv_block + v->chunk - 1) / v->chunk * v->chunk;
   int64_t shared = v->shared + TL_CACHED_SCORES(block) - TL_CACHED_SCORES(0) +
                    TL_CACHED_WEIGHTS(block) - TL_CACHED_WEIGHTS(0);
-  if (k->group <= TL_CACHED_VECTORS / 2 && k->kv_block <= v->chunk)
-    k->tile = TL_CACHED_VECTORS / k->group;
   if (k->tile > 1 && (int64_t)k->at.pages_max * k->at.page > k->split)
     shared += (int64_t)TL_CACHED_VECTORS * v->width * 4;
-  k->grouped = k->tile > 1 && k->at.rows >= GROUPED_ROWS;
-  const int64_t places = k->grouped ? (k->at.rows + k->tile - 1) / k->tile : k->at.rows;
-  const tl_cuda_grid grid = {.blocks = {(uint32_t)(places * k->kv_heads)},
+  const int64_t tiles = (k->at.rows + k->tile - 1) / k->tile;
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)(tiles * k->kv_heads)},
                              .threads = {TL_CACHED_THREADS},
                              .shared = (uint32_t)shared,
                              .overlaps = tl_cuda_device(cuda)->major >= 9};

@@ -167,15 +167,15 @@ struct Many {
     const Own own = own_of(g, row, count);
     const Stretch s = stretch_of(g, row, count, request, kv_head);
     const uint32_t queries = shared_address(shared) + slots * TL_CACHED_TILE(width, chunk);
-    float *kept = (float *)(shared + TL_CACHED_SHARED(width, chunk, slots, chunk));
+    float *kept = (float *)(shared + TL_CACHED_SHARED(width, chunk, slots, PAIRS, chunk));
     State state;
     Total total = {};
     Scores scores;
     int part_first = s.first;
-    load_queries(g, row, count, kv_head, queries);
     begin_part(state);
     Tile<chunk> now = Tile<chunk>::begin(g, s);
     Tiles ring = Tiles::begin(g, s, shared_address(shared));
+    load_queries(g, row, count, kv_head, queries);
 #pragma unroll 1
     while (!now.done(s)) {
       const uint32_t keys = ring.take(g, s);

@@ -15,7 +15,8 @@ struct OneRow {
   int request, position, kv_head, done;  // done: heads of the KV head before these
 };
 
-template <int width, int chunk, int slots>
+// `pairs`: heads that shared memory has room for.
+template <int width, int chunk, int slots, int pairs>
 struct One {
   enum { THREADS = TL_CACHED_THREADS, OWN = width / 4, TILES = OWN / 8, PITCH = 2 * width + 16 };
   typedef Ring<width, chunk, slots, THREADS> Tiles;
@@ -43,7 +44,7 @@ struct One {
     const int block = (g.kv_block + chunk - 1) / chunk * chunk;
     Room r;
     r.queries = shared_address(at);
-    at += TL_CACHED_QUERIES(width);
+    at += TL_CACHED_QUERIES(width, pairs);
     r.fade = (float *)at, r.level = r.fade + 16, r.sum = r.level + 16;
     at += TL_CACHED_STATE;
     r.score = (float *)at, r.score_pitch = block + 4;
@@ -181,9 +182,9 @@ struct One {
     Sums o = {};
     Total total = {};
     __syncthreads();  // heads before these are through
-    load_queries(g, row, one, room);
     Tile<chunk> now = Tile<chunk>::begin(g, s);
     Tiles ring = Tiles::begin(g, s, shared_address(shared));
+    load_queries(g, row, one, room);
 #pragma unroll 1
     while (!now.done(s)) {
       const Tile<chunk> tile = now;

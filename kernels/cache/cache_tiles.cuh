@@ -114,7 +114,7 @@ GPU void load_keys(const tl_cached_args &g, const Stretch &s, int at, uint32_t t
   // neighbours take what lies side by side: pieces of a page, then its channels, then pages
   const int side = (1 << g.at.shift < chunk ? g.at.shift : chunk == 128 ? 7 : 6) - 3;
   const Pages pages = Pages::of(g, s, at);
-#pragma unroll(width < 256 ? 4 : 2)
+#pragma unroll(width < 256 ? 4 : 1)
   for (int round = 0; round < all / threads; round++) {
     const int i = round * threads + threadIdx.x, channel = (i >> side) % width;
     const int piece = ((i >> side) / width << side) + (i & ((1 << side) - 1));
@@ -147,7 +147,7 @@ GPU void load_values(const tl_cached_args &g, const Stretch &s, int at, uint32_t
   constexpr int pieces = width / 8, all = chunk * pieces;
   if (!g.pages_are_shared) return gather_values<width, chunk, threads>(g, s, at, to);
   const Pages pages = Pages::of(g, s, at);
-#pragma unroll(width < 256 ? 4 : 2)
+#pragma unroll(width < 256 ? 4 : 1)
   for (int round = 0; round < all / threads; round++) {
     const int i = round * threads + threadIdx.x;
     const int position = at + i / pieces, channel = i % pieces * 8;

@@ -10,8 +10,8 @@
 
 enum { THREADS = 128, WARP = TL_DEVICE_WARP };
 
-/* The start of the segment of `row`. A warp halves 33 ways at once; its lanes agree, and what one of
-** them has read is the start. */
+/* The start of the segment of `row`. A warp halves 33 ways at once; its lanes agree, and what one
+** of them has read is the start. */
 TL_GPU int64_t segment_start(const int32_t *cu, int64_t entries, int64_t row) {
   int64_t low = 0, high = entries - 1; /* cu[low] <= row < cu[high] */
   int start = cu[0];

@@ -57,7 +57,7 @@ TL_KERNEL fused_add_norm(const __grid_constant__ tl_add_norm_args f) {
     tl_load_piece(a.x, r.row * a.dim + at, n, x); /* this thread wrote it */
     norm_piece(a, r.row, at, n, rstd, x);
   }
-  if (r.at == 0) a.rstd[r.row] = rstd;
+  if (r.at == 0 && a.rstd != nullptr) a.rstd[r.row] = rstd;
 }
 
 /* Where the channels of a row's KV head go; `step` elements apart. */

@@ -10,7 +10,8 @@
 ** Memory. The planner may put an output where an operand of an earlier instruction lay; one kernel
 ** has both at once. So calls are only fused when no output meets an operand of another call, or
 ** when it is exactly that operand, element by element. The turned k goes to the pages alone, so it
-** may be fused where the program reads it nowhere else; who asks says so.
+** may be fused where the program reads it nowhere else, and rstd is left out where nothing reads
+** it: who asks says so.
 */
 #ifndef TL_FUSED_H
 #define TL_FUSED_H
@@ -22,7 +23,8 @@ enum { TL_FUSED_MAX = 3 };
 typedef struct tl_fused_call {
   tl_op op;
   tl_call call;
-  int32_t is_last_use; /* nothing after the next instruction reads what this one makes */
+  int32_t only_next_reads; /* of rope_rows: nothing after the next instruction reads y */
+  int32_t rstd_is_unread;  /* of rms_norm: nothing reads rstd, which need not be written */
 } tl_fused_call;
 
 /* Whether some kernel here does a call of `op` and those behind it. */

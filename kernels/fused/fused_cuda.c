@@ -33,7 +33,7 @@ static int fits_add_norm(const tl_fused_call *f, int32_t count) {
   if (sum->ints[0] != 0 || sum->ints[1] != 0 || !is_same(&sum->out[0], &norm->in[0])) return 0;
   for (int32_t i = 0; i < 2; i++) {
     if (!may_meet(&norm->out[0], &sum->in[i]) || !may_meet(&sum->out[0], &sum->in[i])) return 0;
-    if (!are_apart(&norm->out[1], &sum->in[i])) return 0;
+    if (!f[1].rstd_is_unread && !are_apart(&norm->out[1], &sum->in[i])) return 0;
   }
   return are_apart(&norm->out[0], &sum->out[0]) && are_apart(&sum->out[0], &norm->in[1]);
 }
@@ -49,7 +49,7 @@ static tl_status launch_add_norm(const tl_fused_call *f) {
       .norm = {.x = tl_array_of(&norm->in[0]),
                .gain = tl_array_of(&norm->in[1]),
                .out = tl_array_of(&norm->out[0]),
-               .rstd = norm->out[1].data,
+               .rstd = f[1].rstd_is_unread ? NULL : norm->out[1].data,
                .rows = tl_view_count(&norm->in[0]) / dim,
                .dim = dim,
                .lanes = tl_lanes(dim),
@@ -62,7 +62,7 @@ static tl_status launch_add_norm(const tl_fused_call *f) {
 
 static int fits_rope_write(const tl_fused_call *f, int32_t count) {
   if (count < 3 || f[0].op != TL_OP_rope_rows || f[1].op != TL_OP_rope_rows) return 0;
-  if (f[2].op != TL_OP_cache_write || !f[1].is_last_use) return 0;
+  if (f[2].op != TL_OP_cache_write || !f[1].only_next_reads) return 0;
   const tl_call *q = &f[0].call, *k = &f[1].call, *write = &f[2].call;
   if (!is_same(&k->out[0], &write->in[0])) return 0;
   if (q->in[1].data != k->in[1].data || k->in[1].data != write->in[3].data) return 0;

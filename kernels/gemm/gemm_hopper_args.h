@@ -41,7 +41,7 @@ typedef struct tl_gemm_hopper_args {
 } tl_gemm_hopper_args;
 
 /* The same for gemm_hopper_few.cu: shorter, since a short launch waits for its arguments too. */
-typedef struct tl_gemm_few_args {
+typedef struct tl_gemm_hopper_few_args {
   tl_tensor_map a, b[TL_GEMM_HOPPER_PARTS];
   int32_t slots, pieces; /* of 64 k in a leaf; leaves */
   int32_t row_tiles, column_tiles;
@@ -52,6 +52,6 @@ typedef struct tl_gemm_few_args {
   int32_t ring, box_rows; /* slots of a block's ring, rows of a box of x */
   void *data[TL_GEMM_HOPPER_PARTS];
   const void *bias[TL_GEMM_HOPPER_PARTS];
-} tl_gemm_few_args;
+} tl_gemm_hopper_few_args;
 
 #endif

@@ -16,7 +16,7 @@ enum { /* of gemm_hopper_few.cu: bytes of shared memory */
 typedef struct variant {
   int32_t leaves_least, leaves_most;
   int32_t rows, columns; /* of the outputs of a block */
-  int32_t down, across;  /* blocks of a cluster */
+  int32_t blocks;        /* of a cluster */
   int32_t cost;          /* of a tile */
   int32_t together;      /* blocks on a multiprocessor */
   uint32_t threads;
@@ -30,13 +30,13 @@ typedef struct variant {
 #define KERNEL_0(name) NULL
 #define KERNEL_1(name) name
 #define LARGE(leaves, columns, slots, kept, room, cost, dx, dw)          \
-  {leaves, leaves, 128, columns, CLUSTER, 1, cost, 1, 384,               \
+  {leaves, leaves, 128, columns, CLUSTER, cost, 1, 384,                  \
    RING(slots, (128 + (columns)) * DEPTH * 2) + 2 * (room),              \
    {"linear_hopper_" #columns "_" #leaves,                               \
     KERNEL_##dx("linear_grad_input_hopper_" #columns "_" #leaves),       \
     KERNEL_##dw("linear_grad_weight_hopper_" #columns "_" #leaves)}},
-#define FEW(rows, columns, levels, blocks, together, cost)                     \
-  {1, 1 << (levels), rows, columns, 1, blocks, cost, together,                 \
+#define FEW(rows, columns, levels, together, cost)                             \
+  {1, 1 << (levels), rows, columns, 1, cost, together,                         \
    ((rows) < 64 ? 1 : (rows) / 64) * 128 + 64, 0,                              \
    {"linear_hopper_few_" #rows "_" #columns, NULL, NULL}},
 /* clang-format on */
@@ -100,22 +100,20 @@ static int fits(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stri
 
 /* ---- which variant: the one whose waves cost least. Bits do not depend on it ---- */
 
-static int64_t blocks_of(const variant *v) { return v->down * v->across; }
-
 static int64_t count_columns(const tl_gemm *gemm, const variant *v) {
   int64_t tiles = 0;
   for (int32_t part = 0; part < gemm->parts; part++)
-    tiles += quotient_up(tl_view_row(&gemm->out[part]), (int64_t)v->columns * v->across);
+    tiles += quotient_up(tl_view_row(&gemm->out[part]), v->columns);
   return tiles;
 }
 
 static int64_t count_tiles(const tl_gemm *gemm, const variant *v) {
-  return quotient_up(gemm->rows, (int64_t)v->rows * v->down) * count_columns(gemm, v);
+  return quotient_up(gemm->rows, (int64_t)v->rows * v->blocks) * count_columns(gemm, v);
 }
 
 /* That run at once. */
 static int64_t count_clusters(const variant *v, const tl_cuda_facts *facts) {
-  return facts->multiprocessors * v->together / blocks_of(v);
+  return facts->multiprocessors * v->together / v->blocks;
 }
 
 /* `blocks`: only a variant with these tiles, if there is one for this product; 0: any. */
@@ -129,7 +127,7 @@ static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
     if (v->kernel[product] == NULL) continue;
     if (blocks->gemm_rows != 0 && blocks->gemm_rows != v->rows) continue;
     if (blocks->gemm_columns != 0 && blocks->gemm_columns != v->columns) continue;
-    const int64_t share = quotient_up(count_tiles(gemm, v), facts->multiprocessors / blocks_of(v));
+    const int64_t share = quotient_up(count_tiles(gemm, v), facts->multiprocessors / v->blocks);
     const int64_t cost = share * v->cost;
     if (cost < least) best = v, least = cost;
   }
@@ -176,11 +174,9 @@ static tl_status map_output(tl_cuda *cuda, const tl_view *view, int64_t rows, tl
   return tl_tensor_map_make(cuda, "map of an output", &box, out);
 }
 
-/* Of a box of the first factor: each block of a cluster across brings its share; no zeros are filled
-** in below the last row of few. */
+/* Of a box of the first factor: no zeros are filled in below the last row of few. */
 static int32_t box_rows(const tl_gemm *gemm, const variant *v) {
-  if (v->shared == 0 && v->across == 1 && gemm->rows < v->rows) return (int32_t)gemm->rows;
-  return v->rows / v->across;
+  return v->shared == 0 && gemm->rows < v->rows ? (int32_t)gemm->rows : v->rows;
 }
 
 static tl_status map_factors(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stride,
@@ -199,7 +195,7 @@ static tl_status map_factors(tl_gemm_product product, const tl_gemm *gemm, int64
       args->slots[i] = (int32_t)quotient_up(count, DEPTH);
     }
     TL_TRY(map_factor(cuda, "map of the second factor", &run.b, columns, count, args->pieces, next,
-                      v->columns / v->down, &args->b[i]));
+                      v->columns / v->blocks, &args->b[i]));
   }
   return TL_OK;
 }
@@ -212,7 +208,7 @@ static tl_status fill_outputs(const tl_gemm *gemm, const variant *v, tl_cuda *cu
     args->first_tile[part] = args->column_tiles;
     args->columns[part] = (int32_t)columns;
     args->data[part] = gemm->out[part].data;
-    args->column_tiles += (int32_t)quotient_up(columns, (int64_t)v->columns * v->across);
+    args->column_tiles += (int32_t)quotient_up(columns, v->columns);
     TL_TRY(map_output(cuda, &gemm->out[part], gemm->rows, &args->out[part]));
     if (gemm->bias == NULL) continue;
     args->bias[part] = gemm->bias[part].data;
@@ -224,14 +220,14 @@ static tl_status fill_outputs(const tl_gemm *gemm, const variant *v, tl_cuda *cu
 /* As few blocks as the number of waves allows: the others would find nothing in the last one. */
 static uint32_t count_blocks(const variant *v, int64_t tiles, const tl_cuda_facts *facts) {
   const int64_t waves = quotient_up(tiles, count_clusters(v, facts));
-  return (uint32_t)(quotient_up(tiles, waves) * blocks_of(v));
+  return (uint32_t)(quotient_up(tiles, waves) * v->blocks);
 }
 
 /* Slots of a ring of gemm_hopper_few.cu and the bytes of a block: all there is where a block has a
 ** multiprocessor to itself. */
 static uint32_t size_ring(const variant *v, int64_t tiles, const tl_cuda_facts *facts,
                           int32_t *slots) {
-  const int64_t alone = v->together == 1 || tiles * blocks_of(v) <= facts->multiprocessors;
+  const int64_t alone = v->together == 1 || tiles <= facts->multiprocessors;
   const int32_t halves = v->rows + v->columns > 128 ? 1 : 2;
   const int32_t slot = (v->rows + v->columns) * halves * DEPTH * 2 + 16;
   *slots = ((alone ? ROOM_ALONE : ROOM_TOGETHER) - SPARE) / slot;
@@ -256,16 +252,16 @@ static tl_status launch_few(const tl_gemm *gemm, const variant *v, tl_cuda *cuda
                             const tl_gemm_hopper_args *all) {
   const tl_cuda_facts *facts = tl_cuda_device(cuda);
   const int64_t tiles = count_tiles(gemm, v);
-  tl_gemm_few_args args = {.a = all->a[0],
-                           .slots = all->slots[0],
-                           .pieces = all->pieces,
-                           .row_tiles = all->row_tiles,
-                           .column_tiles = all->column_tiles,
-                           .outputs = all->outputs,
-                           .rows = all->rows,
-                           .out_is_bf16 = all->out_is_bf16,
-                           .bias_is_bf16 = all->bias_is_bf16,
-                           .box_rows = box_rows(gemm, v)};
+  tl_gemm_hopper_few_args args = {.a = all->a[0],
+                                  .slots = all->slots[0],
+                                  .pieces = all->pieces,
+                                  .row_tiles = all->row_tiles,
+                                  .column_tiles = all->column_tiles,
+                                  .outputs = all->outputs,
+                                  .rows = all->rows,
+                                  .out_is_bf16 = all->out_is_bf16,
+                                  .bias_is_bf16 = all->bias_is_bf16,
+                                  .box_rows = box_rows(gemm, v)};
   memcpy(args.b, all->b, sizeof args.b);
   memcpy(args.first_tile, all->first_tile, sizeof args.first_tile);
   memcpy(args.columns, all->columns, sizeof args.columns);
@@ -293,7 +289,7 @@ tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t p
           (int32_t)(product == TL_GEMM_GRAD_WEIGHT ? gemm->runs * gemm->leaves : gemm->leaves),
       .outputs = gemm->parts,
       .rows = (int32_t)gemm->rows,
-      .row_tiles = (int32_t)quotient_up(gemm->rows, (int64_t)v->rows * v->down),
+      .row_tiles = (int32_t)quotient_up(gemm->rows, (int64_t)v->rows * v->blocks),
       .start = (int32_t)gemm->start,
   };
   TL_TRY(map_factors(product, gemm, piece_stride, v, cuda, &args));

@@ -1,14 +1,15 @@
 /* gemm_hopper_few.cu - linear on sm_90a where outputs are few: small tiles, so that every
 ** multiprocessor has one.
 **
-**             `columns` features          A multiprocessor takes some 60 bytes a cycle, so a step
-**            +-----------+                of 16 k costs 32 (rows + columns) bytes or half as many
-**   `rows`   |  a block  |                cycles: tiles are as small as the grid fills the device,
-**   of x     +-----------+                32 x 32 for 2,048 features and up to 32 rows.
+**            `columns` features       The chain of a tile takes columns / 2 cycles a step of 16 k,
+**            +-----------+            20 at least, and the bytes of rows + columns must come as
+**   `rows`   |  a block  |            fast. Which tile is best for a shape was measured:
+**   of x     +-----------+            gemm_hopper.def.
 **
-**   warps 4 .. : thread 0 brings weights     ring: x [halves][rows][64 k], weight
-**                thread 32 brings x          [halves][columns][64 k]; its slots come with the arguments: one block on a
-**   warpgroups   64 rows each                multiprocessor takes twice the room of two
+**   warpgroups     64 rows each: products, leaves, output
+**   two warps      a thread of one brings weights, of the other x
+**   ring           x [halves][rows][64 k], weight [halves][columns][64 k] a slot; how many comes
+**                  with the arguments: a block alone on its multiprocessor has twice the room
 **
 ** A product has 64 rows. Those that a tile or x lacks it reads from what lies in their place in
 ** shared memory: rows are independent, and these are not written. Boxes of x have no more rows than
@@ -21,7 +22,7 @@
 
 enum { SPARE = 8192 /* bytes that a product may read behind the ring */ };
 
-template <int rows, int columns, int levels, int blocks>
+template <int rows, int columns, int levels>
 struct Few {
   static constexpr int groups = rows < 64 ? 1 : rows / 64;
   static constexpr int sums = columns / 2;
@@ -31,7 +32,6 @@ struct Few {
   static constexpr int slot_bytes = halves * (weight_bytes + x_bytes);
   static_assert(x_bytes % 1024 == 0 && weight_bytes % 1024 == 0, "swizzle");
   uint32_t ring, full, empty;
-  uint32_t rank;  // in the cluster
   int slots;
 
   struct Place {
@@ -47,50 +47,33 @@ struct Few {
   }
 
   // Tiles of rows that read the same weights stand side by side.
-  static __device__ __forceinline__ Place find(const tl_gemm_few_args &g, int index) {
+  static __device__ __forceinline__ Place find(const tl_gemm_hopper_few_args &g, int index) {
     const int tile = index / g.row_tiles;
     int part = 0;
     while (part + 1 < g.outputs && tile >= g.first_tile[part + 1]) part++;
-    return {part, (tile - g.first_tile[part]) * columns * blocks,
-            (index - tile * g.row_tiles) * rows};
+    return {part, (tile - g.first_tile[part]) * columns, (index - tile * g.row_tiles) * rows};
   }
 
-  // Of x every block of a cluster brings its share to all.
   template <bool weights>
-  __device__ __forceinline__ void produce(const tl_gemm_few_args &g) const {
-    constexpr int bytes = weights ? weight_bytes : x_bytes, share = rows / blocks;
-    const int brought = weights ? weight_bytes : g.box_rows * blocks * DEPTH * 2;
+  __device__ __forceinline__ void produce(const tl_gemm_hopper_few_args &g) const {
+    constexpr int bytes = weights ? weight_bytes : x_bytes;
+    const int brought = weights ? weight_bytes : g.box_rows * DEPTH * 2;
     Round turn = {0, 1};
-    for (int i = blockIdx.x / blocks; i < g.row_tiles * g.column_tiles; i += gridDim.x / blocks) {
+    for (int i = blockIdx.x; i < g.row_tiles * g.column_tiles; i += gridDim.x) {
       const Place p = find(g, i);
       const tl_tensor_map *map = weights ? &g.b[p.part] : &g.a;
-      const int row = weights ? p.column + rank * columns : p.row + rank * share;
+      const int row = weights ? p.column : p.row;
       for (int leaf = 0; leaf < g.pieces; leaf++)
         for (int k = 0; k < g.slots * DEPTH; k += depth) {
-          const uint32_t bar = full + 8 * turn.slot, at = ring + turn.slot * slot_bytes;
+          const uint32_t bar = full + 8 * turn.slot;
+          const uint32_t at = ring + turn.slot * slot_bytes + (weights ? halves * x_bytes : 0);
           barrier_wait(empty + 8 * turn.slot, turn.parity);
           barrier_expect(bar, halves * brought);
 #pragma unroll
-          for (int h = 0; h < halves; h++) {
-            if constexpr (weights)
-              box_load(at + halves * x_bytes + h * bytes, map, bar, k + h * DEPTH, leaf, row);
-            else if constexpr (blocks == 1)
-              box_load(at + h * bytes, map, bar, k + h * DEPTH, leaf, row);
-            else
-              box_load_many(at + h * bytes + rank * share * DEPTH * 2, map, bar, k + h * DEPTH,
-                            leaf, row, (1 << blocks) - 1);
-          }
+          for (int h = 0; h < halves; h++)
+            box_load(at + h * bytes, map, bar, k + h * DEPTH, leaf, row);
           next(turn);
         }
-    }
-  }
-
-  // The slot has been read: told to the blocks that bring something into it.
-  __device__ __forceinline__ void release(uint32_t there, int slot) const {
-    if constexpr (blocks == 1) {
-      if (threadIdx.x % 32 == 0) barrier_arrive(there + 8 * slot);
-    } else {
-      if (threadIdx.x % 32 < blocks) barrier_arrive_cluster(there + 8 * slot);
     }
   }
 
@@ -109,8 +92,7 @@ struct Few {
     products_commit();
   }
 
-  __device__ __forceinline__ void chain(Round &turn, int group, uint32_t there, int count,
-                                        float *sum) const {
+  __device__ __forceinline__ void chain(Round &turn, int group, int count, float *sum) const {
     multiply(turn, group, sum, true);
     int last = turn.slot;
     next(turn);
@@ -118,13 +100,13 @@ struct Few {
     for (int i = 1; i < count; i++) {
       multiply(turn, group, sum, false);
       products_wait<1>();
-      release(there, last);
+      if (threadIdx.x % 32 == 0) barrier_arrive(empty + 8 * last);
       last = turn.slot;
       next(turn);
     }
     products_wait<0>();
     hold<sums>(sum);
-    release(there, last);
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty + 8 * last);
   }
 
   // As Hopper::fold; the root is level log2(g.pieces).
@@ -142,14 +124,15 @@ struct Few {
     }
   }
 
-  static __device__ __forceinline__ float bias_of(const tl_gemm_few_args &g, int part, int column) {
+  static __device__ __forceinline__ float bias_of(const tl_gemm_hopper_few_args &g, int part,
+                                                  int column) {
     const void *bias = g.bias[part];
     if (g.bias_is_bf16) return __uint_as_float(uint32_t(((const uint16_t *)bias)[column]) << 16);
     return ((const float *)bias)[column];
   }
 
-  static __device__ __forceinline__ void store(const tl_gemm_few_args &g, const Place &p, int group,
-                                               float *sum) {
+  static __device__ __forceinline__ void store(const tl_gemm_hopper_few_args &g, const Place &p,
+                                               int group, float *sum) {
     const int lane = threadIdx.x % 32, width = g.columns[p.part];
     const int local = group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
     if (local >= rows) return;
@@ -167,48 +150,37 @@ struct Few {
     }
   }
 
-  __device__ __forceinline__ void consume(const tl_gemm_few_args &g) const {
+  __device__ __forceinline__ void consume(const tl_gemm_hopper_few_args &g) const {
     Round turn = {0, 0};
     float sum[sums], kept[levels == 0 ? 1 : levels][sums];
     const int count = (g.slots + halves - 1) / halves, group = uniform(threadIdx.x / 128);
-    const uint32_t there = blocks == 1 ? empty : in_block(empty, threadIdx.x % blocks);
-    for (int i = blockIdx.x / blocks; i < g.row_tiles * g.column_tiles; i += gridDim.x / blocks) {
+    for (int i = blockIdx.x; i < g.row_tiles * g.column_tiles; i += gridDim.x) {
 #pragma unroll 1
       for (int leaf = 0; leaf < g.pieces; leaf++) {
-        chain(turn, group, there, count, sum);
+        chain(turn, group, count, sum);
         // the last leaf adds all that wait, and puts nothing that is used again
         if (levels > 0 && g.pieces > 1) fold<0>(leaf, kept, sum);
       }
-      Place p = find(g, i);
-      p.column += rank * columns;
-      store(g, p, group, sum);
+      store(g, find(g, i), group, sum);
     }
   }
 
-  static __device__ __forceinline__ void sync() {
-    if constexpr (blocks == 1)
-      __syncthreads();
-    else
-      cluster_sync();
-  }
-
-  static __device__ __forceinline__ void run(const tl_gemm_few_args &g) {
+  static __device__ __forceinline__ void run(const tl_gemm_hopper_few_args &g) {
     extern __shared__ __align__(1024) unsigned char shared[];
     constexpr int readers = groups * 128;
     Few f;
     f.slots = g.ring;
-    f.rank = blocks == 1 ? 0 : cluster_rank();
     f.ring = shared_address(shared);
     f.full = f.ring + f.slots * slot_bytes;
     f.empty = f.full + 8 * f.slots;
     if (threadIdx.x < f.slots) {
-      barrier_make(f.full + 8 * threadIdx.x, 2);                     // two that bring
-      barrier_make(f.empty + 8 * threadIdx.x, 4 * groups * blocks);  // warps that read
+      barrier_make(f.full + 8 * threadIdx.x, 2);            // two that bring
+      barrier_make(f.empty + 8 * threadIdx.x, 4 * groups);  // warps that read
       barriers_made();
     }
-    sync();
+    __syncthreads();
     next_begin();
-    if (threadIdx.x == readers) map_prefetch(&g.b[find(g, blockIdx.x / blocks).part]);
+    if (threadIdx.x == readers) map_prefetch(&g.b[find(g, blockIdx.x).part]);
     if (threadIdx.x == readers + 32) map_prefetch(&g.a);
     earlier_wait();
     if (threadIdx.x >= readers) {
@@ -217,15 +189,14 @@ struct Few {
     } else {
       f.consume(g);
     }
-    if (blocks > 1) sync();  // no block leaves while the other may still signal or write it
   }
 };
 
 #define LARGE(...)
-#define FEW(rows, columns, levels, blocks, together, cost)                                   \
-  extern "C" __global__ void __cluster_dims__(blocks, 1, 1)                                  \
-      __launch_bounds__(Few<rows, columns, levels, blocks>::groups * 128 + 64, together)     \
-          linear_hopper_few_##rows##_##columns(const __grid_constant__ tl_gemm_few_args g) { \
-    Few<rows, columns, levels, blocks>::run(g);                                              \
+#define FEW(rows, columns, levels, together, cost)                                              \
+  extern "C" __global__ void __launch_bounds__(Few<rows, columns, levels>::groups * 128 + 64,   \
+                                               together)                                        \
+      linear_hopper_few_##rows##_##columns(const __grid_constant__ tl_gemm_hopper_few_args g) { \
+    Few<rows, columns, levels>::run(g);                                                         \
   }
 #include "gemm_hopper.def"

@@ -86,27 +86,6 @@ TL_GPU float warp_sum(const float *p) {
   return v;
 }
 
-/* The pieces of a row that a thread takes, AHEAD at a time: leaf after leaf, in it span after span. */
-struct ahead {
-  uint4 piece[AHEAD];
-  bool live[AHEAD];
-};
-
-TL_GPU ahead fetch_ahead(const tl_logits_args &k, int64_t row, int64_t length, int spans, int all,
-                         int first) {
-  ahead a;
-  int leaf = first / spans, span = first - leaf * spans;
-#pragma unroll
-  for (int j = 0; j < AHEAD; j++) {
-    const int64_t at = (int64_t)span * SPAN + threadIdx.x * TL_P;
-    a.live[j] = first + j < all && at < length;
-    a.piece[j] = a.live[j] ? tl_fetch_whole(k.z, row * k.width + leaf * length + at)
-                           : make_uint4(0, 0, 0, 0);
-    if (++span == spans) span = 0, leaf++;
-  }
-  return a;
-}
-
 TL_KERNEL row_sum_exp_whole(const __grid_constant__ tl_logits_args k) {
   __shared__ float sums[2][TL_LOSS_WHOLE_LEAVES][WARPS];
   const int64_t row = blockIdx.x, length = k.width / k.leaves;
@@ -116,16 +95,24 @@ TL_KERNEL row_sum_exp_whole(const __grid_constant__ tl_logits_args k) {
   float p[TL_P], q[TL_P];
   tl_clear(p);
   tl_clear(q);
-  int leaf = 0, span = 0;
-  ahead next = fetch_ahead(k, row, length, spans, all, 0);
+  int leaf = 0, span = 0; /* of the first of the pieces under way */
   for (int first = 0; first < all; first += AHEAD) {
-    const ahead now = next;
-    next = fetch_ahead(k, row, length, spans, all, first + AHEAD);
+    uint4 pieces[AHEAD];
+    bool live[AHEAD];
+    int l = leaf, i = span;
 #pragma unroll
     for (int j = 0; j < AHEAD; j++) {
-      if (now.live[j]) {
+      const int64_t at = (int64_t)i * SPAN + threadIdx.x * TL_P;
+      live[j] = first + j < all && at < length;
+      pieces[j] =
+          live[j] ? tl_fetch_whole(k.z, row * k.width + l * length + at) : make_uint4(0, 0, 0, 0);
+      if (++i == spans) i = 0, l++;
+    }
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      if (live[j]) {
         float z[TL_P], e[TL_P];
-        tl_widen_whole(now.piece[j], z);
+        tl_widen_whole(pieces[j], z);
 #pragma unroll
         for (int c = 0; c < TL_P; c++) e[c] = exponential(z[c], t), z[c] = z[c] - m;
         tl_add_values(p, e, TL_P);
@@ -229,6 +216,78 @@ TL_KERNEL logits_grad_elements(const __grid_constant__ tl_logits_args k) {
       if (p.at + i == target) z[i] = target_slope(k, c, q[i]);
   }
   tl_store(k.dz, p.row * k.width + p.at, n, z);
+}
+
+/* The quotients e / s of a piece with e = exp2(x), s and its rounded reciprocal r: as in
+** tl_divide_piece, with the range taken from x. */
+TL_GPU void divide_exponentials(const float *x, const float *e, float s, float r, bool s_fits,
+                                float *q) {
+  float low = x[0], high = x[0];
+#pragma unroll
+  for (int i = 1; i < TL_P; i++) low = fminf(low, x[i]), high = fmaxf(high, x[i]);
+  if (!s_fits || low < -59.0f || high > 59.0f) {
+    tl_divide_piece(e, s, q);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < TL_P; i++) {
+    const float first = e[i] * r, better = fmaf(fmaf(first, -s, e[i]), r, first);
+    q[i] = fmaf(fmaf(better, -s, e[i]), r, better);
+  }
+}
+
+/* A whole piece; where no number is NaN, and no sum of two infinities, without asking for each. */
+TL_GPU void store_whole(const tl_array &a, int64_t first, const float *v) {
+  const float sum = tl_tree8(v);
+  if (sum != sum) {
+    tl_store(a, first, TL_P, v);
+    return;
+  }
+  uint32_t pair[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair[i]) : "f"(v[2 * i + 1]), "f"(v[2 * i]));
+  *(uint4 *)((uint16_t *)a.data + first) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+/* logits_grad_elements for rows of whole pieces of bf16 whose columns are whole pieces too: a block
+** a row, so that what belongs to the row is found once for many pieces. */
+TL_KERNEL logits_grad_whole(const __grid_constant__ tl_logits_args k) {
+  const int64_t row = blockIdx.x;
+  const int32_t token = k.targets == nullptr ? 0 : k.targets[row];
+  const float t = k.m[row] * TL_LOG2E;
+  const slope c = slope_of(k, row);
+  const float r = 1.0f / c.s;
+  const bool s_fits = c.s > 0x1p-60f && c.s < 0x1p60f;
+  const int64_t target = k.targets == nullptr || token < 0 ? -1 : (int64_t)token - k.first;
+  const int64_t live = token < 0 ? 0 : k.columns;
+  for (int64_t first = threadIdx.x * TL_P; first < k.width; first += AHEAD * SPAN) {
+    uint4 pieces[AHEAD];
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      const int64_t at = first + j * SPAN;
+      pieces[j] = tl_fetch_whole(k.z, row * k.width + (at < k.width ? at : first));
+    }
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      const int64_t at = first + j * SPAN;
+      if (at >= k.width) break;
+      float z[TL_P], x[TL_P], e[TL_P], q[TL_P];
+      tl_widen_whole(pieces[j], z);
+#pragma unroll
+      for (int i = 0; i < TL_P; i++) x[i] = fmaf(z[i], TL_LOG2E, -t), e[i] = tl_exp2(x[i]);
+      divide_exponentials(x, e, c.s, r, s_fits, q);
+      common_slopes(c, q, z);
+      if (target >= at && target < at + TL_P && target < live) {
+#pragma unroll
+        for (int i = 0; i < TL_P; i++)
+          if (at + i == target) z[i] = target_slope(k, c, q[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < TL_P; i++) z[i] = at < live ? z[i] : 0.0f;
+      store_whole(k.dz, row * k.width + at, z);
+    }
+  }
 }
 
 /* --- One number for each token ---------------------------------------------------------------- */

@@ -38,6 +38,9 @@ tl_status tl_cuda_row_sum_exp(const tl_call *call) {
 }
 
 static tl_status launch_grad(const tl_call *call, const tl_logits_args *k) {
+  if (tl_whole(&k->z, k->width) && tl_whole(&k->dz, k->width) &&
+      k->columns % TL_DEVICE_PIECE == 0 && k->width >= TL_DEVICE_PARTIALS)
+    return tl_launch_blocks(call->cuda, "logits_grad_whole", k->rows, TL_DEVICE_THREADS, k);
   return tl_launch_threads(call->cuda, "logits_grad_elements", k->rows * tl_pieces(k->width), k);
 }
 

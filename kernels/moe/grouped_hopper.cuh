@@ -34,22 +34,27 @@ struct Grouped : Hopper<P, S> {
   typedef Hopper<P, S> Base;
   static constexpr int columns = S::columns, sums = S::sums, height = ROWS * S::blocks;
   static constexpr bool by_rows = P != GRAD_WEIGHT;
-  // In shared memory: tiles of the experts before, and of all; rows of a segment in a slot.
+  // In shared memory: tiles of the experts before, and of all, or slots that the segments of each
+  // fill; rows of a segment in a slot.
   int32_t *first, *segment_rows;
 
   // ---- the work list ----
 
   __device__ __forceinline__ void make_list(const tl_grouped_hopper_args &k) const {
     const int each = k.product.column_tiles;
-    for (int e = threadIdx.x; by_rows && e < k.experts; e += blockDim.x) {
-      const int rows = k.offsets[e + 1] - k.offsets[e];
-      first[e + 1] = (rows + height - 1) / height * each;
+    for (int e = threadIdx.x; e < k.experts; e += blockDim.x) {
+      if constexpr (by_rows) {
+        const int rows = k.offsets[e + 1] - k.offsets[e];
+        first[e + 1] = (rows + height - 1) / height * each;
+      } else {
+        first[e] = count_slots(k.offsets + int64_t(e) * k.each + k.first, k.pieces);
+      }
     }
-    if (threadIdx.x == 0) first[0] = 0;
+    if (by_rows && threadIdx.x == 0) first[0] = 0;
     __syncthreads();
-    if (threadIdx.x >= 32) return;
+    if (!by_rows || threadIdx.x >= 32) return;
     int sum = 0;
-    for (int base = 0; by_rows && base < k.experts; base += 32) {
+    for (int base = 0; base < k.experts; base += 32) {
       const int e = base + threadIdx.x;
       int v = e < k.experts ? first[e + 1] : 0;
 #pragma unroll
@@ -337,8 +342,8 @@ struct Grouped : Hopper<P, S> {
         }
         this->chain(turn, half, there, slots, sum);
       } else {
-        const int32_t *segment = k.offsets + int64_t(t.expert) * k.each + k.first;
-        if (segment[0] == segment[k.pieces]) {
+        const int all = first[t.expert];
+        if (all == 0) {
           if (g.start != START_RESUME) add_nothing(k, t, m);
           continue;
         }
@@ -349,7 +354,7 @@ struct Grouped : Hopper<P, S> {
           for (int e = 0; e < sums; e++) sum[e] = 0;
         }
         hold<sums>(sum);
-        chain_segments(turn, half, there, count_slots(segment, k.pieces), sum);
+        chain_segments(turn, half, there, all, sum);
         if (g.start == START_ADD) this->template take_output<true>(turn, half, there, sum);
       }
       store(g, t, buffer, name, m, valid, sum);

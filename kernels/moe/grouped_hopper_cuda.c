@@ -79,9 +79,9 @@ static int64_t count_columns(const plan *p, const variant *v) {
   return tiles;
 }
 
-/* Experts of few rows want what brings their weights soonest, or, of gradients, a buffer for a whole
-** output, which leaves while the next one is computed; the others what leaves the least columns
-** empty. */
+/* Experts of few rows want what brings their weights soonest, or, of gradients, a buffer for a
+** whole output, which leaves while the next one is computed; the others what leaves the least
+** columns empty. */
 static const variant *choose(const plan *p) {
   const variant *wide = &variants[WIDE], *slim = &variants[SLIM];
   if (p->kind != GRAD_WEIGHT && p->mean <= ROWS) return &variants[ALONE];

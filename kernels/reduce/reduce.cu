@@ -41,7 +41,7 @@ TL_GPU void add_term(const tl_sum_tokens_args &k, int64_t row, int64_t column, i
   }
 }
 
-/* The sum of 8 columns of a block: add(first row, rows, column, n, s) adds the terms of its rows. */
+/* The sum of 8 columns of a block: add(first row, rows, column, n, s) adds its rows' terms. */
 template <class Add>
 TL_GPU void sum_block(const tl_sum_tokens_args &k, Add add) {
   const int64_t thread = (int64_t)blockIdx.x * TL_TOKEN_THREADS + threadIdx.x;

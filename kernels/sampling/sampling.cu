@@ -89,7 +89,7 @@ TL_GPU void weigh_candidates(const Row &r, int32_t count) {
 TL_GPU float chain(const float *weight, int count) {
   float sum = 0.0f;
   int i = 0;
-#pragma unroll 8
+#pragma unroll 4
   for (; i + 4 <= count; i += 4) {
     const float4 w = *(const float4 *)(weight + i);
     sum = (((sum + w.x) + w.y) + w.z) + w.w;

@@ -29,8 +29,8 @@ TL_GPU uint64_t bits_of(const tl_trace_part &a, int64_t element) {
   }
 }
 
-/* Where in its run place `slot` is, given the global index of the run's first element; -1: it is not
-** in the run. */
+/* Where in its run place `slot` is, given the global index of the run's first element; -1: it is
+** not in the run. */
 TL_GPU int64_t offset_of(const tl_trace_part &a, int64_t slot, int64_t index) {
   if (!a.sampled) return slot;
   const int64_t at = index / (LINE * LINES) + slot / LINE;

@@ -25,8 +25,8 @@ local function only(list, op)
   end
   if #found > 0 then return found end
   table.sort(names)
-  error({ status = 2, message = ("tidelock: bench: --op %s: the step has no such operator; nearest: "
-    .. "%s"):format(op, suggest.nearest(op, names, 3)) }, 0)
+  error({ status = 2, message = ("tidelock: bench: --op %s: the step has no such operator; "
+    .. "nearest: %s"):format(op, suggest.nearest(op, names, 3)) }, 0)
 end
 
 ---@param options table # recipe, overrides, rounds, steps, threads, op: this operator only

@@ -14,6 +14,7 @@
 --- A request takes all pages it can need when it begins, so none is ever thrown out half way. What
 --- a request gives depends on its tokens, its controls, seed and number alone: neighbours, chunks,
 --- pages, prefixes and time change no bit (serving.lua, kernels/cache/cache.h).
+local blocks = require "tidelock.blocks"
 local core = require "tidelock.core"
 local emit = require "tidelock.stages.emit"
 local feeds = require "tidelock.feed"
@@ -77,6 +78,9 @@ local function open_ranks(plan, options)
   end
   return core.ranks { programs = programs, ranks = table_, seed = plan.spec.policy.seed,
     threads = options.threads, poison = options.poison,
+    gemm_rows = plan.spec.blocks.gemm.m, gemm_columns = plan.spec.blocks.gemm.n,
+    attention_rows = plan.spec.blocks.attention.q,
+    gemm_provider = blocks.gemm_providers[plan.spec.blocks.gemm.provider],
     gpu_first = plan.spec.device == "cuda" and 0 or -1 }
 end
 

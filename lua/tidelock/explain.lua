@@ -102,7 +102,8 @@ local writers = {}
 function writers.check(plan, lines)
   local spec = {}
   for key, value in pairs(plan.spec) do
-    if type(value) ~= "function" or key == "loss" then spec[key] = value end
+    local said = key ~= "widths" -- which is the model's, once more
+    if said and (type(value) ~= "function" or key == "loss") then spec[key] = value end
   end
   dump(lines, "", spec, {})
 end

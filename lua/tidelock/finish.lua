@@ -257,15 +257,52 @@ local function norm(self, shared, gradients, loss)
   return control
 end
 
-local function update(self, param, gradient, control)
-  local own, fields = state(self, param), param.fields
+local function update(self, own, gradient, fields, control, o)
   local optimizer = self.spec.train.optimizer
   self:emit("adamw", { lower.reshaped(gradient, own.weight.shape), control }, { own.weight, own.m,
     own.v, own.master }, {
     scalar_first = 0, beta1 = optimizer.beta1, beta2 = optimizer.beta2, eps = optimizer.eps,
       decay = fields.decay,
     lr_scale = fields.lr_scale,
-  }, at(param.name, "update", param.weight.site))
+  }, o)
+end
+
+--- Updates all experts of a stack at once; false where their rules differ. Elements do not see each
+--- other, and what is between experts stays +0: a gradient of +0, over eps.
+local function update_stack(self, stack, gradients, control)
+  local first
+  for _, param in ipairs(stack.params) do
+    local here, fields = param.expert.owner == self.ep, param.fields
+    first = first or here and param
+    if here and (not gradients[param.name] or fields.decay ~= first.fields.decay
+        or fields.lr_scale ~= first.fields.lr_scale) then
+      return false
+    end
+  end
+  if self.spec.train.optimizer.eps <= 0 then return false end
+  local own = { weight = moe.stack(self, stack, "weight", stack.dtype),
+    m = moe.stack(self, stack, "m", "f32"), v = moe.stack(self, stack, "v", "f32"),
+    master = stack.dtype ~= "f32" and moe.stack(self, stack, "master", "f32") or nil }
+  update(self, own, self.totals[stack.value], first.fields, control, at(stack.name, "update",
+    first.weight.site))
+  return true
+end
+
+--- One update for each weight, or for each stack of experts.
+local function update_all(self, gradients, control)
+  local stacks = {}
+  for _, param in ipairs(self.l.params) do
+    local stack = param.expert and param.expert.stack
+    if gradients[param.name] then
+      if stack and stacks[stack] == nil then
+        stacks[stack] = update_stack(self, stack, gradients, control)
+      end
+      if not (stack and stacks[stack]) then
+        update(self, state(self, param), gradients[param.name], param.fields, control,
+          at(param.name, "update", param.weight.site))
+      end
+    end
+  end
 end
 
 --- The finished gradient of a weight; of an expert's its part of the stack's.
@@ -295,9 +332,7 @@ function finish.step(self, shared)
   end
   local updates = after.values(self, shared)
   local control = norm(self, shared, gradients, loss)
-  for _, param in ipairs(self.l.params) do
-    if gradients[param.name] then update(self, param, gradients[param.name], control) end
-  end
+  update_all(self, gradients, control)
   after.set(self, updates, control)
 end
 

@@ -101,8 +101,8 @@ function gpus.exchange_refusal(layout, launched)
   if layout.ep == 1 then return nil end
   if launched then
     return "\"cuda\": experts' rows cannot go from process to process yet, since their number "
-      .. "stands in the GPUs' memory; one process for all GPUs of a machine (no mpirun, no torchrun) "
-      .. "can send them, and layout.ep=1 sends none: the same bits"
+      .. "stands in the GPUs' memory; one process for all GPUs of a machine (no mpirun, no "
+      .. "torchrun) can send them, and layout.ep=1 sends none: the same bits"
   end
   if layout.all_to_all ~= "auto" and layout.all_to_all ~= "flat" then
     return ("\"cuda\": layout.all_to_all = \"%s\": GPUs of one process read each other's memory; "

@@ -89,16 +89,18 @@ local function checkpoint_reader(found)
   return reader(files, found.folder)
 end
 
+local function is_no_layout(word) return not word:find "^layout[.=]" end
+
 --- The recipe of a run folder as it ran, but for the layout that it was told: it was for training.
 local function recipe_of(folder, words)
   local path, summary = folder .. "/recipe.lua", runs.summary(folder)
   if core.files.exists(folder .. "/origin.json") then
-    return requests.recipe(folder, words), summary
+    return requests.recipe(folder, words, nil, is_no_layout), summary
   end
   if not core.files.exists(path) then usage("%s holds no recipe.lua: it is no run", folder) end
   local all = {}
   for _, word in ipairs(split_overrides(summary and summary.overrides)) do
-    if not word:find "^layout[.=]" then all[#all + 1] = word end
+    if is_no_layout(word) then all[#all + 1] = word end
   end
   table.move(words, 1, #words, #all + 1, all)
   return requests.recipe(path, all), summary

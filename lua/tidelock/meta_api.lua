@@ -51,6 +51,9 @@ function nn.residual(options) end
 ---@param options tidelock.nn.attention
 ---@return tidelock.Module
 function nn.attention(options) end
+---@param options tidelock.nn.mla
+---@return tidelock.Module
+function nn.mla(options) end
 ---@param options tidelock.nn.rms_norm
 ---@return tidelock.Module
 function nn.rms_norm(options) end

@@ -52,10 +52,15 @@ end
 ---@param file string
 ---@param overrides string[] # "key=value"
 ---@param point integer? # from 1
-function requests.recipe(file, overrides, point)
+---@param keep? fun(word: string): boolean # which of the run's own overrides hold; all unless given
+function requests.recipe(file, overrides, point, keep)
   local known = origin.read(file)
   if known then
-    overrides, point = join(known.overrides, overrides), point or known.point
+    local own = {}
+    for _, word in ipairs(known.overrides) do
+      if not keep or keep(word) then own[#own + 1] = word end
+    end
+    overrides, point = join(own, overrides), point or known.point
   end
   return requests.guarded(function()
     local points = recipes.points(file, overrides, point)

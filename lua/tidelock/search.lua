@@ -46,13 +46,14 @@ local function leaves_of(spec, c)
 end
 
 --- The first rule that a candidate breaks, in words without numbers of its own; nil when none.
-local function refusal(spec, c, leaves)
+local function refusal(plan, c, leaves)
+  local spec = plan.spec
   local first
   local policy = {}
   for name, value in pairs(spec.policy) do policy[name] = value end
   policy.leaves = leaves
   rules.check({
-    layout = layout_of(spec, c), policy = policy, model = spec.widths, blocks = spec.blocks,
+    layout = layout_of(spec, c), policy = policy, model = plan.widths, blocks = spec.blocks,
     batch = { samples = spec.batch.samples, micro = c.micro, length = spec.batch.length },
     site = function() return "the recipe" end,
   }, function(_, format, ...)
@@ -124,7 +125,7 @@ function search.of(plan, facts, world)
   local function try(c)
     local leaves = leaves_of(spec, c)
     refused.all = refused.all + 1
-    local why = refusal(spec, c, leaves)
+    local why = refusal(plan, c, leaves)
     if why then return count(refused, why) end
     c.leaves, c.leaves_dp = leaves, leaves.dp
     c.guess = estimate.of(layers, c, spec, facts, work)

@@ -208,7 +208,9 @@ local function new_matrix(request)
     end
   end
   function matrix:note(record)
-    if self.file then self.file:write(record) end
+    if not self.file then return end
+    record.version = 1 -- docs/records.schema.json
+    self.file:write(record)
   end
   return matrix
 end

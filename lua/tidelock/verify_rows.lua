@@ -7,6 +7,7 @@
 ---     outside   run by other processes: { ranks = 2 } by mpirun, { simd = "portable" }, {}
 ---     sample    one sample alone or among others: see verify_sample.lua
 --- A row may have a family: its cells are compared with the first of that family, not of all.
+local blocks = require "tidelock.blocks"
 local core = require "tidelock.core"
 local verify_experts = require "tidelock.verify_experts"
 
@@ -72,11 +73,20 @@ local function pipeline_row(spec)
   return row
 end
 
---- Tiles of products and of attention's queries: speed only.
+--- Tiles of products, the first of two heights that are compiled, and of attention's queries: speed
+--- only.
 local function tile_row()
-  return { label = "tiles 64, 128; queries 64, 128", { "blocks.gemm.m=64", "blocks.gemm.n=64" },
-    { "blocks.gemm.m=128", "blocks.gemm.n=128" }, { "blocks.attention.q=64" },
-    { "blocks.attention.q=128" } }
+  local row, names, seen = {}, {}, {}
+  for _, tile in ipairs(blocks.gemm_tiles) do
+    if (tile[1] == 128 or tile[1] == 64) and not seen[tile[1]] then
+      seen[tile[1]], names[#names + 1] = true, ("%d x %d"):format(tile[1], tile[2])
+      row[#row + 1] = { "blocks.gemm.m=" .. tile[1], "blocks.gemm.n=" .. tile[2],
+        "blocks.gemm.k=" .. tile[3] }
+    end
+  end
+  row.label = "tiles " .. table.concat(names, ", ") .. "; queries 64, 128"
+  row[#row + 1], row[#row + 2] = { "blocks.attention.q=64" }, { "blocks.attention.q=128" }
+  return row
 end
 
 --- Ranks as processes of mpirun.

@@ -27,12 +27,7 @@ local function tensor(dtype, shape, exponent, used)
   return core.tensor_from_bits(dtype, shape, bits)
 end
 
-local function poison(dtype, shape)
-  local bits, count = {}, 1
-  for _, size in ipairs(shape) do count = count * size end
-  for i = 1, count do bits[i] = dtype == "bf16" and 0xFFFF or 0xFFFFFFFF end
-  return core.tensor_from_bits(dtype, shape, bits)
-end
+local function poison(dtype, shape) return core.tensor(dtype, shape):fill(0 / 0) end
 
 local defaults = {
   heads = 4, kv_heads = 2, width = 32, value_width = false, window = 0, kv_block = 64,
@@ -60,11 +55,22 @@ local function complete(fields, dtype, seed)
   return c
 end
 
-local function make_forward(c)
+--- The inputs of the latest seed: cases that only differ in what runs them follow each other.
+local kept = {}
+
+local function inputs_of(c)
+  if kept.seed == c.seed then return kept.q, kept.k, kept.v, kept.grad end
   state = c.seed
-  local q = tensor(c.dtype, { c.rows, c.heads, c.width }, c.exponent, c.used)
-  local k = tensor(c.dtype, { c.rows, c.kv_heads, c.width }, 0, c.used)
-  local v = tensor(c.dtype, { c.rows, c.kv_heads, c.value_width }, 0, c.used)
+  kept = { seed = c.seed,
+    q = tensor(c.dtype, { c.rows, c.heads, c.width }, c.exponent, c.used),
+    k = tensor(c.dtype, { c.rows, c.kv_heads, c.width }, 0, c.used),
+    v = tensor(c.dtype, { c.rows, c.kv_heads, c.value_width }, 0, c.used),
+    grad = tensor(c.dtype, { c.rows, c.heads, c.value_width }, 0, c.used) }
+  return kept.q, kept.k, kept.v, kept.grad
+end
+
+local function make_forward(c)
+  local q, k, v = inputs_of(c)
   local cu = core.tensor("i32", { #c.cu }, c.cu)
   local outputs = {
     poison(c.stored, { c.rows, c.heads, c.value_width }), poison("f32", { c.rows, c.heads }),
@@ -78,7 +84,7 @@ local function make_backward(c)
   local inputs, outputs, attrs, options = make_forward(c)
   core.call("attention", inputs, outputs, attrs)
   local q, k, v, cu = table.unpack(inputs)
-  local grad = tensor(c.dtype, { c.rows, c.heads, c.value_width }, 0, c.used)
+  local _, _, _, grad = inputs_of(c)
   local gradients = {
     poison(c.out, { c.rows, c.heads, c.width }), poison(c.out, { c.rows, c.kv_heads, c.width }),
     poison(c.out, { c.rows, c.kv_heads, c.value_width }),
@@ -207,8 +213,9 @@ local hopper = {
 for i = 1, 150 do hopper[#hopper].lengths[i] = i % 7 end
 local bf16_only = {}
 for _, fields in ipairs(hopper) do
+  local seed = #cases + 1
   for _, q in ipairs { 128, 64, 0 } do
-    local one = {}
+    local one = { seed = seed }
     for name, value in pairs(fields) do one[name] = value end
     one[1], one.rows_of_tile = ("%s, q %d"):format(fields[1], q), q
     bf16_only[one] = true
@@ -219,7 +226,7 @@ end
 local list = {}
 for _, fields in ipairs(cases) do
   for _, dtype in ipairs(bf16_only[fields] and { "bf16" } or { "f32", "bf16" }) do
-    local c = complete(fields, dtype, #list + 1)
+    local c = complete(fields, dtype, fields.seed or #list + 1)
     if c then
       local name = ("%s, %s"):format(fields[1], dtype)
       list[#list + 1] = { op = "attention", name = name,

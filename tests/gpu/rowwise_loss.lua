@@ -12,7 +12,8 @@ local sizes = { { 1, 1, 1, 0, 1 }, { 40, 6, 5, 3, 2 }, { 5, 64, 60, 0, 8 }, { 3,
   { 3, 2048, 2000, 100, 8 }, { 2, 4104, 4097, 0, 1 }, { 2, 8192, 5000, 0, 4 },
   { 2, 1024, 1000, 0, 1024 }, { 3, 264, 0, 0, 4 }, { 2, 3003, 3001, 7, 1 },
   { 2, 16384, 16384, 0, 8 }, { 3, 9024, 9024, 5, 4 }, { 2, 10008, 10008, 0, 1 },
-  { 1, 32832, 32832, 0, 32 } }
+  { 1, 32832, 32832, 0, 32 },
+  { 2, 2104, 2000, 3, 1 } }
 
 --- A row maximum that fits z, near enough for the exponentials.
 local function column(rows, factor, offset) return spread("f32", { rows }, factor, offset, true) end
@@ -56,6 +57,14 @@ add("row_max", "infinities and zeros", function()
   local rows = { { low, low, low, low }, { zero, low, zero, -1 }, { 0.0, zero, -1, low } }
   return { core.tensor("f32", { 3, 4 }, rows) }, { poison("f32", { 3 }) }, { columns = 4 }
 end)
+--- Exponentials from 1 down to +0, far outside what s expects.
+for _, width in ipairs { 2104, 9000 } do
+  add("cross_entropy_grad", "far logits, " .. width, function()
+    return { spread("bf16", { 3, width }, 150), column(3, 0.5, 90), column(3, 1, 3),
+      ids(3, 0, width - 1), column(3) }, { poison("bf16", { 3, width }) },
+      { columns = width, first = 0, vocab = width, smoothing = 0, z = core.f32(1e-3) }
+  end)
+end
 add("cross_entropy_grad", "dz is z", function()
   local z = spread("bf16", { 3, 200 }, 9)
   return { z, column(3, 0.5, 9), column(3, 1, 3), ids(3, 0, 190), column(3) }, { z },

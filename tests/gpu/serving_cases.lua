@@ -12,6 +12,15 @@ local spread, poison = data.spread, data.poison
 local cases = {}
 local function add(op, name, make) cases[#cases + 1] = { op = op, name = name, make = make } end
 
+--- As a step of few rows and as one of many is computed.
+local function add_both(op, name, make)
+  add(op, name, make)
+  add(op, name .. ", many rows", function()
+    local inputs, outputs, attrs = make()
+    return inputs, outputs, attrs, { attention_rows = 64 }
+  end)
+end
+
 local function list(values) return core.tensor("i32", { #values }, values) end
 
 --- A table that scatters the pages of requests of these lengths over a pool; and its size.
@@ -69,7 +78,7 @@ end
 
 local function attention(name, o)
   for _, dtypes in ipairs { { "f32", "f32" }, { "bf16", "f32" }, { "bf16", "bf16" } } do
-    add("attention_cached", ("%s, %s to %s"):format(name, dtypes[1], dtypes[2]), function()
+    add_both("attention_cached", ("%s, %s to %s"):format(name, dtypes[1], dtypes[2]), function()
       local pages, count = table_of(o.lengths, o.page)
       local requests, positions, rows = rows_of(o)
       local used, v_width = used_pages(pages), o.value_width or o.width

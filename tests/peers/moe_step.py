@@ -1,4 +1,4 @@
-# moe_step.py - the peer of `./tl bench step recipes/moe_1b.lua`: the recipe's model in PyTorch, on a
+# moe_step.py - the peer of `./tl bench step recipes/moe_1b.lua`: its model in PyTorch, on a
 # GPU. Grouped-query attention with rope, a dense first layer, then experts: sigmoid scores with
 # groups, the best few and a shared one; torch._grouped_mm, flash attention, fused AdamW. Weights
 # and moments are bf16, which is less work than Tidelock's masters of f32; not the same bits.

@@ -58,7 +58,7 @@ describe("the command line", function()
     has(raised(commands.parse, { "repl", "1" }).message, "repl: it takes nothing")
     has(raised(commands.parse, { "bench", "foo" }).message,
       "bench: foo is neither a recipe file nor one of plan, matmul, gemm, attention, "
-        .. "step, ranks, serve, trace, capture")
+        .. "moe, rowwise, step, roofline, collectives, ranks, serve, trace, capture")
     has(raised(commands.parse, { recipe }).message, "no such command; did you mean run " .. recipe)
     has(raised(commands.parse, { "run", recipe, "layout.tp" }).message,
       "layout.tp is neither an option nor an override, as layout.tp=2; the recipe is ")

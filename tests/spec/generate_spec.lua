@@ -82,7 +82,7 @@ describe("./tl generate", function()
     assert.matches("^" .. (generate "84 --ids --quiet --tokens 8"):gsub("\n", ""), newest)
   end)
 
-  it("asks for overrides of a run that left no summary", function()
+  it("asks for overrides of a run that left neither origin nor summary", function()
     local out, status = support.run(("run %s --runs %s --quiet blocks.attention.kv=64"):format(
       folder:path "tide.lua", folder:path "others"))
     assert.equal(2, status, out) -- its data is gone
@@ -92,6 +92,10 @@ describe("./tl generate", function()
     assert.equal(0, status, out)
     local other = folder:path "others/" .. core.files.list(folder:path "others")[1]
     os.remove(other .. "/summary.json")
+    os.remove(other .. "/origin.json") -- a folder of an older version
+    out, status = support.run(("generate %s x --tokens 2"):format(other))
+    assert.equal(0, status, out)
+    os.remove(other .. "/origin.json")
     out, status = support.run(("generate %s x --tokens 2"):format(other))
     assert.equal(2, status)
     assert.matches("say what it was, as key=value:\n  blocks.attention.kv: 64 %-> unset", out)

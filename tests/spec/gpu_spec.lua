@@ -35,6 +35,12 @@ describe("on a GPU #gpu", function()
     assert.is_truthy(text:find "%d%d%d passed, 0 failed")
   end)
 
+  on_gpu("a request gives the host's tokens and bits, alone and in any crowd", function()
+    local text, status = support.run "lua tests/gpu/serve.lua"
+    assert.equal(0, status, text)
+    assert.is_truthy(text:find "%d passed, 0 failed")
+  end)
+
   for _, check in ipairs(selftest.checks) do
     if check.gpu then
       on_gpu("the self-test proves " .. check.name, function()

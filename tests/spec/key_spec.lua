@@ -21,7 +21,7 @@ describe("the key", function()
     local own = key_of()
     for _, word in ipairs {
       "layout={ tp = 2, pp = 2 }", "batch.micro=4", "log.every=1", "train.save=false",
-      "train.steps=20", "blocks.attention.q=128", "blocks.gemm={ 64, 64, 64 }",
+      "train.steps=20", "blocks.attention.q=128", "blocks.gemm={ 128, 128, 64 }",
       "train.lr={ \"constant\", 0.001 }", "train.optimizer=adamw", "policy=layout", "dtype=f32",
       "layout.sequence_parallel=false", "eval=nil",
         "policy={ \"batch\", leaves = { tp = 4, dp = 8 } }",

@@ -2,6 +2,7 @@
 local commands = require "tidelock.commands"
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
+local jsonschema = require "support.jsonschema"
 local new_folder = require "support.folder"
 local repeats = require "tidelock.verify_repeat"
 local rows = require "tidelock.verify_rows"
@@ -89,6 +90,8 @@ describe("./tl verify", function()
     has(text, "46 equal, 0 differ, 0 not run")
     local list = require("tidelock.log").read(path)
     assert.equal(50, #list)
+    local schema = core.json.decode(core.files.read_all "docs/records.schema.json")
+    for _, row in ipairs(list) do assert.same({}, jsonschema.complaints(schema, row)) end
     assert.same({ "head", "f32", "as written" }, { list[1].status, list[1].dtype, list[1].row })
     assert.equal("batch.micro=4 layout.tp=1 layout.pp=1 layout.dp=2 layout.schedule=1f1b",
       list[19].overrides)

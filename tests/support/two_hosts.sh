@@ -9,7 +9,11 @@ say_no() { echo "$1"; exit 77; }
 command -v ip >/dev/null || say_no "there is no ip (iproute2)"
 folder=$(mktemp -d)
 one=tl-one-$$ two=tl-two-$$
-cleanup() { ip netns del $one 2>/dev/null || :; ip netns del $two 2>/dev/null || :; rm -rf "$folder"; }
+cleanup() {
+  ip netns del $one 2>/dev/null || :
+  ip netns del $two 2>/dev/null || :
+  rm -rf "$folder"
+}
 trap cleanup EXIT
 ip netns add $one 2>/dev/null && ip netns add $two || say_no "this machine allows no namespaces"
 ip link add tl-a netns $one type veth peer name tl-b netns $two || say_no "no pair of interfaces"

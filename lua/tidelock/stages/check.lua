@@ -14,9 +14,10 @@
 --     step
 --     log       { every, watch };  notes: sentences about choices that were made
 --     experts   a list of { experts, top_k, site }: the mixtures of the model
---     widths    what rules.lua knows of the model: layers, heads, hidden widths
 --     site      function(path) -> "file:line" or "command line"
 -- }
+-- and `widths`: what rules.lua knows of the model, layers, heads and hidden widths; `way`: why rows
+-- of experts go as they do, where speeds of links decide.
 local blocks = require "tidelock.blocks"
 local data = require "tidelock.data"
 local links = require "tidelock.links"
@@ -147,12 +148,13 @@ function check.run(plan)
   collected:raise()
 
   spec.name, spec.file, spec.site = recipe.name, recipe.file, site
-  spec.model, spec.notes, spec.experts, spec.widths = model, notes, facts.moes, facts
+  spec.model, spec.notes, spec.experts = model, notes, facts.moes
   spec.batch.micro = spec.batch.micro or spec.batch.samples // spec.layout.dp
   if spec.policy.name == "fast" then
     note "policy fast promises no bits; the host runs the same kernels as for batch"
   end
-  return { spec = spec, way = not plan.serving and choose_way(spec.layout, plan.links) or nil }
+  local way = not plan.serving and choose_way(spec.layout, plan.links) or nil
+  return { spec = spec, widths = facts, way = way }
 end
 
 return check
