@@ -23,7 +23,7 @@ end
 local function shown(value)
   if value == nil then return "absent" end
   local good, text = pcall(core.json.encode, value)
-  if not good then text = tostring(value) end
+  if not good then text = "nested too deep to be shown" end
   return #text > 40 and text:sub(1, 40):gsub("[\128-\255]+$", "") .. ".." or text
 end
 

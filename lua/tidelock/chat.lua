@@ -37,6 +37,16 @@ local function tokens_of(config)
   return tokens
 end
 
+--- What stands in the way, of the error that a template raised. Lua's own errors come from what a
+--- template does to values of the wrong kind, or from parentheses without end: a client's messages
+--- must not end the server either way.
+local function reason_of(problem)
+  if type(problem) == "table" and problem.template then return problem.template end
+  if type(problem) == "table" and not problem.message then error(problem, 0) end
+  local text = tostring(type(problem) == "table" and problem.message or problem)
+  return "an expression of it fails: " .. (text:match "^[^\n]*%.lua:%d+: ([^\n]*)" or text)
+end
+
 --- A function from messages to a prompt, or nil and why there is none for them. The second result
 --- says what stands in the way of all messages.
 ---@param folder string # of the tokenizer
@@ -51,10 +61,8 @@ function chat.open(folder)
     local good, result = pcall(jinja.open, text)
     if good then
       render = result
-    elseif type(result) == "table" and result.template then
-      why = "the chat template of this model is not rendered: " .. result.template
     else
-      error(result, 0)
+      why = "the chat template of this model is not rendered: " .. reason_of(result)
     end
   end
   if why then -- the folder is nobody's business outside
@@ -67,8 +75,7 @@ function chat.open(folder)
     variables.messages, variables.add_generation_prompt = messages, true
     local good, result = pcall(render, variables)
     if good then return result end
-    if type(result) ~= "table" or not result.template then error(result, 0) end
-    return nil, "the chat template of this model: " .. result.template
+    return nil, "the chat template of this model: " .. reason_of(result)
   end
 end
 

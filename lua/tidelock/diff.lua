@@ -156,9 +156,12 @@ function diff.traces(a, b, again)
   local found = divergence.find(a, b)
   if not found then
     local steps = compare.steps(a, b)
-    line(lines, "traces", #steps == 0 and "no step in both"
-      or ("steps %d to %d%s: all outputs equal"):format(steps[1], steps[#steps],
-        steps[1] == 0 and " (0: initial values)" or ""))
+    if #steps == 0 then
+      line(lines, "traces", "no step in both: nothing was compared")
+      return lines, false
+    end
+    line(lines, "traces", ("steps %d to %d%s: all outputs equal"):format(steps[1], steps[#steps],
+      steps[1] == 0 and " (0: initial values)" or ""))
     return lines, not lines.differ
   end
   if a:has_values(found.step) and b:has_values(found.step) then

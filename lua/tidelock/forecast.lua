@@ -198,6 +198,10 @@ function forecast.command(request)
   local begin = core.files.seconds()
   local facts = request.options.cluster and cluster.read(request.options.cluster)
   if request.options.search then return require("tidelock.search").command(request, facts) end
+  if request.options.ranks then
+    error({ status = 2, message = "tidelock: plan: --ranks goes with --search; layout.dp=4 and its "
+      .. "kin set the ranks of one layout" }, 0)
+  end
   local recipe = requests.of(request)
   if facts and facts.device and recipe:site "device" ~= "command line" then
     recipe = recipe:with { device = facts.device }

@@ -21,7 +21,7 @@ end
 
 local function read_ids(text)
   local ids = {}
-  for word in text:gmatch "[^,%s]+" do
+  for word in (text .. ","):gmatch "%s*([^,]*)," do
     local id = math.tointeger(tonumber(word))
     if not id then usage("--ids: the prompt is integers and commas, got %q", text) end
     ids[#ids + 1] = id

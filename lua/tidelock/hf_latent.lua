@@ -25,8 +25,13 @@ function latent.read(r, facts)
     v = r:take("v_head_dim", "count", 128),
   }
   facts.head_dim = rope
-  r:only("head_dim", rope, "transformers keeps qk_rope_head_dim there")
-  r:only("qk_head_dim", nope + rope, "it is qk_nope_head_dim + qk_rope_head_dim")
+  if nope and rope then
+    r:only("head_dim", rope, "transformers keeps qk_rope_head_dim there")
+    r:only("qk_head_dim", nope + rope, "it is qk_nope_head_dim + qk_rope_head_dim")
+  else -- what is wrong with them has been said
+    r:get "head_dim"
+    r:get "qk_head_dim"
+  end
   r:only("num_key_value_heads", facts.heads, "every head has keys of its own, made of the latent")
   local interleave = r:take("rope_interleave", "boolean", true)
   facts.rope.interleaved = interleave
@@ -45,7 +50,7 @@ function latent.read_experts(r, facts)
     scale = r:take("routed_scaling_factor", "positive", 2.5),
   }
   local e = facts.experts
-  if e.count and e.count % e.groups ~= 0 then
+  if e.count and e.groups and e.count % e.groups ~= 0 then
     r:wrong("n_group", "it divides n_routed_experts %d", e.count)
   end
   r:only("topk_method", "noaux_tc")
@@ -56,7 +61,7 @@ function latent.read_experts(r, facts)
     r:get(key)
   end
   local dense = r:take("first_k_dense_replace", "whole", 3)
-  for i = 1, facts.layers or 0 do facts.sparse[i] = i > dense end
+  for i = 1, dense and facts.layers or 0 do facts.sparse[i] = i > dense end
 end
 
 --- Fields of a config.json that transformers loads.

@@ -71,6 +71,9 @@ function nodes.slice(node, scope)
   local function bound(part)
     local value = part and evaluate(part, scope)
     if value == none then return nil end
+    if value and math.type(value) ~= "integer" then
+      fail("a slice with a bound that is a %s, no whole number", values.kind(value))
+    end
     return value
   end
   return values.slice(evaluate(node.value, scope), bound(node.first), bound(node.last),
@@ -139,7 +142,10 @@ function nodes.method(node, scope)
     named_of(node.named, scope))
 end
 
-evaluate = function(node, scope) return nodes[node.kind](node, scope) end
+evaluate = function(node, scope)
+  values.spend(1)
+  return nodes[node.kind](node, scope)
+end
 
 -- statements -------------------------------------------------------------------------------------
 
@@ -147,9 +153,16 @@ local run -- below
 
 local statements = {}
 
-function statements.text(node, _, out) out[#out + 1] = node[1] end
+function statements.text(node, _, out)
+  values.spend(#node[1] // 64)
+  out[#out + 1] = node[1]
+end
 
-function statements.print(node, scope, out) out[#out + 1] = text_of(evaluate(node.value, scope)) end
+function statements.print(node, scope, out)
+  local text = text_of(evaluate(node.value, scope))
+  values.spend(#text // 64)
+  out[#out + 1] = text
+end
 
 function statements.group(node, scope, out) return run(node.body, scope, out) end
 
@@ -222,6 +235,7 @@ statements["for"] = function(node, scope, out)
   end
   for i, item in ipairs(items) do
     local inner = scope_of(node, scope, item)
+    values.spend(10) -- of which `loop` has most
     inner.names.loop = loop_of(items, i)
     if run(node.body, inner, out) == "break" then break end
   end
@@ -231,6 +245,7 @@ end
 --- Runs nodes in order; "break" or "continue" where one of them says so.
 run = function(body, scope, out)
   for _, node in ipairs(body) do
+    values.spend(1)
     local signal = statements[node.kind](node, scope, out)
     if signal then return signal end
   end
@@ -242,6 +257,7 @@ end
 function jinja.open(text)
   local tree = jinja_read.tree(text, jinja_names)
   return function(variables)
+    values.begin()
     local names, out = {}, {}
     for name, value in pairs(variables) do names[name] = values.from(value) end
     run(tree, { names = names }, out)

@@ -91,6 +91,7 @@ local function replace(text, old, new, most)
   while not most or most < 0 or count < most do
     local first, last = text:find(old, at, true)
     if not first then break end
+    values.spend(1 + #new // 64)
     parts[#parts + 1], count = text:sub(at, first - 1) .. new, count + 1
     at = last + 1
   end
@@ -241,7 +242,10 @@ names.filters.d = names.filters.default
 function names.filters.join(value, arguments, named)
   if next(named) then fail "join with named arguments is not rendered here" end
   local parts = {}
-  for i, item in ipairs(values.items(value)) do parts[i] = values.text(item) end
+  for i, item in ipairs(values.items(value)) do
+    parts[i] = values.text(item)
+    values.spend(#parts[i] // 64)
+  end
   return table.concat(parts, values.text(arguments[1] == nil and "" or arguments[1]))
 end
 
@@ -250,6 +254,7 @@ local short = { ["\\"] = "\\\\", ['"'] = '\\"', ["\n"] = "\\n", ["\r"] = "\\r", 
 
 --- As json.dumps(value, ensure_ascii=False) writes it.
 local function json_text(value)
+  values.spend(type(value) == "string" and 1 + #value // 64 or 1)
   local kind = kind_of(value)
   if kind == "string" then
     return '"' .. value:gsub('[%c\\"]', function(byte)
@@ -323,8 +328,11 @@ function names.functions.range(arguments, named)
   for _, number in ipairs { first, last or "", step } do
     if math.type(number) ~= "integer" then fail "range of what is no whole number" end
   end
-  if next(named) or step == 0 or (last - first) // step > 100000 then fail "range of this kind" end
+  if next(named) or step == 0 or (last + 0.0 - first) / step > 100000 then -- no integer overflows
+    fail "range of this kind"
+  end
   local list = values.list {}
+  if step > 0 and first >= last or step < 0 and first <= last then return list end
   for i = first, step > 0 and last - 1 or last + 1, step do list[#list + 1] = i end
   return list
 end

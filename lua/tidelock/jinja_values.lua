@@ -20,6 +20,23 @@ function values.fail(format, ...) error({ template = format:format(...) }, 0) en
 
 local fail, none, undefined = values.fail, values.none, values.undefined
 
+--- What a rendering may cost: 1 for an expression, a statement, an item of a list, 64 bytes of a
+--- text, and 10 for a turn of a loop. All clients wait while a template runs, so that one without
+--- an end must not.
+local cost_most = 2000000
+local cost_left = cost_most
+
+function values.begin() cost_left = cost_most end
+
+function values.spend(cost)
+  cost_left = cost_left - cost
+  if cost_left < 0 then
+    fail("it takes more than %d steps, of which 64 bytes of a text are one", cost_most)
+  end
+end
+
+local spend = values.spend
+
 function values.is_list(value) return getmetatable(value) == List end
 function values.is_map(value) return getmetatable(value) == Map end
 function values.is_namespace(value) return getmetatable(value) == Namespace end
@@ -89,13 +106,18 @@ end
 --- The items that a loop goes over; those of a map are its keys.
 function values.items(value)
   local kind = values.kind(value)
-  if kind == "list" then return value end
+  if kind == "list" then
+    spend(#value)
+    return value
+  end
   if kind == "map" then
     values.need_order(value)
+    spend(#value.keys)
     return value.keys
   end
   if kind == "undefined" then return {} end
   if kind == "string" then
+    spend(#value)
     local list = {}
     for _, code in utf8.codes(value) do list[#list + 1] = utf8.char(code) end
     return list
@@ -159,6 +181,7 @@ end
 -- operators --------------------------------------------------------------------------------------
 
 function values.equal(a, b)
+  spend(1)
   local kind, other = values.kind(a), values.kind(b)
   local function as_number(value)
     if type(value) == "boolean" then return value and 1 or 0 end
@@ -234,16 +257,23 @@ local arithmetic = {
 }
 
 function values.operate(operator, a, b)
-  if operator == "~" then return values.text(a) .. values.text(b) end
+  if operator == "~" then
+    a, b = values.text(a), values.text(b)
+    spend((#a + #b) // 64)
+    return a .. b
+  end
   if type(a) == "number" and type(b) == "number" then
     if b == 0 and operator:find "[/%%]" then fail "a division by zero" end
     return arithmetic[operator](a, b)
   elseif operator == "+" and type(a) == "string" and type(b) == "string" then
+    spend((#a + #b) // 64)
     return a .. b
   elseif operator == "+" and values.is_list(a) and values.is_list(b) then
+    spend(#a + #b)
     local list = table.move(a, 1, #a, 1, {})
     return values.list(table.move(b, 1, #b, #list + 1, list))
   elseif operator == "*" and type(a) == "string" and math.type(b) == "integer" and b <= 1000 then
+    spend(#a * math.max(b, 0) // 64)
     return a:rep(b)
   end
   fail("%s of a %s and a %s", operator, values.kind(a), values.kind(b))

@@ -140,6 +140,9 @@ end
 local function server_of(path)
   local host, port = path:match "^([%d.]*):(%d+)$"
   if not host then host, port = path:match "^%[([%x:]+)%]:(%d+)$" end
+  if path:find "^%d+$" then
+    fail("%s: a port is written :%s, and a file of this name ./%s", path, path, path)
+  end
   if not host then return nil end
   port = math.tointeger(tonumber(port))
   if not port or port > 65535 then fail("%s: a port is a number up to 65535", path) end

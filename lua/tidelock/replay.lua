@@ -152,7 +152,10 @@ local function told(step, known)
   local loss, norm = bits_of(step)
   line("step " .. step.step, "loss %s (%s), gradient norm %s (%s)", screen.loss(step.loss), loss,
     screen.loss(step.grad_norm), norm)
-  if not known then return true end
+  if not known then
+    line("bits", "the log has no step %d; nothing to compare", step.step)
+    return true
+  end
   local equal = loss == known.loss_bits and norm == known.grad_norm_bits
   line("bits", equal and "equal to the log" or "the log has loss %s, gradient norm %s",
     known.loss_bits, known.grad_norm_bits)

@@ -289,10 +289,16 @@ local function find_checkpoint(options)
   return checkpoint.find(options.resume), forks
 end
 
---- A checkpoint that leaves nothing to do is told before anything starts.
+--- A checkpoint that leaves nothing to do, and a profiler's window without a step, are told before
+--- anything starts.
 local function check_steps(found, trained, options)
-  if not found then return end
   local last = math.min(trained.spec.train.steps, options.stop_at or math.huge)
+  local window, done = trained.profile, found and found.state.step or 0
+  if window and (window[1] > last or window[2] <= done) then
+    error({ status = 2, message = ("tidelock: run: --profile %s: this run has the steps %d to %d")
+      :format(options.profile, done + 1, last) }, 0)
+  end
+  if not found then return end
   if found.state.step >= last then
     error({
       status = 2, message = ("tidelock: --resume: %s is the state after step %d; the run ends "

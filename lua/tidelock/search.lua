@@ -239,8 +239,8 @@ function search.text(found, refused, spec, facts, world, file, seconds)
     lines[#lines + 1] = "  best   " .. overrides_of(found[1], spec)
   end
   if refused.full > 0 then
-    lines[#lines + 1] = ("  %s need more than %g GiB a rank"):format(screen.plural(refused.full,
-      "candidate"), facts.memory)
+    lines[#lines + 1] = ("  %s %s more than %g GiB a rank"):format(screen.plural(refused.full,
+      "candidate"), refused.full == 1 and "needs" or "need", facts.memory)
   end
   table.sort(refused, function(a, b)
     if refused[a] ~= refused[b] then return refused[a] > refused[b] end
@@ -259,6 +259,12 @@ end
 function search.command(request, facts)
   local options = request.options
   local function usage(text) error({ status = 2, message = "tidelock: plan: " .. text }, 0) end
+  for _, name in ipairs { "memory", "program", "rank" } do
+    if options[name] then
+      usage(("--%s is of one layout, and --search goes through all; the command without --search "
+        .. "and with the layout that it found has it"):format(name))
+    end
+  end
   if not facts then usage "--search goes with --cluster FILE, the machine to search for" end
   local world = options.ranks or facts.ranks
   if world > ranks_max then usage(("--ranks %d: at most %d"):format(world, ranks_max)) end

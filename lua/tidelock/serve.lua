@@ -259,12 +259,23 @@ local function read_key(path)
   return key
 end
 
+local most = { port = 65535, queue = 100000, body = 1 << 30, timeout = 86400 }
+
+local function check_sizes(options)
+  for _, name in ipairs { "port", "queue", "body", "timeout" } do
+    if options[name] and options[name] > most[name] then
+      usage("--%s %d: at most %d", name, options[name], most[name])
+    end
+  end
+end
+
 local function is_loopback(host) return host == "::1" or host:find "^127%." ~= nil end
 
 --- The command.
 ---@param request tidelock.Request
 function serve.command(request)
   local options = request.options
+  check_sizes(options)
   local key, host = read_key(options.key_file), options.host or "127.0.0.1"
   if host == "localhost" then host = "127.0.0.1" end
   local loaded = loader.open(request.words[1], request.overrides, options)

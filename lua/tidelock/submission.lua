@@ -31,7 +31,8 @@ local function check_controls(given)
   local temperature, top_p = given.temperature or 0, given.top_p or 1
   if type(temperature) ~= "number" or not (temperature == 0
     or temperature >= 2.0 ^ -60 and temperature <= 2.0 ^ 60) then
-    return ("temperature is %s; 0 (the likeliest token), or above"):format(tostring(temperature))
+    return ("temperature is %s; 0 (the likeliest token), or from 2^-60 (8.7e-19) to 2^60")
+      :format(tostring(temperature))
   end
   if type(top_p) ~= "number" or not (core.f32(top_p) > 0 and top_p <= 1) then
     return ("top_p is %s; above 0, at most 1"):format(tostring(top_p))

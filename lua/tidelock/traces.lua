@@ -31,9 +31,14 @@ end
 
 local function read_steps(self)
   local text = core.files.read_all(self.dir .. "/steps.jsonl") or ""
-  for line in text:gmatch "[^\n]+" do
+  local count = 0
+  for line, ended in text:gmatch "([^\n]+)(\n?)" do
+    count = count + 1
     local good, step = pcall(core.json.decode, line)
-    if not good or type(step) ~= "table" then break end -- the run was killed while it wrote this
+    if not good or type(step) ~= "table" or math.type(step.step) ~= "integer" then
+      if ended == "" then break end -- the run was killed while it wrote this
+      usage("tidelock: %s/steps.jsonl: line %d is damaged", self.dir, count)
+    end
     self.steps[#self.steps + 1] = step
     self.by_step[step.step] = step
   end
@@ -56,7 +61,8 @@ function traces.open(dir)
   local text, message = core.files.read_all(dir .. "/trace.json")
   if not text then usage("tidelock: %s: it holds no trace: %s", dir, message) end
   local good, meta = pcall(core.json.decode, text)
-  if not good or type(meta) ~= "table" or math.type(meta.version) ~= "integer" then
+  if not good or type(meta) ~= "table" or math.type(meta.version) ~= "integer"
+    or type(meta.programs) ~= "table" or type(meta.ranks) ~= "table" then
     usage("tidelock: %s/trace.json is damaged", dir)
   end
   if meta.version ~= recorder.version then

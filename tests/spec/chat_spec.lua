@@ -58,6 +58,42 @@ describe("a chat template", function()
     refused("break outside of a loop", "{% break %}")
   end)
 
+  it("that has no end, or doubles what it has, is stopped", function()
+    local function stopped(text)
+      assert.matches("it takes more than 2000000 steps", select(2, render(text)))
+    end
+    local twice = "{%% set n = namespace(x=%s) %%}{%% for i in range(60) %%}{%% set n.x = %s %%}"
+      .. "{%% endfor %%}{{ n.x %s }}"
+    stopped("{% for i in range(100000) %}{% for k in range(100000) %}{% endfor %}{% endfor %}")
+    stopped(twice:format("'abcd'", "n.x ~ n.x", ""))
+    stopped(twice:format("'abcd'", "n.x + n.x", ""))
+    stopped(twice:format("'abcd'", "n.x * 1000", ""))
+    stopped(twice:format("'a'", "n.x.replace('a', 'aaaaaaaa')", ""))
+    stopped(twice:format("'a'", "[n.x, n.x] | join(n.x)", ""))
+    stopped(twice:format("[1]", "n.x + n.x", ""))
+    stopped(twice:format("[1]", "[n.x, n.x]", "| tojson"))
+    stopped(twice:format("[1]", "[n.x, n.x]", "== n.x"))
+    assert.matches("range of this kind",
+      select(2, render "{{ range(-9223372036854775807, 9223372036854775807) }}"))
+    assert.equal("50", render "{{ range(5, 0, -1) | length }}{{ range(5, 0) | length }}")
+    assert.matches("a bound that is a float", select(2, render "{{ 'abc'[1.5:] }}"))
+  end)
+
+  it("whose expressions fail is a refusal, not the server's end", function()
+    local folder = new_folder()
+    local messages = core.json.array { { role = "user", content = "Hi" } }
+    local function refused(text)
+      folder:write("chat_template.jinja", text)
+      return select(2, chat.open(folder.root)(messages, {}))
+    end
+    local begin = "^the chat template of this model: an expression of it fails: "
+    assert.matches(begin .. "attempt to compare", refused "{{ 'a'.split('b', 'c') }}")
+    assert.matches(begin .. "invalid UTF%-8", refused "{{ '\xff' | trim }}")
+    assert.matches("is not rendered: an expression of it fails: stack overflow",
+      refused("{{ " .. ("("):rep(100000)))
+    folder:remove()
+  end)
+
   it("comes from a file of its own, or from the tokenizer's", function()
     local folder = new_folder()
     local messages = core.json.array { { role = "user", content = "Hi" } }

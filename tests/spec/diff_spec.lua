@@ -1,5 +1,6 @@
 -- Two runs side by side: faults planted in one of them are found and named, to the element.
 local compare = require "tidelock.compare"
+local core = require "tidelock.core"
 local diff = require "tidelock.diff"
 local divergence = require "tidelock.divergence"
 local models = require "support.models"
@@ -176,6 +177,29 @@ return tl.recipe {
     report, status = support.run(("diff %s %s"):format(left, short))
     assert.equal(0, status)
     assert.matches("losses   steps 1 to 3 equal\nweights  of steps 4 | 3: not compared\n$", report)
+    folder:remove()
+  end)
+
+  it("compares nothing that a damaged trace hides", function()
+    local folder, recipe = setting()
+    local trace = folder:path "trace"
+    support.run(("run %s --quiet --runs %s --stop-at 2 --trace %s"):format(recipe,
+      folder:path "runs", trace))
+    local steps = assert(core.files.read_all(trace .. "/steps.jsonl"))
+    local function report_of(text)
+      folder:write("trace/steps.jsonl", text)
+      return support.run(("diff %s %s"):format(trace, trace))
+    end
+    local report, status = report_of((steps:gsub("{", "[", 1)))
+    assert.equal(2, status, report)
+    assert.matches("steps%.jsonl: line 1 is damaged", report)
+    report, status = report_of(steps .. '{"step"') -- a run that was killed while it wrote
+    assert.equal(0, status, report)
+    report, status = report_of ""
+    assert.equal(1, status, report)
+    assert.matches("traces +no step in both: nothing was compared", report)
+    folder:write("trace/trace.json", '{"version":3}')
+    assert.matches("trace%.json is damaged", (report_of(steps)))
     folder:remove()
   end)
 

@@ -333,6 +333,17 @@ describe("a folder that is no model of ours", function()
     } do contains(part, text) end
   end)
 
+  it("names what deepseek_v3 has of another kind", function()
+    with({ qk_rope_head_dim = "x", n_group = -1, first_k_dense_replace = "x",
+      num_experts_per_tok = 0 }, "deepseek_v3")
+    local text = message()
+    contains("n_group = -1; it is", text)
+    contains("first_k_dense_replace = \"x\"; it is", text)
+    contains("num_experts_per_tok = 0; it is", text)
+    contains("qk_rope_head_dim = \"x\"; it is", text)
+    contains("4 errors", text)
+  end)
+
   it("has no bias to move in families without one", function()
     local good, problem = pcall(tl.nn.from_hf, { root, bias_speed = 1e-3 })
     assert.is_false(good)

@@ -148,6 +148,10 @@ describe("--metrics", function()
     local text, status = run "--metrics :91000"
     assert.equal(2, status)
     assert.matches("%-%-metrics :91000: a port is a number up to 65535", text)
+    text, status = run "--metrics 9100"
+    assert.equal(2, status)
+    assert.matches("%-%-metrics 9100: a port is written :9100, and a file of this name %./9100",
+      text)
     text, status = run "--metrics no/such/folder/m.prom"
     assert.equal(2, status)
     assert.matches("%-%-metrics no/such/folder/m.prom: cannot write it: .*No such file", text)

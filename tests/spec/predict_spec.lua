@@ -154,6 +154,9 @@ describe("a search", function()
     assert.is_true(refused.full > 0)
     local text = search.text(found, refused, plan.spec, small, 8, "x.lua", 0)
     assert.matches("candidates need more than 0%.01 GiB a rank", text)
+    refused.full = 1
+    assert.matches("  1 candidate needs more than 0%.01 GiB a rank",
+      search.text(found, refused, plan.spec, small, 8, "x.lua", 0))
   end)
 
   it("takes a second, also for 16,384 ranks", function()
@@ -167,5 +170,14 @@ describe("a search", function()
     text, status = support.run "plan recipes/llama_1b.lua --search"
     assert.equal(2, status)
     assert.matches("%-%-search goes with %-%-cluster FILE", text)
+    text, status = support.run "plan recipes/llama_1b.lua --ranks 8"
+    assert.equal(2, status)
+    assert.matches("%-%-ranks goes with %-%-search; layout%.dp=4", text)
+    for _, option in ipairs { "memory a.svg", "program a.plan", "rank 0" } do
+      text, status = support.run("plan recipes/llama_1b.lua --cluster recipes/clusters/"
+        .. "h200x16.yaml --search --" .. option)
+      assert.equal(2, status)
+      assert.matches("%-%-" .. option:match "%a+" .. " is of one layout", text)
+    end
   end)
 end)
