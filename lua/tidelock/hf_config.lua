@@ -141,9 +141,11 @@ local function read_rope(r, family)
     }
   elseif kind == "yarn" then
     rope.scaling = read_yarn(inner)
+  elseif kind == "linear" then
+    rope.scaling = { "linear", factor = inner:take("factor", "positive") }
   elseif kind ~= "default" then
-    inner:wrong(given.rope_type and "rope_type" or "type", "only \"default\", \"llama3\" and "
-      .. "\"yarn\" are available")
+    inner:wrong(given.rope_type and "rope_type" or "type", "only \"default\", \"linear\", "
+      .. "\"llama3\" and \"yarn\" are available")
     return rope
   end
   inner:finish {}
@@ -321,6 +323,8 @@ function config.write(facts, dtype, kept)
       beta_fast = s.beta_fast, beta_slow = s.beta_slow, attention_factor = s.attention_factor,
       mscale = given(s.mscale), mscale_all_dim = given(s.mscale_all_dim),
     }
+  elseif s and s[1] == "linear" then
+    out.rope_scaling = { rope_type = "linear", factor = s.factor }
   elseif s then
     out.rope_scaling = {
       rope_type = "llama3", factor = s.factor, low_freq_factor = s.low, high_freq_factor = s.high,

@@ -151,7 +151,8 @@ end
 
 -- nodes of a micro-batch -------------------------------------------------------------------------
 
-local rope_kinds = { llama3 = 1, yarn = 2 }
+-- linear: the rule of llama3 with no wave short enough to be kept
+local rope_kinds = { linear = 1, llama3 = 1, yarn = 2 }
 
 function Lower:rope_table(node)
   local a, width = node.attrs, node.head_dim
@@ -159,9 +160,10 @@ function Lower:rope_table(node)
   local kind = rope_kinds[scaling.name] or 0
   local rotated = a.dim or width
   local low, high = scaling.low or scaling.beta_slow or 1, scaling.high or scaling.beta_fast or 4
+  local original = scaling.name == "linear" and 1 or scaling.original or 8192
   local magnitude = kind == 2 and yarn.magnitude(scaling) or 1
   local key = string.format("rope %d %s %s %s %s %s %s", rotated, a.base, kind, scaling.factor or 1,
-    low, high, scaling.original or 8192)
+    low, high, original)
   if kind == 2 then key = key .. " " .. magnitude end
   local known = self.tables[key]
   if not known then
@@ -170,8 +172,7 @@ function Lower:rope_table(node)
     self.tables[#self.tables + 1] = {
       view = known, site = node.site,
       attrs = {
-        kind = kind, original = scaling.original or 8192, base = a.base, factor = scaling.factor
-          or 1,
+        kind = kind, original = original, base = a.base, factor = scaling.factor or 1,
         low = low, high = high, magnitude = magnitude,
       },
     }

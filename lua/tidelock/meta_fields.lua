@@ -136,8 +136,10 @@
 ---@field eps? number # added to the mean square
 
 ---@alias tidelock.nn.attention.rope.scaling_choice
+---| "linear"
 ---| "llama3"
 ---| "yarn"
+---| tidelock.scaling.linear
 ---| tidelock.scaling.llama3
 ---| tidelock.scaling.yarn
 --- Rotary positions.
@@ -199,8 +201,10 @@
 ---@field name? string # renames; "/ffn" shares the weights of that root name
 
 ---@alias tidelock.nn.mla.rope.scaling_choice
+---| "linear"
 ---| "llama3"
 ---| "yarn"
+---| tidelock.scaling.linear
 ---| tidelock.scaling.llama3
 ---| tidelock.scaling.yarn
 --- Rotary positions of latent attention.
@@ -320,6 +324,10 @@
 ---@field top_groups? integer # groups that a token may use
 ---@field scale? number # factor on the weights
 ---@field normalize? boolean # weights of the chosen experts sum to scale
+
+--- All waves are stretched.
+---@class tidelock.scaling.linear
+---@field factor number # factor of all waves
 
 --- Long waves are stretched, short ones kept.
 ---@class tidelock.scaling.llama3

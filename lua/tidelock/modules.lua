@@ -82,6 +82,9 @@ return function(section, field, required, forms)
     field("dim", "count", "channels of a head that turn, an even number; unset: all"),
     field("scaling", "form", "stretched wave lengths", { of = "scaling" }),
   })
+  section("scaling.linear", "All waves are stretched.", {
+    field("factor", "positive", "factor of all waves", required()),
+  })
   section("scaling.llama3", "Long waves are stretched, short ones kept.", {
     field("factor", "positive", "factor of long waves", { default = 8 }),
     field("low", "positive", "low_freq_factor", { default = 1 }),
@@ -107,8 +110,7 @@ return function(section, field, required, forms)
       .. "multiplies its softmax scale by its square", { default = 0 }),
   })
   forms.scaling = {
-    names = { llama3 = "scaling.llama3", yarn = "scaling.yarn" },
-    refused = { linear = "not available in this version" },
+    names = { linear = "scaling.linear", llama3 = "scaling.llama3", yarn = "scaling.yarn" },
   }
 
   section("nn.rms_norm", "x / sqrt(mean(x^2) + eps) * gain.", {

@@ -290,8 +290,8 @@ describe("a folder that is no model of ours", function()
     for _, part in ipairs {
       "config.json: hidden_act = \"gelu\"; only \"silu\" is available",
       "attention_dropout = 0.1; only 0 is available",
-      "rope_parameters.rope_type = \"longrope\"; only \"default\", \"llama3\" and \"yarn\" are "
-        .. "available",
+      "rope_parameters.rope_type = \"longrope\"; only \"default\", \"linear\", \"llama3\" and "
+        .. "\"yarn\" are available",
       "quantization_config = a table; only nil is available: weights of 16 or 32 bits",
       "hidden_size is missing: a positive integer",
       "num_attention_heads = \"four\"; it is a positive integer",

@@ -1,4 +1,5 @@
 local core = require "tidelock.core"
+local models = require "support.models"
 local promises = require "support.promises"
 local rope = require "support.rope_cases"
 
@@ -44,6 +45,19 @@ describe("a table of rope", function()
       elseif pair >= 23 then assert.near(40, ratio, 1e-4)
       else assert.is_true(ratio > 1 and ratio < 40) end
     end
+  end)
+
+  it("stretched by 4, linearly, turns at place 4 p as far as a plain one at place p", function()
+    local layer = { rope = { scaling = { "linear", factor = 4 } } }
+    for _, made in ipairs(models.plan(layer).programs[1].instructions) do
+      if made.op == "rope_table" then
+        made.attrs.base = 500
+        local slow, plain = table_of(33, 8, 500, made.attrs), table_of(9, 8, 500)
+        for p = 0, 8 do assert.bits(plain:narrow(1, p + 1, 1), slow:narrow(1, 4 * p + 1, 1)) end
+        return
+      end
+    end
+    error "no table is made"
   end)
 
   it("is louder by the magnitude, in one product each", function()
