@@ -103,7 +103,12 @@ static tl_status check_swap(const tl_comm *comm, const tl_swap *s) {
 
 tl_status tl_comm_exchange(tl_comm *comm, const tl_swap *swap) {
   TL_TRY(check_swap(comm, swap));
-  if (comm->size > 1) return comm->kind->exchange(comm, swap);
+  if (comm->size > 1) {
+    const int64_t moved = comm->moved;
+    const tl_status status = comm->kind->exchange(comm, swap);
+    comm->exchanged[comm->kind->path] += comm->moved - moved;
+    return status;
+  }
   tl_swap_carry(swap, 0, 0, (tl_carry){.from = swap->x, .to = swap->y});
   return TL_OK;
 }

@@ -55,8 +55,14 @@ typedef struct tl_swap {
   int64_t x_rows, y_rows, stage_rows; /* that there is room for */
 } tl_swap;
 
+/* The way that bytes take: out of the memory of another rank of this process (threads, GPUs that
+** reach each other), from another process (on this host or another), or through this host's memory
+** on their way between devices, which no transport does. */
+typedef enum tl_path { TL_PATH_PEER, TL_PATH_NETWORK, TL_PATH_HOST, TL_PATH_COUNT } tl_path;
+
 /* What a transport does; groups have more than one rank here. */
 typedef struct tl_comm_kind {
+  tl_path path;
   tl_status (*all_gather)(tl_comm *comm, const void *x, void *y, int64_t outer, int64_t bytes);
   tl_status (*reduce_scatter)(tl_comm *comm, const float *x, float *y, int64_t outer,
                               int64_t piece);
@@ -78,6 +84,7 @@ struct tl_comm {
   int32_t position; /* of this rank in the group */
   tl_team *team;    /* shares the work of folds and copies; NULL: none */
   int64_t moved;    /* bytes that this rank read from others or sent to them, since it was opened */
+  int64_t exchanged[TL_PATH_COUNT]; /* those of them that were rows of experts, by path */
 };
 
 /* Every rank of the group calls the same function with the same sizes. `outer`, `piece` and `count`

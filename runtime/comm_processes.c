@@ -333,6 +333,7 @@ static void comm_close(tl_comm *comm) {
 }
 
 static const tl_comm_kind process_kind = {
+    .path = TL_PATH_NETWORK,
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_reduce = all_reduce,

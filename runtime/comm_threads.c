@@ -256,6 +256,7 @@ static void comm_close(tl_comm *comm) {
 }
 
 static const tl_comm_kind thread_kind = {
+    .path = TL_PATH_PEER,
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_reduce = all_reduce,

@@ -214,9 +214,13 @@ void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak) {
 }
 
 tl_traffic tl_ranks_traffic(const tl_ranks *ranks, int32_t rank, int32_t group) {
-  const tl_traffic none = {-1, -1};
+  const tl_traffic none = {.moved = -1, .wait_ns = -1};
   if (rank < 0 || rank >= ranks->count || !tl_ranks_here(ranks, rank)) return none;
   const tl_executor *e = &ranks->list[rank].executor;
   if (e->gpu != NULL || group < 0 || group >= e->program->group_count) return none;
-  return (tl_traffic){e->comms[group]->moved, tl_world_waited(e->world, rank, 0)};
+  tl_traffic traffic = {.moved = e->comms[group]->moved};
+  traffic.wait_ns = tl_world_waited(e->world, rank, 0);
+  for (int path = 0; path < TL_PATH_COUNT; path++)
+    traffic.exchanged[path] = e->comms[group]->exchanged[path];
+  return traffic;
 }

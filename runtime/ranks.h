@@ -83,6 +83,7 @@ void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak);
 ** how long it has waited for them in all. -1 each: not counted, as on a GPU or elsewhere. */
 typedef struct tl_traffic {
   int64_t moved, wait_ns;
+  int64_t exchanged[TL_PATH_COUNT]; /* of moved, rows of experts */
 } tl_traffic;
 tl_traffic tl_ranks_traffic(const tl_ranks *ranks, int32_t rank, int32_t group);
 

@@ -36,6 +36,14 @@
 **   A row with NaN or +infinity, or with fewer than k entries above -infinity, is an error that
 **   names layer and token.
 **
+** route_table (ints layer, kind, normalize, samples, length, token_first; float scale)
+**   z (T, E) f32   ids (samples, length) i32   table (V, k) f32   weight (T, k) f32   expert (T, k)
+**   i32: routing by hash. The experts of a token stand in the table's row of its id; scores, total
+**   and weights as in route, without bias and groups. Row i of a sample here is its token
+**   token_first + i. Padding (id < 0) takes the row of id 0.
+**   A row of z that route refuses, an id of V or more, and a row of the table that is not k
+**   different numbers of experts (whole, 0 .. E - 1) are errors that name layer and token.
+**
 ** route_grad (ints kind, normalize, samples; floats scale, balance)
 **   z, expert, place (T, k) i32, dweight (T k) f32 in home order, load (samples, E) f32 or absent
 **   -> dz (T, E), rounded once.  d_i = dweight[place_i]; s, total as in route; i over slots,
@@ -119,6 +127,7 @@ uint64_t tl_route_note(int32_t place, int64_t layer);
 tl_status tl_route_found(uint64_t found);
 
 tl_status tl_host_route(const tl_call *call);
+tl_status tl_host_route_table(const tl_call *call);
 tl_status tl_host_route_grad(const tl_call *call);
 tl_status tl_host_route_sums(const tl_call *call);
 tl_status tl_host_balance_loss(const tl_call *call);

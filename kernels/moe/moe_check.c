@@ -50,6 +50,25 @@ tl_status tl_route_check(const tl_call *call) {
   return TL_OK;
 }
 
+tl_status tl_route_table_check(const tl_call *call) {
+  const char *op = "route_table";
+  const tl_view *z = &call->in[0], *table = &call->in[2], *weight = &call->out[0];
+  const int64_t rows = z->shape[0], experts = tl_view_row(z), slots = tl_view_row(weight);
+  const int64_t samples = call->ints[3], length = call->ints[4];
+  TL_TRY(tl_expect_range(op, "experts", experts, 1, TL_MOE_EXPERTS_MAX));
+  TL_TRY(tl_expect_range(op, "slots", slots, 1,
+                         experts < TL_MOE_SLOTS_MAX ? experts : TL_MOE_SLOTS_MAX));
+  TL_TRY(tl_expect_range(op, "kind", call->ints[1], 0, 2));
+  TL_TRY(tl_expect_range(op, "samples", samples, 1, rows));
+  TL_TRY(tl_expect_range(op, "length", length, rows / samples, INT32_MAX));
+  TL_TRY(tl_expect_range(op, "token_first", call->ints[5], 0, length - rows / samples));
+  TL_TRY(tl_expect(op, "z", z, TL_KIND_F32, rows / samples * samples * experts));
+  TL_TRY(tl_expect(op, "ids", &call->in[1], TL_KIND_I32, samples * length));
+  TL_TRY(tl_expect(op, "table", table, TL_KIND_F32, tl_view_count(table) / slots * slots));
+  TL_TRY(tl_expect(op, "weight", weight, TL_KIND_F32, rows * slots));
+  return tl_expect(op, "expert", &call->out[1], TL_KIND_I32, rows * slots);
+}
+
 tl_status tl_route_grad_check(const tl_call *call) {
   const char *op = "route_grad";
   const tl_view *in = call->in, *z = &in[0], *load = &in[4];

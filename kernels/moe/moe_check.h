@@ -12,6 +12,7 @@
 enum { TL_MOE_PARTS_MAX = 8, TL_MOE_RUNS_MAX = 64, TL_MOE_LISTED_MAX = 4 * TL_MOE_EXPERTS_MAX };
 
 tl_status tl_route_check(const tl_call *call);
+tl_status tl_route_table_check(const tl_call *call);
 tl_status tl_route_grad_check(const tl_call *call);
 tl_status tl_route_sums_check(const tl_call *call);
 tl_status tl_balance_loss_check(const tl_call *call);

@@ -1,14 +1,17 @@
-/* route_host.c - the router on the host: scores, groups, the best experts of a row. */
+/* route_host.c - the router on the host: scores, groups, the best experts of a row or a table's. */
 #include "../math.h"
 #include "moe_check.h"
 #include "score.h"
 
 typedef struct route {
   const tl_view *z;
-  const float *bias; /* or NULL */
+  const float *bias;  /* or NULL */
+  const int32_t *ids; /* of route_table, or NULL */
+  const float *table;
   float *weight;
   int32_t *expert;
   int64_t experts, slots, groups, top_groups, normalize;
+  int64_t tokens, length, token_first, vocab; /* of route_table; tokens: of a sample, here */
   tl_router kind;
   float scale;
 } route;
@@ -89,20 +92,39 @@ static void drop_groups(const route *r, const float *choice, uint8_t *taken) {
   for (int64_t j = 0; j < r->experts; j++) taken[j] = !stays[j / each];
 }
 
-static void route_row(const void *context, int64_t row) {
-  const route *r = context;
+/* The experts with the best scores. */
+static void choose(const route *r, const float *score, int32_t *expert) {
   const int64_t n = r->experts;
-  const float *z = (const float *)r->z->data + row * n;
-  float score[TL_MOE_EXPERTS_MAX], choice[TL_MOE_EXPERTS_MAX];
+  float choice[TL_MOE_EXPERTS_MAX];
   uint8_t taken[TL_MOE_EXPERTS_MAX] = {0};
-  float *weight = r->weight + row * r->slots;
-  int32_t *expert = r->expert + row * r->slots;
-  tl_moe_scores(r->kind, z, n, score);
   for (int64_t j = 0; j < n; j++) choice[j] = r->bias == NULL ? score[j] : score[j] + r->bias[j];
   if (r->groups > 1) drop_groups(r, choice, taken);
   for (int64_t i = 0; i < r->slots; i++) {
     expert[i] = (int32_t)best(choice, taken, n);
     taken[expert[i]] = 1;
+  }
+}
+
+/* The token id of a row, 0 for padding. */
+static int64_t id_of(const route *r, int64_t row) {
+  const int64_t token = r->token_first + row % r->tokens;
+  const int32_t id = r->ids[row / r->tokens * r->length + token];
+  return id < 0 ? 0 : id;
+}
+
+static void route_row(const void *context, int64_t row) {
+  const route *r = context;
+  const int64_t n = r->experts;
+  const float *z = (const float *)r->z->data + row * n;
+  float score[TL_MOE_EXPERTS_MAX];
+  float *weight = r->weight + row * r->slots;
+  int32_t *expert = r->expert + row * r->slots;
+  tl_moe_scores(r->kind, z, n, score);
+  if (r->ids == NULL) {
+    choose(r, score, expert);
+  } else {
+    const float *entry = r->table + id_of(r, row) * r->slots;
+    for (int64_t i = 0; i < r->slots; i++) expert[i] = (int32_t)entry[i];
   }
   const float total = tl_moe_total(r->kind, score, expert, r->slots);
   for (int64_t i = 0; i < r->slots; i++) {
@@ -138,6 +160,44 @@ tl_status tl_host_route(const tl_call *call) {
   r.bias = bias->data, r.slots = slots, r.groups = ints[2], r.top_groups = ints[3];
   r.normalize = ints[4], r.kind = (tl_router)ints[1], r.scale = call->floats[0];
   TL_TRY(check_rows(&r, rows, ints[0]));
+  tl_each_row(call->team, rows, experts * slots, route_row, &r);
+  return TL_OK;
+}
+
+/* Ids that the table has, whose rows are experts, each once. */
+static tl_status check_entries(const route *r, int64_t rows, int64_t layer) {
+  for (int64_t row = 0; row < rows; row++) {
+    const long long id = id_of(r, row);
+    uint8_t taken[TL_MOE_EXPERTS_MAX] = {0};
+    if (id >= r->vocab)
+      return tl_fail(TL_DATA, "route_table: layer %lld, token %lld has id %lld; the table has %lld",
+                     (long long)layer, (long long)row, id, (long long)r->vocab);
+    for (int64_t i = 0; i < r->slots; i++) {
+      const float entry = r->table[id * r->slots + i];
+      const int within = entry >= 0.0f && entry < (float)r->experts;
+      if (!within || entry != (float)(int32_t)entry || taken[(int32_t)entry])
+        return tl_fail(TL_NUMERIC,
+                       "route_table: layer %lld, token %lld, id %lld: slot %lld is %g; wanted: "
+                       "different experts of %lld",
+                       (long long)layer, (long long)row, id, (long long)i, (double)entry,
+                       (long long)r->experts);
+      taken[(int32_t)entry] = 1;
+    }
+  }
+  return TL_OK;
+}
+
+tl_status tl_host_route_table(const tl_call *call) {
+  const int64_t *ints = call->ints;
+  const tl_view *z = &call->in[0], *table = &call->in[2], *weight = &call->out[0];
+  TL_TRY(tl_route_table_check(call));
+  const int64_t rows = z->shape[0], experts = tl_view_row(z), slots = tl_view_row(weight);
+  route r = {.z = z, .weight = weight->data, .expert = call->out[1].data, .experts = experts};
+  r.slots = slots, r.kind = (tl_router)ints[1], r.normalize = ints[2], r.scale = call->floats[0];
+  r.ids = call->in[1].data, r.table = table->data, r.vocab = tl_view_count(table) / slots;
+  r.tokens = rows / ints[3], r.length = ints[4], r.token_first = ints[5];
+  TL_TRY(check_rows(&r, rows, ints[0]));
+  TL_TRY(check_entries(&r, rows, ints[0]));
   tl_each_row(call->team, rows, experts * slots, route_row, &r);
   return TL_OK;
 }

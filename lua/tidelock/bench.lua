@@ -115,13 +115,20 @@ local function show_header(facts, form)
   return object
 end
 
---- What `--baseline` finds; whether all is well.
+--- What `--baseline` finds; whether all is well. A file that has nothing in common with what was
+--- measured is none: it would always be well.
 local function compare(before, path, all)
-  local lines, compared = baseline.compare(before.tables, all)
-  for _, line in ipairs(lines) do io.stderr:write(line, "\n") end
-  io.stderr:write(("%d of %d measures are slower than in %s, beyond the noise\n"):format(#lines,
+  local slower, others = baseline.compare(before.tables, all)
+  local compared = #slower + #others
+  if compared == 0 then
+    error({ status = 2, message = ("tidelock: bench: --baseline %s: it has no measure of what was "
+      .. "measured now; take one of the same topic and options"):format(path) }, 0)
+  end
+  for _, line in ipairs(slower) do io.stderr:write(line, "\n") end
+  for _, line in ipairs(others) do io.stderr:write(line, "\n") end
+  io.stderr:write(("%d of %d measures are slower than in %s, beyond the noise\n"):format(#slower,
     compared, path))
-  return #lines == 0
+  return #slower == 0
 end
 
 --- The command.

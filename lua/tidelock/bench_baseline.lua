@@ -3,15 +3,17 @@
 ---
 ---     measure   { name, value, unit, low, high, smaller }    low, high: of all rounds;
 ---                                                            smaller: less is better
----     drop      the best of now is worse than the worst of then, and by 3 % at least; where a
+---     slower    the best of now is worse than the worst of then, and by 3 % at least; where a
 ---               table has no rounds: worse by its noise (5 % unless it says another)
+---     faster    the same the other way round
+---     =         all between: a gain inside the spread is no gain
 ---
 --- Tables that state no measures are read: the first column of a speed, by the words in front.
 local core = require "tidelock.core"
 
 local baseline = {}
 
-local least_drop, noise_default = 0.03, 0.05
+local least_change, noise_default = 0.03, 0.05
 
 --- Columns that are speeds, the first that a table has.
 local speeds = { "TFLOP/s", "tok/s median", "decode tok/s", "tok/s", "median", "busbw GB/s" }
@@ -54,19 +56,21 @@ end
 --- A title without the numbers that change from run to run.
 local function title_of(result) return (result.title:gsub("%d[%d.]*", "#")) end
 
---- How far `now` is worse than `old`, as a share of the old value; nil within the noise.
-function baseline.drop(old, now)
+--- By what share of the old value `now` is better; below 0: worse; nil within the noise.
+---@return number?
+function baseline.change(old, now)
   local sign = now.smaller and -1 or 1
   local change = sign * (now.value - old.value) / old.value
-  if change > -least_drop then return nil end
-  if old.low and now.low then
-    local best_now = now.smaller and now.low or now.high
-    local worst_old = now.smaller and old.high or old.low
-    if sign * (best_now - worst_old) >= 0 then return nil end
-  elseif change > -(now.noise or noise_default) then
-    return nil
+  if math.abs(change) <= least_change then return nil end
+  if not (old.low and now.low) then
+    return math.abs(change) > (now.noise or noise_default) and change or nil
   end
-  return -change
+  local best_now = now.smaller and now.low or now.high
+  local worst_now = now.smaller and now.high or now.low
+  local best_old = old.smaller and old.low or old.high
+  local worst_old = old.smaller and old.high or old.low
+  local slower, faster = sign * (best_now - worst_old) < 0, sign * (worst_now - best_old) > 0
+  return (change < 0 and slower or change > 0 and faster) and change or nil
 end
 
 --- The tables of a file of `-o json`.
@@ -80,22 +84,31 @@ function baseline.load(path)
   return found
 end
 
---- What became slower: lines, the largest drop first; how many measures were compared.
+--- "slower by 20.0%: NAME: 80 GFLOP/s, was 100 (TITLE)"
+local function line_of(word, now, was, title)
+  return ("%s: %s: %.4g %s, was %.4g (%s)"):format(word, now.name, now.value, now.unit, was.value,
+    title:match "^[^:(]*[^:( ]")
+end
+
+--- Lines of what became slower, the largest drop first; of all other measures that both have, with
+--- "faster by 9.0%" or "=", in the order of the tables.
 ---@param before table[] # tables of then
 ---@param now table[]
----@return string[] lines, integer compared
+---@return string[] slower, string[] others
 function baseline.compare(before, now)
-  local old_by, drops, compared = {}, {}, 0
+  local old_by, drops, slower, others = {}, {}, {}, {}
   for _, result in ipairs(before) do old_by[title_of(result)] = measures_of(result) end
   for _, result in ipairs(now) do
     local old = old_by[title_of(result)] or {}
     local _, list = measures_of(result)
     for _, one in ipairs(list) do
       local was = old[one.name]
-      if was then
-        compared = compared + 1
-        local drop = baseline.drop(was, one)
-        if drop then drops[#drops + 1] = { drop, one, was, result } end
+      local change = was and baseline.change(was, one)
+      if change and change < 0 then
+        drops[#drops + 1] = { -change, one, was, result.title }
+      elseif was then
+        others[#others + 1] = line_of(change and ("faster by %.1f%%"):format(100 * change) or "=",
+          one, was, result.title)
       end
     end
   end
@@ -103,12 +116,10 @@ function baseline.compare(before, now)
     if a[1] ~= b[1] then return a[1] > b[1] end
     return a[2].name < b[2].name
   end)
-  local lines = {}
   for i, d in ipairs(drops) do
-    lines[i] = ("slower by %.1f%%: %s: %.4g %s, was %.4g (%s)"):format(100 * d[1], d[2].name,
-      d[2].value, d[2].unit, d[3].value, d[4].title:match "^[^:(]*[^:( ]")
+    slower[i] = line_of(("slower by %.1f%%"):format(100 * d[1]), d[2], d[3], d[4])
   end
-  return lines, compared
+  return slower, others
 end
 
 return baseline

@@ -90,7 +90,7 @@ commands.list = {
     options = {
       { name = "jsonl", kind = "file", about = "write one record a step, and a summary, to FILE" },
       { name = "metrics", kind = "file", about = "for Prometheus: a file, or :PORT to serve it" },
-      { name = "cluster", kind = "file", about = "machine facts: metrics compare with its step" },
+      { name = "cluster", kind = "file", about = "machine facts: a planned step, a way for rows" },
       { name = "resume", kind = "folder", about = "go on from a checkpoint, a run, or its newest" },
       { name = "fork", kind = "text", about = "fields that may differ from the checkpoint's run" },
       { name = "stop-at", kind = "count", about = "end after step N; lr keeps its horizon" },
@@ -264,6 +264,7 @@ commands.list = {
     example = "doctor --selftest",
     options = {
       { name = "selftest", about = "prove exp2 and the tensor core's step on what is here" },
+      { name = "cluster", kind = "file", about = "machine facts: which way experts' rows take" },
       threads,
     },
   },

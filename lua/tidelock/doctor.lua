@@ -11,13 +11,16 @@
 --   cuBLASLt    130002, libcublasLt.so.13
 --   NCCL        not here; several GPUs need it: bytes between GPUs
 --   MPI         not in this build: ranks are threads of one process; launchers: none
+--   experts     rows go flat: GPUs of one process reach each other's memory
 --   variables   NCCL_DEBUG=INFO
 --   to do       ..
 --
 -- It exits with 0 as long as the host can train, with 1 when --selftest finds other bits.
 
+local cluster = require "tidelock.cluster"
 local core = require "tidelock.core"
 local gpus = require "tidelock.gpus"
+local links = require "tidelock.links"
 local machine_code = require "tidelock.machine"
 local room = require "tidelock.room"
 local selftest = require "tidelock.selftest"
@@ -163,9 +166,22 @@ local function advise(to_do, machine)
   end
 end
 
+--- Which way rows of experts take under layout.all_to_all = "auto", and why.
+local function way_line(add, machine, facts)
+  if facts then
+    add("experts", "rows on %s go %s", facts.name, links.text(facts))
+  elseif machine.count > 1 then
+    add("experts", "rows go flat: GPUs of one process reach each other's memory")
+  else
+    add("experts", "rows go flat, or as layout.island says: no speeds of links are known; "
+      .. "--cluster FILE says them")
+  end
+end
+
 --- The report, as lines.
+---@param facts? table # of cluster.read
 ---@return string[]
-function doctor.report()
+function doctor.report(facts)
   local lines, tasks, machine = {}, {}, gpus.machine()
   local function add(label, format, ...)
     local line = ""
@@ -183,6 +199,7 @@ function doctor.report()
   kernel_lines(add, to_do)
   gpu_lines(add, to_do, machine)
   library_lines(add)
+  way_line(add, machine, facts)
   local variables = doctor.variables()
   if #variables > 0 then add("variables", "%s", table.concat(variables, " ")) end
   advise(to_do, machine)
@@ -198,7 +215,8 @@ end
 ---@param request tidelock.Request
 ---@return integer # exit status
 function doctor.command(request)
-  local lines, machine = doctor.report()
+  local file = request.options.cluster
+  local lines, machine = doctor.report(file and cluster.read(file))
   for _, line in ipairs(lines) do io.stdout:write(line, "\n") end
   if not request.options.selftest then return 0 end
   io.stdout:write "\n"

@@ -165,7 +165,8 @@ end
 function driver.start(recipe, options)
   options = options or {}
   local launched = options.launched
-  local plan = planner(recipe, nil, { keep = options.keep, world = launched and launched.world })
+  local plan = planner(recipe, nil, { keep = options.keep, world = launched and launched.world,
+    links = options.links })
   local spec = plan.spec
   plan.summary = summary.of(plan)
   local self = setmetatable({ plan = plan, spec = spec, watches = watches_of(spec), done = 0 }, Run)
@@ -282,10 +283,12 @@ function Run:step()
   local step = self.done + 1
   local scalars = scalars_of(self, step)
   if self.recorder then self.recorder:before(self, step) end
+  local exchanged = loads.exchanged(self)
   local profile, clock = profile_of(self, step), core.files.seconds()
   local result = execute(self, "step", { step = step - 1, scalars = scalars, check = self.check,
     eager = self.eager or profile ~= 0, profile = profile })
   result.ms = (core.files.seconds() - clock) * 1000
+  result.exchange = exchanged and loads.exchanged(self, exchanged)
   if self.recorder then self.recorder:after(self, step, result, scalars) end
   result.step, result.lr = step, scalars[1]
   result.tokens = self.spec.batch.samples * self.spec.batch.length

@@ -29,9 +29,17 @@ local function mixtures(plan_)
   return list
 end
 
+--- Bytes of rows that a rank reads in a micro-batch's forward pass if load is even, by path.
+local function path_text(f, size)
+  if f.ep == 1 then return nil end
+  local bytes = 2 * f.rows.all * f.dim * size * (f.ep - 1) / f.ep
+  return ("    paths      %s MiB a pass and rank if load is even: peer among threads and GPUs, "
+    .. "network among processes; host 0"):format(screen.mib(bytes))
+end
+
 local ways = { [0] = "flat", "hierarchical", "ring" }
 
-local function lines_of(one, dtype)
+local function lines_of(one, dtype, why)
   local f, n = one.f, screen.grouped
   local size = dtype == "f32" and 4 or 2
   local owner = f.rows.owner * size
@@ -50,8 +58,10 @@ local function lines_of(one, dtype)
       screen.mib(f.rows.all * f.dim * size)),
     "    backward   " .. (f.keeps and "rows of the forward pass are kept"
       or "x and the routing are kept; rows are sent and computed again, wave by wave"),
-    ("    way        %s%s"):format(ways[f.ep > 1 and f.hops or 0],
-      f.hops == 1 and f.ep > 1 and (", islands of %d"):format(f.island) or ""),
+    ("    way        %s%s%s"):format(ways[f.ep > 1 and f.hops or 0],
+      f.hops == 1 and f.ep > 1 and (", islands of %d"):format(f.island) or "",
+      why and ": " .. why or ""),
+    path_text(f, size),
   }
 end
 
@@ -110,14 +120,16 @@ function plan.add_ways(planned, facts, lines)
     end
   end
   lines[#lines + 1] = ("    experts         a layer's rows and products: %s; %s"):format(
-    table.concat(words, ", "), best.way == "flat" and "layout.all_to_all=flat"
+    table.concat(words, ", "), best.way == ways[f.hops] and "the shorter is taken"
+      or best.way == "flat" and "layout.all_to_all=flat takes the shorter"
       or "layout.island=" .. facts.island .. " takes the shorter")
 end
 
 --- Adds the lines; none for a model without experts.
 function plan.add(planned, lines)
   for _, one in ipairs(mixtures(planned)) do
-    for _, line in ipairs(lines_of(one, planned.spec.dtype)) do lines[#lines + 1] = line end
+    local own = lines_of(one, planned.spec.dtype, planned.way)
+    table.move(own, 1, #own, #lines + 1, lines)
   end
 end
 

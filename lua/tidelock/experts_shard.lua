@@ -13,7 +13,7 @@ local experts = require "tidelock.experts"
 
 local moe = {}
 
-local kinds = { softmax = 0, sigmoid = 1, sqrt_softplus = 2 }
+local kinds = { softmax = 0, sigmoid = 1, sqrt_softplus = 2, hash = 2 }
 local hops = { flat = 0, hierarchical = 1, ring = 2 }
 
 --- What nodes of one layer need to know: sizes, and where experts are.
@@ -148,19 +148,33 @@ function moe.compute(f, add, make, x, wave)
   return { x = x, gate = gate, up = up, act = act, out = out }
 end
 
-local function route(s, f, node, add, make, logits, bias)
+--- Experts of every token: the best by score, or those of its id in a table.
+local function choose(s, f, node, add, logits, rest)
+  local r, layer = f.attrs.router, type(node.layer) == "number" and node.layer - 1 or 0
+  if r.name == "hash" then
+    add("route_table", { logits, rest.ids, rest.table }, { f.weight, f.expert }, {
+      layer = layer, kind = f.kind, normalize = f.normalize, samples = f.samples,
+      length = s.length, token_first = rest.token_first, scale = f.scale,
+    })
+    return
+  end
+  add("route", { logits, rest.bias }, { f.weight, f.expert }, {
+    layer = layer, kind = f.kind, groups = r.groups, top_groups = r.top_groups or r.groups,
+    normalize = f.normalize, scale = f.scale,
+  })
+end
+
+local function route(s, f, node, add, make, logits, rest)
   local r = f.attrs.router
   f.kind, f.normalize, f.scale = kinds[r.name], r.normalize and 1 or 0, r.scale
   f.weight, f.expert = make(f.tokens, f.top_k, "f32"), make(f.tokens, f.top_k, "i32")
-  add("route", { logits, bias }, { f.weight, f.expert }, {
-    layer = type(node.layer) == "number" and node.layer - 1 or 0, kind = f.kind, groups = r.groups,
-    top_groups = r.top_groups or r.groups, normalize = f.normalize, scale = f.scale,
-  })
   local tokens = f.tokens // f.samples
+  rest.token_first = s.by_tp(s.t, function(tp) return s.sp and tp * tokens or 0 end)
+  choose(s, f, node, add, logits, rest)
   f.counts = add("expert_counts", { f.expert }, { make(f.samples * f.pieces, f.experts, "i32",
     { f.samples * f.pieces, f.experts }) }, {
     samples = f.samples, pieces = f.pieces, block = experts.block_tokens,
-    token_first = s.by_tp(s.t, function(tp) return s.sp and tp * tokens or 0 end),
+    token_first = rest.token_first,
   })
   local rows = f.ep * f.samples * f.pieces
   f.counts_all = f.ep == 1 and f.counts or add("all_gather", { f.counts }, { make(rows, f.experts,
@@ -210,12 +224,16 @@ function moe.load_sign(s, node)
 end
 
 --- Rule of the shard stage: inputs are x, logits, gates, ups, downs and, where they are, what the
---- shared expert gives and the router's bias.
+--- shared expert gives and the router's bias, or ids and the table of a router by hash.
 function moe.shard(s, node, inputs)
   local f = facts(s, node)
   local x, logits, rest = inputs[1], inputs[2], 3 + 3 * f.experts
   local shared = f.attrs.shared and inputs[rest] or nil
-  local bias = f.attrs.balance.name == "bias" and inputs[#inputs] or nil
+  local hash = f.attrs.router.name == "hash"
+  local given = {
+    bias = f.attrs.balance.name == "bias" and inputs[#inputs] or nil,
+    ids = hash and inputs[#inputs - 1], table = hash and inputs[#inputs],
+  }
   f.stacks = stacks_of(s, f, node)
   f.offsets, f.segments, f.waves_kept, f.x, f.logits, f.shared = {}, {}, {}, x, logits, shared
   f.site, f.layer = node.site, node.layer
@@ -227,7 +245,7 @@ function moe.shard(s, node, inputs)
   local function add(op, ins, outs, attrs, extra)
     return s:add(node, op, ins, outs, attrs, extra)
   end
-  route(s, f, node, add, make, logits, bias)
+  route(s, f, node, add, make, logits, given)
   balance(s, f, add, make, logits)
   local sent = {}
   local function dispatch(wave)

@@ -129,9 +129,8 @@ section("layout", "Sizes of the parallel axes and how they are used.", {
   field("island", "count", "ranks of ep with fast links between them; unset: all", {
     unit = "ranks",
   }),
-  field("all_to_all_threshold", "positive", "link speed above which hops are hierarchical", {
-    unit = "bytes/s",
-  }),
+  field("all_to_all_threshold", "positive", "for auto with known link speeds: hierarchical where "
+    .. "links of an island are so many times the network's; unset: 4"),
 })
 
 section("blocks", "Sizes of kernels. Only attention.kv and attention.split can change bits.", {

@@ -206,7 +206,7 @@ function forecast.command(request)
   if facts and facts.device and recipe:site "device" ~= "command line" then
     recipe = recipe:with { device = facts.device }
   end
-  local plan = requests.plan(recipe)
+  local plan = requests.plan(recipe, nil, facts)
   io.stdout:write(forecast.text(plan, request.recipe, core.files.seconds() - begin), "\n")
   if plan.spec.serve then
     local served = requests.guarded(serving.plan, recipe)

@@ -131,7 +131,7 @@ local function read_experts(facts, m, i, where)
   if facts.latent then return read_chosen(facts, o, i, where) end
   if router.name ~= "softmax" or router.groups ~= 1 or router.scale ~= 1 then
     refuse("%s: its router is %q with %d groups and scale %g; only a plain softmax has a place",
-      where, router.name, router.groups, router.scale)
+      where, router.name, router.groups or 1, router.scale)
   end
   if o.shared > 0 then refuse("%s: shared experts", where) end
   local experts = { count = o.experts, top_k = o.top_k, hidden = o.hidden,

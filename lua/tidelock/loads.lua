@@ -3,12 +3,14 @@
 ---     { name = "layers.0.moe", load = { 61, 70, .. }, entropy = 2.73, entropy_max = 2.77,
 ---       max_over_mean = 1.31, unused = 0, balance_loss = 0.0102 }
 ---
+--- Beside them stands what was exchanged: { rank = 0, peer = 81920, network = 0, host = 0 } ..
+---
 --- entropy is that of the shares of rows, in nats; even load has log(experts). balance_loss is
 --- weighted, and there for the balance "loss" alone.
 local core = require "tidelock.core"
 local experts = require "tidelock.experts"
 
-local loads = {}
+local loads = { paths = { "peer", "network", "host" } }
 
 --- The numbers of one load.
 function loads.of(rows)
@@ -59,6 +61,26 @@ function loads.read(run)
     end
   end
   return #result > 0 and result or nil
+end
+
+--- Bytes of experts' rows that each rank of this process has read from others, by path; nil where
+--- there are none, or where they are not counted, as on a GPU.
+---@param before? table # what this gave before: the difference is returned
+---@return { rank: integer, peer: integer, network: integer, host: integer }[]?
+function loads.exchanged(run, before)
+  if run.spec.layout.ep == 1 then return nil end
+  local list = {}
+  for index = 1, #run.table do
+    local moved, _, paths = run.ranks:traffic(index - 1)
+    if moved then
+      paths.rank = index - 1
+      list[#list + 1] = paths
+    end
+  end
+  for i, one in ipairs(before and list or {}) do
+    for _, path in ipairs(loads.paths) do one[path] = one[path] - before[i][path] end
+  end
+  return #list > 0 and list or nil
 end
 
 --- The worst of all layers, for the screen: "experts  load 1.42 of mean, entropy 97%, 0 unused".

@@ -87,7 +87,7 @@
 ---@field experts? string|integer[]
 ---@field all_to_all? "auto"|"flat"|"hierarchical"|"ring" # the way that rows of experts take
 ---@field island? integer # ranks of ep with fast links between them; unset: all
----@field all_to_all_threshold? number # link speed above which hops are hierarchical
+---@field all_to_all_threshold? number
 
 --- What is printed and recorded.
 ---@class tidelock.log
@@ -210,9 +210,11 @@
 ---@field scaling? tidelock.nn.mla.rope.scaling_choice # stretched wave lengths
 
 ---@alias tidelock.nn.moe.router_choice
+---| "hash"
 ---| "sigmoid"
 ---| "softmax"
 ---| "sqrt_softplus"
+---| tidelock.router.hash
 ---| tidelock.router.sigmoid
 ---| tidelock.router.softmax
 ---| tidelock.router.sqrt_softplus
@@ -291,6 +293,12 @@
 ---@field device? "host"|"cuda" # where it runs
 ---@field log? tidelock.log # what is printed and recorded
 ---@field serve? tidelock.serve # room for requests, when the model generates text
+
+--- Experts of a token by its id, from a frozen table; scores weigh.
+---@class tidelock.router.hash
+---@field seed? integer # of the permutations that the table is made of
+---@field scale? number # factor on the weights
+---@field normalize? boolean # weights of the chosen experts sum to scale
 
 --- Scores by sigmoid.
 ---@class tidelock.router.sigmoid

@@ -55,6 +55,7 @@ function Ranks:memory() end
 ---@param rank integer
 ---@return integer[]? # bytes that it exchanged in each group of its program; nil where not counted
 ---@return integer? # ns that it has waited for others
+---@return { peer: integer, network: integer, host: integer }? # bytes of experts' rows, by path
 function Ranks:traffic(rank) end
 ---@return integer
 function Ranks:count() end

@@ -13,6 +13,7 @@
 -- resumed run starts them at 0, which Prometheus knows how to read.
 
 local core = require "tidelock.core"
+local loads = require "tidelock.loads"
 
 local metrics = {}
 
@@ -50,6 +51,7 @@ metrics.families = {
   { "tidelock_clock_hertz", "gauge", "Of what computes, where it is reported." },
   { "tidelock_temperature_celsius", "gauge", "Of what computes, where it is reported." },
   { "tidelock_power_watts", "gauge", "Of what computes, where it is reported." },
+  { "tidelock_exchange_bytes_total", "counter", "Bytes of experts' rows, by rank and path." },
   { "tidelock_expert_rows", "gauge", "Rows of an expert in the last step." },
   { "tidelock_expert_max_over_mean", "gauge", "Rows of the fullest expert over their mean." },
   { "tidelock_weights_info", "gauge", "Hash of all weights at the last checkpoint or the end." },
@@ -159,6 +161,7 @@ function metrics.open(path, about, last)
     server = server, address = address,
     path = path, temporary = ("%s.tmp-%d"):format(path, core.files.getpid()), samples = {},
     seconds = 0.0, count = 0, tokens = 0, skipped = 0, ways = {},
+    exchanged = {},
   }, Metrics)
   set(self, "tidelock_info", 1, about)
   set(self, "tidelock_steps_planned", last)
@@ -182,6 +185,21 @@ local function set_experts(self, experts)
       total > 0 and largest * #layer.load / total or 0, { "layer", layer.name })
   end
   self.samples.tidelock_expert_rows, self.samples.tidelock_expert_max_over_mean = rows, most
+end
+
+--- Bytes of experts' rows so far, of every rank and path.
+local function set_exchange(self, exchange)
+  local list = {}
+  for i, one in ipairs(exchange) do
+    local total = self.exchanged[i] or { rank = one.rank }
+    self.exchanged[i] = total
+    for _, path in ipairs(loads.paths) do
+      total[path] = (total[path] or 0) + one[path]
+      list[#list + 1] = metrics.sample("tidelock_exchange_bytes_total", total[path],
+        { "rank", one.rank, "path", path })
+    end
+  end
+  self.samples.tidelock_exchange_bytes_total = list
 end
 
 local function set_losses(self, losses)
@@ -275,6 +293,7 @@ function Metrics:step(record, more)
   if more.seen then set_observed(self, more.seen) end
   if more.vitals then set_vitals(self, more.vitals) end
   if record.eval_loss then set(self, "tidelock_eval_loss", record.eval_loss) end
+  if record.exchange then set_exchange(self, record.exchange) end
   if record.losses then set_losses(self, record.losses) end
   if record.experts then set_experts(self, record.experts) end
   local good, message = write(self)

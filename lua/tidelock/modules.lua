@@ -176,14 +176,19 @@ return function(section, field, required, forms)
   section("router.softmax", "Scores by softmax.", router)
   section("router.sigmoid", "Scores by sigmoid.", router)
   section("router.sqrt_softplus", "Scores by the root of softplus.", router)
+  section("router.hash", "Experts of a token by its id, from a frozen table; scores weigh.", {
+    field("seed", "whole", "of the permutations that the table is made of", { default = 0 }),
+    field("scale", "positive", "factor on the weights", { default = 1 }),
+    field("normalize", "boolean", "weights of the chosen experts sum to scale", { default = true }),
+  })
   forms.router = {
     names = {
       softmax = "router.softmax",
       sigmoid = "router.sigmoid",
       sqrt_softplus = "router.sqrt_softplus",
+      hash = "router.hash",
     },
     default = "softmax",
-    refused = { hash = "not available in this version" },
   }
 
   section("balance.none", "Nothing keeps load even.", {})

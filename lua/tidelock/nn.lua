@@ -4,6 +4,7 @@
 ---
 --- A module is named after its kind, a residual branch after its last module; `name` renames, and a
 --- name that starts with "/" is looked up from the root, so that two modules share weights.
+local choices = require "tidelock.choices"
 local graph = require "tidelock.graph"
 local hf = require "tidelock.hf"
 local schema = require "tidelock.schema"
@@ -297,12 +298,21 @@ local function expert_weights(g, count, part, dims, inputs)
   end
 end
 
+--- The frozen table of a router by hash: (vocab, top_k) f32, experts as numbers.
+local function choices_table(g, o)
+  local dims = { g:define("router_ids", g.vocab), g:define("slots", o.top_k) }
+  local init = choices.of(o.router.seed, g:path(), o.experts, o.top_k)
+  local value = g:parameter("choices", dims, #dims, "state", { init = init })
+  value.weight.updated = value.weight.updated or "frozen" -- nothing may update it
+  return value
+end
+
 function build.moe(g, m, x)
   local o, dim = m.options, width(x)
-  local choices = g:define("experts", o.experts)
+  local every = g:define("experts", o.experts)
   local hidden = g:define("expert_hidden", o.hidden) -- whole on its owner: it is never cut over tp
-  local router = g:parameter("router", { choices, dim }, 1, "matrix")
-  local logits = g:linear(x, { router }, nil, { { choices } }, { dim }, "f32")
+  local router = g:parameter("router", { every, dim }, 1, "matrix")
+  local logits = g:linear(x, { router }, nil, { { every } }, { dim }, "f32")
   g:named("logits", logits)
   local inputs = { x, logits }
   local bias = o.balance.name == "bias" and g:state("bias", "experts")
@@ -315,13 +325,16 @@ function build.moe(g, m, x)
     g:leave()
   end
   if bias then inputs[#inputs + 1] = bias end
+  if o.router.name == "hash" then
+    inputs[#inputs + 1], inputs[#inputs + 2] = g.ids, choices_table(g, o)
+  end
   local y = g:node("moe", inputs, { { x.dims, x.dtype } }, {
     experts = o.experts, top_k = o.top_k, hidden = o.hidden, router = o.router,
     balance = { name = o.balance.name, weight = o.balance.weight }, shared = o.shared > 0,
     first_weight = inputs[3].weight.name,
   })
   if bias then
-    local few = g:node("load_sign", {}, { { { choices }, "f32" } }, { experts = o.experts })
+    local few = g:node("load_sign", {}, { { { every }, "f32" } }, { experts = o.experts })
     g:update(bias, bias + few * o.balance.speed)
   end
   return y

@@ -8,6 +8,7 @@ local stages = { "check", "expand", "shard", "differentiate", "pipeline", "place
 ---@class tidelock.PlanOptions
 ---@field world? integer # ranks that are there; nil: as many threads as the layout has
 ---@field keep? string[] # patterns of values that stay readable after a step
+---@field links? table # speeds of links, of cluster.read: "auto" of layout.all_to_all hangs on them
 ---@field serving? boolean # rows of requests come, not samples: experts are whole on every rank
 
 ---@param recipe tidelock.Recipe
@@ -17,7 +18,7 @@ local stages = { "check", "expand", "shard", "differentiate", "pipeline", "place
 return function(recipe, last, options)
   options = options or {}
   local plan = { recipe = recipe, world = options.world, keep = options.keep or {},
-    serving = options.serving }
+    serving = options.serving, links = options.links }
   for _, name in ipairs(stages) do
     for field, value in pairs(require("tidelock.stages." .. name).run(plan)) do
       assert(plan[field] == nil, "a stage may not change another's field: " .. field)

@@ -82,8 +82,9 @@ function requests.of(request, more)
 end
 
 --- Plan up to and including `stage`; all stages when it is nil.
-function requests.plan(recipe, stage)
-  return requests.guarded(planner, recipe, stage)
+---@param links? table # speeds of links, of cluster.read
+function requests.plan(recipe, stage, links)
+  return requests.guarded(planner, recipe, stage, { links = links })
 end
 
 return requests

@@ -83,10 +83,6 @@ local function available(facts, report)
   for _, key in ipairs { "cp_map", "cp_balance" } do
     if l[key] then report("layout." .. key, "it needs cp above 1, which is %s", missing) end
   end
-  if l.all_to_all_threshold then
-    report("layout.all_to_all_threshold", "links are not measured in this version; say "
-      .. "layout.all_to_all")
-  end
 end
 
 --- R5: each rank has whole heads.

@@ -93,10 +93,24 @@ local function islands(facts, report)
   end
 end
 
+--- A threshold of link speeds decides where they are known, and where nothing else has.
+local function threshold(facts, report)
+  local l = facts.layout
+  if not l.all_to_all_threshold then return end
+  if l.all_to_all ~= "auto" then
+    report("layout.all_to_all_threshold", "it decides for \"auto\" alone, and layout.all_to_all "
+      .. "is %q; leave one of them out", l.all_to_all)
+  elseif not facts.links then
+    report("layout.all_to_all_threshold", "link speeds are not known here; give them to plan or "
+      .. "run by --cluster FILE, or say layout.all_to_all")
+  end
+end
+
 --- Checks all rules of experts.
 function rules.check(facts, report)
   needs_experts(facts, report)
   islands(facts, report)
+  threshold(facts, report)
   if facts.serving then return end -- every rank has all experts, and all rows
   if not grid(facts, report) then return end
   for _, one in ipairs(facts.model.moes) do

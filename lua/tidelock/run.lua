@@ -63,6 +63,7 @@ local function record_of(session, step, elapsed)
     grad_norm = step.grad_norm, grad_norm_bits = screen.bits(step.grad_norm_bits),
     lr = step.lr, tokens = step.tokens, ms = step.ms, watch = step.watch,
     losses = step.losses, losses_bits = step.losses_bits, experts = step.experts,
+    exchange = step.exchange,
     tokens_per_s = step.tokens / (step.ms / 1000),
     bytes = session.run:memory().peak_bytes,
     eta = (session.last - step.step) * elapsed / (step.step - session.first + 1),
@@ -398,15 +399,16 @@ local function start_options(options, launched, found, forks)
     timeout = timeout, eager = options.eager, profile = profile.window(options.profile),
     start = timeout and math.max(timeout, start_seconds), resume = found, forks = forks,
     poison = options.poison and poison_byte or nil,
+    links = options.cluster and cluster.read(options.cluster),
   }
 end
 
 --- The run of the one process, or of rank 0.
 local function lead(request, launched)
   local options, begin, peak = request.options, core.files.seconds(), nil
-  local facts = options.cluster and cluster.read(options.cluster)
   local found, forks = find_checkpoint(options)
   local start = start_options(options, launched, found, forks)
+  local facts = start.links
   start.recorder = recorder_of(request)
   function start.planned(plan) -- before the arena takes the memory
     peak = flops.measure_peak(plan.spec.dtype, peak_seconds, options.threads, plan.spec.device)

@@ -271,7 +271,7 @@ function search.command(request, facts)
   local begin = core.files.seconds()
   local recipe = requests.of(request):override { "layout.tp=1", "layout.dp=1", "layout.pp=1",
     "layout.ep=nil", "layout.schedule=1f1b", "layout.virtual_stages=1" }
-  local plan = requests.plan(recipe, "expand")
+  local plan = requests.plan(recipe, "expand", facts)
   local found, refused = search.of(plan, facts, world)
   io.stdout:write(search.text(found, refused, plan.spec, facts, world, request.recipe,
     core.files.seconds() - begin), "\n")

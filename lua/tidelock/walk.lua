@@ -149,12 +149,21 @@ function visitors.moe(module, walker)
   end
   if o.balance.name == "loss" and o.router.name ~= "softmax" then
     problem(walker, module, "balance", "the loss needs scores that are shares, as those of the "
-      .. "router \"softmax\"; with %q write balance = { \"bias\", speed = 1e-3 }", o.router.name)
+      .. "router \"softmax\"; with %q %s", o.router.name, o.router.name == "hash"
+      and "leave balance out" or "write balance = { \"bias\", speed = 1e-3 }")
   end
-  check_groups(module, walker)
+  if o.router.name == "hash" then
+    if o.balance.name == "bias" then
+      problem(walker, module, "balance", "a bias moves scores that choose, and the router \"hash\" "
+        .. "chooses by token id; leave balance out, or take the router \"sqrt_softplus\"")
+    end
+  else
+    check_groups(module, walker)
+  end
   local facts = walker.facts
   if o.experts and o.top_k then
-    facts.moes[#facts.moes + 1] = { experts = o.experts, top_k = o.top_k, site = module.site }
+    facts.moes[#facts.moes + 1] = { experts = o.experts, top_k = o.top_k, site = module.site,
+      router = o.router.name == "hash" and "hash" or nil }
   end
   if o.shared and o.shared > 0 and o.hidden then
     facts.hiddens[#facts.hiddens + 1] = { hidden = o.shared * o.hidden, site = module.site }

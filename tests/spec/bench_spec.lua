@@ -188,18 +188,28 @@ describe("a baseline", function()
   end
 
   it("names kernel and shape of what became slower, the worst first", function()
-    local lines, compared = baseline.compare(table_of(100, 98, 102), table_of(80, 79, 83))
-    assert.equal(2, compared)
+    local lines, others = baseline.compare(table_of(100, 98, 102), table_of(80, 79, 83))
+    assert.same({}, others)
     assert.same({
       "slower by 25.0%: all_reduce 4096 bytes: 12.5 us, was 10 us (Products, 3.4 s)",
       "slower by 20.0%: linear f32 512 x 512 x 512: 80 GFLOP/s, was 100 (Products, 3.4 s)",
     }, { (lines[1]:gsub("was 10 ", "was 10 us ")), lines[2] })
   end)
 
-  it("says nothing within the noise of both, or of what became faster", function()
-    assert.equal(0, #(baseline.compare(table_of(100, 90, 105), table_of(96.5, 90, 101))))
-    assert.equal(0, #(baseline.compare(table_of(100, 99, 101), table_of(120, 119, 121))))
-    assert.equal(0, #(baseline.compare(table_of(100, 99, 101), table_of(98, 97, 98.5))))
+  it("prints = for what is within the noise of both, and a gain only beyond it", function()
+    local function compared(a, b)
+      local slower, others = baseline.compare(a, b)
+      assert.same({}, slower)
+      return others[1]:match "^[^:]*"
+    end
+    assert.equal("=", compared(table_of(100, 98, 102), table_of(100, 98, 102)))
+    assert.equal("=", compared(table_of(100, 90, 105), table_of(96.5, 90, 101)))
+    assert.equal("=", compared(table_of(100, 99, 101), table_of(98, 97, 98.5)))
+    assert.equal("=", compared(table_of(100, 90, 105), table_of(104.5, 101, 106)))
+    assert.equal("faster by 20.0%", compared(table_of(100, 99, 101), table_of(120, 119, 121)))
+    local _, others = baseline.compare(table_of(100, 99, 101), table_of(100, 99, 101))
+    assert.same({ "=: linear f32 512 x 512 x 512: 100 GFLOP/s, was 100 (Products, 3.4 s)",
+      "=: all_reduce 4096 bytes: 10 us, was 10 (Products, 3.4 s)" }, others)
   end)
 
   it("reads the speeds of tables that state no measures", function()
@@ -227,6 +237,9 @@ describe("a baseline", function()
     assert.equal(1, status)
     assert.matches("slower by [%d.]+%%: all_reduce 4096 bytes: [%d.]+ us, was [%d.]+ ", report)
     assert.matches("3 of 3 measures are slower than in ", report)
+    report, status = support.run("bench plan --rounds 1 --baseline " .. path)
+    assert.equal(2, status)
+    assert.matches("it has no measure of what was measured now", report)
     os.remove(path)
     report, status = support.run "bench plan --rounds 1 --baseline LICENSE"
     assert.equal(2, status)

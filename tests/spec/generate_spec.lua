@@ -92,10 +92,9 @@ describe("./tl generate", function()
     assert.equal(0, status, out)
     local other = folder:path "others/" .. core.files.list(folder:path "others")[1]
     os.remove(other .. "/summary.json")
-    os.remove(other .. "/origin.json") -- a folder of an older version
     out, status = support.run(("generate %s x --tokens 2"):format(other))
     assert.equal(0, status, out)
-    os.remove(other .. "/origin.json")
+    os.remove(other .. "/origin.json") -- a folder of an older version
     out, status = support.run(("generate %s x --tokens 2"):format(other))
     assert.equal(2, status)
     assert.matches("say what it was, as key=value:\n  blocks.attention.kv: 64 %-> unset", out)

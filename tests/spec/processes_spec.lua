@@ -1,4 +1,5 @@
 -- Ranks as processes: Open MPI on this machine, more ranks than cores. Skipped where it is missing.
+local core = require "tidelock.core"
 local launch = require "tidelock.launch"
 local new_folder = require "support.folder"
 local support = require "support"
@@ -83,9 +84,14 @@ describe("ranks as processes", function()
       local hash = assert(one:match "weights +(%x+)")
       for _, way in ipairs { "layout.dp=4", "layout.dp=4 layout.all_to_all=ring blocks.moe.waves=2",
         "layout.tp=2 layout.dp=2 layout.all_to_all=hierarchical layout.island=2" } do
-        local text, status = mpirun(4, moe .. way)
+        local log = folder .. "/log.jsonl"
+        local text, status = mpirun(4, ("%s --jsonl %s %s"):format(moe, log, way))
         assert.equal(0, status, text)
         assert.matches("weights +" .. hash, text)
+        local rows = core.json.decode(core.files.read_all(log):match "[^\n]+").exchange
+        assert.equal(1, #rows) -- rank 0's own
+        assert.is_true(rows[1].network > 0)
+        assert.equal(0, rows[1].peer + rows[1].host)
       end
     end)
   end)

@@ -1,4 +1,4 @@
---- Kills a saving run again and again, each time later, and resumes it: ./tl lua
+--- Kills a saving run again and again, at random moments, and resumes it: ./tl lua
 --- tests/support/killed.lua FOLDER. The bits at the end are those of a run that nobody killed.
 package.path = "tests/?.lua;tests/?/init.lua;" .. package.path
 
@@ -38,14 +38,15 @@ for round = 1, rounds do
   local pipe = assert(io.popen(command:format(folder)))
   local pid = pipe:read "n"
   pipe:close()
-  core.files.sleep(0.15 + 0.11 * round)
+  local moment = 0.12 + 0.5 * math.random()
+  core.files.sleep(moment)
   os.execute(("pkill -9 -P %d 2>/dev/null; kill -9 %d 2>/dev/null"):format(pid, pid))
   local steps = checkpoint.list(folder .. "/k")
   for _, step in ipairs(steps) do
     local state, message = checkpoint.read(("%s/k/step-%08d"):format(folder, step))
     assert(state and state.step == step, message)
   end
-  print(("round %d: newest step %s"):format(round, steps[#steps] or "none"))
+  print(("round %d, after %.3f s: newest step %s"):format(round, moment, steps[#steps] or "none"))
 end
 local resumed, straight = train(folder .. "/k"), train(folder .. "/straight")
 assert(resumed == straight, resumed .. " against " .. straight)

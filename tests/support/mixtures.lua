@@ -28,6 +28,8 @@ mixtures.zoo = {
     router = { "sigmoid", groups = 4, top_groups = 2, scale = 2.5 } } },
   { "sqrt softplus, all experts", mixtures.with { experts = 4, top_k = 4, hidden = 16,
     router = { "sqrt_softplus", scale = 1.5 } } },
+  { "by hash", mixtures.with { experts = 8, top_k = 3, hidden = 16,
+    router = { "hash", seed = 7, scale = 1.5 } } },
   { "latent attention, a dense layer first, sigmoid in groups, a bias", {
     layers = 2, samples = 8, length = 16, micro = 2,
     layer = function(i)

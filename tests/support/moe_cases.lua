@@ -104,6 +104,45 @@ for _, r in ipairs(routers) do
   }
 end
 
+--- A table of a router by hash: rows of different experts.
+local function shuffled(vocab, experts, k)
+  local list = {}
+  for id = 0, vocab - 1 do
+    for i = 0, k - 1 do list[#list + 1] = (id * 5 + i * 3) % experts end -- 3 and E share no factor
+  end
+  return core.tensor("f32", { vocab, k }, list)
+end
+
+for _, normalize in ipairs { 1, 0 } do
+  local experts, k, vocab, samples, length = 16, 6, 20, 3, 8
+  add {
+    op = "route_table", name = "normalize " .. normalize, rows = 15, dtypes = { "f32" },
+    finite = true, error = 2e-5,
+    attrs = { layer = 3, kind = 2, normalize = normalize, samples = samples, length = length,
+      token_first = 2, scale = 1.5 },
+    inputs = function(_, rows)
+      local ids = {}
+      for i = 1, samples * length do ids[i] = i % 7 == 0 and -1 or i * 11 % vocab end
+      return { spread("f32", { rows, experts }, 1, 6), core.tensor("i32", { samples * length },
+        ids), shuffled(vocab, experts, k) }
+    end,
+    outputs = function(_, rows) return { { "f32", { rows, k } }, { "i32", { rows, k } } } end,
+    oracle = function(x, attrs, rows)
+      local weights, list = {}, {}
+      for row = 0, rows - 1 do
+        local each = rows // samples
+        local id = math.max(0, x[2][row // each * length + 2 + row % each + 1])
+        local chosen = row_of(x[3], math.tointeger(id), k)
+        for i = 1, k do chosen[i] = math.tointeger(chosen[i]) end
+        local weight = moe.route_row(row_of(x[1], row, experts), nil, { kind = 2, groups = 1,
+          normalize = attrs.normalize, scale = attrs.scale }, k, chosen)
+        for i = 1, k do weights[#weights + 1], list[#list + 1] = weight[i], chosen[i] end
+      end
+      return { weights, list }
+    end,
+  }
+end
+
 --- dz of a row: the slope of sum(d * weight) with the choice fixed, in closed form.
 function moe.route_grad_row(z, list, d, a)
   local s, dz, total, g = moe.scores(a.kind, z), {}, a.kind == 0 and 0.0 or 1e-20, 0.0

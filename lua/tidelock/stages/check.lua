@@ -16,9 +16,11 @@
 --     experts   a list of { experts, top_k, site }: the mixtures of the model
 --     site      function(path) -> "file:line" or "command line"
 -- }
--- and `widths`: what rules.lua knows of the model, layers, heads and hidden widths.
+-- and `widths`: what rules.lua knows of the model, layers, heads and hidden widths; `way`: why rows
+-- of experts go as they do, where speeds of links decide.
 local blocks = require "tidelock.blocks"
 local data = require "tidelock.data"
+local links = require "tidelock.links"
 local policy = require "tidelock.policy"
 local problems = require "tidelock.problems"
 local rates = require "tidelock.rates"
@@ -108,6 +110,14 @@ local function fit_micro(spec, site, note)
     micro, site "batch.micro", spec.batch.micro)
 end
 
+--- Why rows of experts go as they do, where speeds of links decide; nil where they do not.
+local function choose_way(layout, speeds)
+  if not speeds or layout.all_to_all ~= "auto" or layout.ep == 1 then return nil end
+  local why
+  layout.all_to_all, layout.island, why = links.choose(layout, speeds)
+  return why
+end
+
 --- plan.recipe (and plan.world, the number of ranks when it is given) -> { spec }.
 function check.run(plan)
   local recipe, notes = plan.recipe, {}
@@ -130,7 +140,7 @@ function check.run(plan)
   rules.check({
     blocks = spec.blocks, layout = spec.layout, batch = spec.batch, policy = spec.policy,
     eval = spec.eval, model = facts,
-    world = plan.world, site = site, serving = plan.serving,
+    world = plan.world, site = site, serving = plan.serving, links = plan.links,
   }, report, note)
   for _, source in ipairs { spec.data, spec.eval and spec.eval.data } do
     data.check(source, facts.vocab, function(...) collected:add(...) end)
@@ -143,7 +153,8 @@ function check.run(plan)
   if spec.policy.name == "fast" then
     note "policy fast promises no bits; the host runs the same kernels as for batch"
   end
-  return { spec = spec, widths = facts }
+  local way = not plan.serving and choose_way(spec.layout, plan.links) or nil
+  return { spec = spec, widths = facts, way = way }
 end
 
 return check

@@ -89,7 +89,7 @@ local function trace(plan, found)
   local ids = g:value({ tokens }, "i32", nil, { input = "ids" })
   local targets = g:value({ tokens }, "i32", nil, { input = "targets" })
   local cu = g:value({ tokens }, "i32", nil, { input = "cu" })
-  g.cu = cu
+  g.cu, g.ids, g.vocab = cu, ids, model.vocab
 
   local table_value = g:parameter("embed", { vocab, dim }, 1, "matrix")
   local x = g:named("embed.out", embed(g, ids, table_value))

@@ -1,0 +1,20 @@
+-- A threshold of link speeds needs speeds, and nothing else that decides.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.moe { experts = 8, top_k = 2, hidden = 64 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 8, micro = 2, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+  layout = { dp = 4, ep = 4, all_to_all_threshold = 2 },
+  -- error: layout.all_to_all_threshold: link speeds are not known here; give them to plan or run by
+  --   --cluster FILE, or say layout.all_to_all
+}
