@@ -73,6 +73,32 @@ function baseline.change(old, now)
   return (change < 0 and slower or change > 0 and faster) and change or nil
 end
 
+local function are_tables(list)
+  if list ~= nil and type(list) ~= "table" then return false end
+  for _, one in ipairs(list or {}) do
+    if type(one) ~= "table" then return false end
+  end
+  return true
+end
+
+--- Where a file's tables are not as bench writes them; nil where all are.
+local function damage(tables)
+  if not are_tables(tables) then return "tables" end
+  for i, one in ipairs(tables) do
+    if type(one.title) ~= "string" or type(one.columns) ~= "table" or not are_tables(one.rows)
+      or not are_tables(one.measures) then
+      return ("table %d"):format(i)
+    end
+    for k, m in ipairs(one.measures or {}) do
+      local function number(value, absent) return type(value) == "number" or absent end
+      if type(m.name) ~= "string" or not number(m.value) or not number(m.low, m.low == nil)
+        or not number(m.high, m.high == nil) then
+        return ("table %d, measure %d"):format(i, k)
+      end
+    end
+  end
+end
+
 --- The tables of a file of `-o json`.
 function baseline.load(path)
   local text, message = core.files.read_all(path)
@@ -80,6 +106,11 @@ function baseline.load(path)
   if not text or not good or type(found) ~= "table" or type(found.tables) ~= "table" then
     error({ status = 2, message = ("tidelock: bench: --baseline %s: %s"):format(path, not text
       and message or "it is no output of ./tl bench -o json") }, 0)
+  end
+  local place = damage(found.tables)
+  if place then
+    error({ status = 2, message = ("tidelock: bench: --baseline %s: %s is damaged; measure it "
+      .. "again with -o json"):format(path, place) }, 0)
   end
   return found
 end

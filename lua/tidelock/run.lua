@@ -294,9 +294,9 @@ end
 local function check_steps(found, trained, options)
   local last = math.min(trained.spec.train.steps, options.stop_at or math.huge)
   local window, done = trained.profile, found and found.state.step or 0
-  if window and (window[1] > last or window[2] <= done) then
+  if window and (window[1] > trained.spec.train.steps or window[2] <= done) then
     error({ status = 2, message = ("tidelock: run: --profile %s: this run has the steps %d to %d")
-      :format(options.profile, done + 1, last) }, 0)
+      :format(options.profile, done + 1, trained.spec.train.steps) }, 0)
   end
   if not found then return end
   if found.state.step >= last then

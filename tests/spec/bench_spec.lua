@@ -240,6 +240,18 @@ describe("a baseline", function()
     report, status = support.run("bench plan --rounds 1 --baseline " .. path)
     assert.equal(2, status)
     assert.matches("it has no measure of what was measured now", report)
+    for place, change in pairs { -- told before anything is measured
+      ["table 1, measure 2 is"] = function(t) t.measures[2].low = "x" end,
+      ["table 1, measure 1 is"] = function(t) t.measures[1].value = core.json.null end,
+      ["table 1 is"] = function(t) t.title = nil end,
+    } do
+      local damaged = core.json.decode(core.json.encode(found))
+      change(damaged.tables[1])
+      core.files.write_atomic(path, core.json.encode(damaged))
+      report, status = support.run(words)
+      assert.equal(2, status, report)
+      assert.matches(place .. " damaged; measure it again", report)
+    end
     os.remove(path)
     report, status = support.run "bench plan --rounds 1 --baseline LICENSE"
     assert.equal(2, status)

@@ -94,7 +94,7 @@ describe("--profile", function()
       assert.equal(2, status, text)
       assert.matches("steps are written 10 or 10:12", text)
     end
-    text, status = run("--profile 5:6 --stop-at 2")
+    text, status = run("--profile 5:6 train.steps=2")
     assert.equal(2, status, text)
     assert.matches("%-%-profile 5:6: this run has the steps 1 to 2", text)
     text, status = run("--quiet --profile 1", "NVTX_INJECTION64_PATH=/no/such/library.so ")
