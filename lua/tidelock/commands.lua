@@ -186,7 +186,7 @@ commands.list = {
   {
     name = "replay", recipe = false, words = { "RUN" }, overrides = true,
     module = "tidelock.replay", about = "a step of a run again, on this CPU, with the run's bits",
-    example = "replay runs/quickstart-5e1c --step 12",
+    example = "replay runs/quickstart-eaf6 --step 12",
     options = {
       { name = "step", kind = "count", about = "which; of a run that failed, the one that did" },
       { name = "trace", kind = "folder", about = "record the step, with values, into DIR" },
@@ -197,7 +197,7 @@ commands.list = {
   {
     name = "export", recipe = false, words = { "CHECKPOINT", "OUT" }, module = "tidelock.export",
     about = "the weights of a checkpoint, for inference elsewhere",
-    example = "export runs/quickstart-5e1c quickstart-bf16 --dtype bf16",
+    example = "export runs/quickstart-eaf6 quickstart-bf16 --dtype bf16",
     options = {
       { name = "dtype", kind = "text", about = "f32, bf16 or f16; as trained if left out" },
       { name = "format", kind = "text", about = "hf: a folder that transformers loads" },
@@ -206,7 +206,7 @@ commands.list = {
   {
     name = "generate", recipe = false, words = { "MODEL", "PROMPT" }, overrides = true,
     module = "tidelock.generate", about = "text after a prompt, by the model of a run",
-    example = "generate runs/quickstart-5e1c \"You may copy\" --tokens 200 --temperature 0.8",
+    example = "generate runs/quickstart-eaf6 \"You may copy\" --tokens 200 --temperature 0.8",
     options = {
       { name = "tokens", kind = "count", about = "most tokens to make; 100" },
       { name = "temperature", kind = "number", about = "0, the likeliest token, unless given" },

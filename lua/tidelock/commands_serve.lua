@@ -2,7 +2,7 @@
 return {
   name = "serve", recipe = false, words = { "MODEL" }, overrides = true,
   module = "tidelock.serve", about = "OpenAI's API over HTTP, for the model of a run",
-  example = "serve runs/quickstart-5e1c --port 8000",
+  example = "serve runs/quickstart-eaf6 --port 8000",
   options = {
     { name = "port", kind = "index", about = "8000 unless given; 0: one that is free" },
     { name = "host", kind = "text", about = "where to listen; 127.0.0.1, this machine only" },

@@ -1,6 +1,6 @@
 --- engine.lua - many requests on one model: continuous batching over pages of keys and values.
 ---
----     local e <close> = engine.open(loader.open "runs/quickstart-5e1c")
+---     local e <close> = engine.open(loader.open "runs/quickstart-eaf6")
 ---     local id = e:submit { tokens = { 84, 105 }, max_tokens = 20, temperature = 0.8, seed = 1 }
 ---     while not e:idle() do
 ---       for _, event in ipairs(e:step()) do print(event.id, event.token, event.finish) end

@@ -1,8 +1,8 @@
 --- `./tl generate MODEL PROMPT`: text after a prompt, as it is made.
 --
---     ./tl generate runs/quickstart-5e1c "You may copy" --tokens 200 --temperature 0.8 --seed 1
---     ./tl generate runs/quickstart-5e1c - < prompt.txt            the prompt from stdin
---     ./tl generate runs/quickstart-5e1c 89,111,117 --ids          ids in, ids out
+--     ./tl generate runs/quickstart-eaf6 "You may copy" --tokens 200 --temperature 0.8 --seed 1
+--     ./tl generate runs/quickstart-eaf6 - < prompt.txt            the prompt from stdin
+--     ./tl generate runs/quickstart-eaf6 89,111,117 --ids          ids in, ids out
 --
 -- Prompt and text go to stdout, speed to stderr. The same words give the same text on every machine
 -- and in any layout.
@@ -99,6 +99,7 @@ function generate.command(request)
   end
   local result = stream(e, write)
   io.stdout:write "\n"
+  io.stdout:flush() -- before the report, also where both streams go to one pipe
   if not options.quiet then report(model, given, result) end
   return result.stopped and requests.stopped or 0
 end

@@ -14,6 +14,7 @@ local driver = require "tidelock.driver"
 local log = require "tidelock.log"
 local origin = require "tidelock.origin"
 local recorder = require "tidelock.recorder"
+local printed = require "tidelock.printed"
 local replays = require "tidelock.replays"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
@@ -117,7 +118,7 @@ local function console(values)
     if not chunk then chunk, message = load(text, "=stdin", "t", env) end
     local results = table.pack(pcall(chunk or error, message))
     local words = {}
-    for i = 2, results.n do words[#words + 1] = tostring(results[i]) end
+    for i = 2, results.n do words[#words + 1] = printed(results[i]) end
     if #words > 0 then print(table.concat(words, "\t")) end
   end
 end
