@@ -109,7 +109,9 @@ local function console(values)
   local env = setmetatable(values, { __index = _G })
   values.tl = require "tidelock"
   local shown = core.files.isatty(0)
-  print "run, step, inputs and outputs are there: inputs[1]:to_table()"
+  print(values.inputs and "run, inputs and outputs are there: inputs[1]:to_table()"
+    or values.step and "run and step are there: step.loss, run:weight \"NAME\""
+    or "run is there: run:weight \"NAME\"")
   while true do
     if shown then io.stdout:write "> " io.stdout:flush() end
     local text = io.read "l"

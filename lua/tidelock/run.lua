@@ -344,7 +344,7 @@ local function new_session(trained, request, begin, found, peak, facts, known)
   local saves = checkpoints.open(plan.spec, folder.folder, plan.key, show)
   for _, record in ipairs(earlier) do
     records:write(record, #records.files)
-    folder:compare(record)
+    folder:carry(record, found.run_folder)
   end
   local parent, terms = trained.forks and { key = found.state.key, step = found.state.step }, {}
   for i, term in ipairs(plan["local"].terms) do terms[i] = term.name end

@@ -120,7 +120,7 @@ Run.__index = Run
 ---@param name string # of the recipe, without folder and ending
 ---@param key string # sixteen hexadecimal digits
 function runs.open(root, name, key)
-  local self = setmetatable({ compared = 0 }, Run)
+  local self = setmetatable({ compared = 0, carried = 0 }, Run)
   local base, n = join(root, ("%s-%s"):format(name, key:sub(1, 4))), 0
   repeat
     n = n + 1
@@ -176,6 +176,28 @@ function Run:compare(record)
   self.compared = self.compared + 1
 end
 
+--- A step before the checkpoint that a run goes on from, out of the log of the folder `from`. Where
+--- that is the reference the record is its own, and to compare it would show nothing.
+function Run:carry(record, from)
+  if from ~= self.reference then return self:compare(record) end
+  self.carried = self.carried + 1
+end
+
+--- What was compared, in words. `both` is how many steps the two runs have in common.
+local function compared_text(self, both, weights)
+  local other = self.reference_summary
+  if both == self.carried then
+    return ("nothing to compare: it goes on from step %d of %s"):format(both, self.reference)
+  end
+  local text = ("equal to %s: %s, %s, "):format(self.reference,
+    screen.plural(self.compared, "loss"), screen.plural(self.compared, "gradient norm"))
+  text = text .. (weights and "weights " .. weights
+    or ("weights not compared: it has %s"):format(screen.plural(other.steps, "step")))
+  local lacks = both - self.compared - self.carried
+  local missing = " (its log.jsonl lacks %s)"
+  return lacks > 0 and text .. missing:format(screen.plural(lacks, "step")) or text
+end
+
 --- Checkpoints go to the reference's: it has the same key, and the bits agree.
 local function move_checkpoints(self)
   local from = checkpoints_of(self.folder)
@@ -220,14 +242,8 @@ function Run:finish(summary)
       text = ("differ from %s at %s"):format(self.reference, self.first_difference),
     }
   end
-  local text = ("equal to %s: %s, %s, "):format(self.reference,
-    screen.plural(self.compared, "loss"), screen.plural(self.compared, "gradient norm"))
-  text = text .. (same_length and "weights " .. summary.weights_hash
-    or ("weights not compared: it has %s"):format(screen.plural(other.steps, "step")))
-  local both = math.min(summary.steps, other.steps)
-  if self.compared < both then
-    text = text .. (" (its log.jsonl lacks %s)"):format(screen.plural(both - self.compared, "step"))
-  end
+  local text = compared_text(self, math.min(summary.steps, other.steps),
+    same_length and summary.weights_hash)
   if summary.steps > other.steps then
     replace_reference(self)
     return { saved = self.folder, equal = true, text = text }

@@ -32,6 +32,22 @@ describe("a run whose key is known", function()
     end
   end)
 
+  it("compares no step with itself: those before a checkpoint of the run it goes on from", function()
+    local function went_on(from, steps)
+      local root = new_folder().root
+      local first = runs.open(root, "small", key)
+      local text = core.json.encode(record(1)) .. "\n" .. core.json.encode(record(2)) .. "\n"
+      core.files.write_atomic(first:path "log.jsonl", text)
+      local folder = first:finish(summary).saved
+      local second = runs.open(root, "small", key)
+      for step = 1, from do second:carry(record(step), folder) end
+      for step = from + 1, 2 do second:compare(record(step)) end
+      return second:finish({ key = key, steps = steps, weights_hash = summary.weights_hash }).text
+    end
+    assert.matches("^nothing to compare: it goes on from step 2 of .*/small%-5e1c$", went_on(2, 3))
+    assert.matches("small%-5e1c: 1 loss, 1 gradient norm, weights 9d41%x+$", went_on(1, 2))
+  end)
+
   it("takes the folder of a damaged summary for that of an unfinished run", function()
     for _, text in ipairs { "", "{", "3", "{}", '{"key":"' .. key .. '"}' } do
       local root = new_folder().root
