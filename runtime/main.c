@@ -100,13 +100,22 @@ static int run_file(lua_State *L, const char *file, int argc, char **argv, int f
   return run_chunk(L, argc, argv, first);
 }
 
-static void print_results(lua_State *L, int first) {
-  const int count = lua_gettop(L) - first + 1;
-  for (int i = 0; i < count; i++) {
-    printf(i == 0 ? "%s" : "\t%s", luaL_tolstring(L, first + i, NULL));
-    lua_pop(L, 1);
+/* Writes the values from `first` on, by the function at `printed` or, where it is nil, as tostring
+** does. Returns the status of the call; an error's message is on top. */
+static int print_results(lua_State *L, int printed, int first) {
+  const int last = lua_gettop(L);
+  for (int i = first; i <= last; i++) {
+    lua_pushvalue(L, printed);
+    lua_pushvalue(L, i);
+    if (!lua_isnil(L, printed)) {
+      const int status = lua_pcall(L, 1, 1, 0);
+      if (status != LUA_OK) return status;
+    }
+    printf(i == first ? "%s" : "\t%s", luaL_tolstring(L, -1, NULL));
+    lua_settop(L, last);
   }
-  if (count > 0) putchar('\n');
+  if (last >= first) putchar('\n');
+  return LUA_OK;
 }
 
 /* An expression first, then a statement. */
@@ -122,8 +131,9 @@ static int run_repl(lua_State *L) {
   char line[PATH_BYTES];
   const int terminal = isatty(STDIN_FILENO);
   static const char preset[] =
-      "tl = require(package.searchpath('tidelock', package.path)"
-      " and 'tidelock' or 'tidelock.core')";
+      "local whole = package.searchpath('tidelock', package.path) "
+      "tl = require(whole and 'tidelock' or 'tidelock.core') "
+      "return whole and require 'tidelock.printed'";
   if (luaL_dostring(L, preset) != LUA_OK) {
     fprintf(stderr, "%s\n", lua_tostring(L, -1));
     return 1;
@@ -131,16 +141,13 @@ static int run_repl(lua_State *L) {
   for (;;) {
     if (terminal) fputs("> ", stdout), fflush(stdout);
     if (fgets(line, sizeof line, stdin) == NULL) break;
-    lua_settop(L, 0);
+    lua_settop(L, 1); /* what the preset returned: how values are printed */
     lua_pushcfunction(L, add_traceback);
     int status = load_line(L, line);
-    if (lua_gettop(L) == 3) lua_remove(L, 2); /* the text of the expression */
-    if (status == LUA_OK) status = lua_pcall(L, 0, LUA_MULTRET, 1);
-    if (status == LUA_OK) {
-      print_results(L, 2);
-    } else {
-      fprintf(stderr, "%s\n", lua_tostring(L, -1));
-    }
+    if (lua_gettop(L) == 4) lua_remove(L, 3); /* the text of the expression */
+    if (status == LUA_OK) status = lua_pcall(L, 0, LUA_MULTRET, 2);
+    if (status == LUA_OK) status = print_results(L, 1, 3);
+    if (status != LUA_OK) fprintf(stderr, "%s\n", luaL_tolstring(L, -1, NULL));
   }
   return 0;
 }

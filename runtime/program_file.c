@@ -267,6 +267,7 @@ tl_status tl_plan_load(const char *path, tl_plan *out) {
   char text[TL_ERROR_BYTES];
   *out = (tl_plan){0};
   json_t *all = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+  if (all == NULL && error.line < 0) return tl_fail(TL_IO, "%s", error.text); /* names the file */
   if (all == NULL) return tl_fail(TL_IO, "%s:%d: %s", path, error.line, error.text);
   tl_status status = read_program(all, &out->program);
   if (status == TL_OK) status = read_about(json_object_get(all, "about"), out);

@@ -129,7 +129,7 @@ function checkpoint.find(path, who)
     end
   end
   local why = #notes > 0 and "; " .. table.concat(notes, "; ")
-    or "; a run writes them where its recipe has train.save"
+    or "; a run writes them where its recipe has train.save, e.g. train.save.every=50"
   usage("tidelock: %s: %s holds no finished checkpoint%s", who, path, why)
 end
 

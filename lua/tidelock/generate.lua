@@ -99,6 +99,7 @@ function generate.command(request)
   end
   local result = stream(e, write)
   io.stdout:write "\n"
+  io.stdout:flush() -- before the report, also where both streams go to one pipe
   if not options.quiet then report(model, given, result) end
   return result.stopped and requests.stopped or 0
 end

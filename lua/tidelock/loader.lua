@@ -1,6 +1,6 @@
 --- loader.lua - what generates text from a folder: its recipe, its weights, its tokenizer.
 ---
----     runs/quickstart-5e1c        a run: recipe.lua, weights.safetensors or its newest checkpoint
+---     runs/quickstart-eaf6        a run: recipe.lua, weights.safetensors or its newest checkpoint
 ---     runs/../checkpoints/step-00000060     one checkpoint of a run
 ---     models/llama                a Hugging Face folder: config.json, safetensors, tokenizer.json
 ---
@@ -223,7 +223,7 @@ function loader.open(path, words, options)
   words, options = words or {}, options or {}
   path = #path > 1 and path:gsub("/+$", "") or path
   if not core.files.is_directory(path) then
-    usage("%s: no such folder; a model is the folder of a run, as runs/quickstart-5e1c, or one of "
+    usage("%s: no such folder; a model is the folder of a run, as runs/quickstart-eaf6, or one of "
       .. "Hugging Face", path)
   end
   local folder, one = path, nil

@@ -14,6 +14,7 @@ local driver = require "tidelock.driver"
 local log = require "tidelock.log"
 local origin = require "tidelock.origin"
 local recorder = require "tidelock.recorder"
+local printed = require "tidelock.printed"
 local replays = require "tidelock.replays"
 local requests = require "tidelock.requests"
 local runs = require "tidelock.runs"
@@ -108,7 +109,9 @@ local function console(values)
   local env = setmetatable(values, { __index = _G })
   values.tl = require "tidelock"
   local shown = core.files.isatty(0)
-  print "run, step, inputs and outputs are there: inputs[1]:to_table()"
+  print(values.inputs and "run, inputs and outputs are there: inputs[1]:to_table()"
+    or values.step and "run and step are there: step.loss, run:weight \"NAME\""
+    or "run is there: run:weight \"NAME\"")
   while true do
     if shown then io.stdout:write "> " io.stdout:flush() end
     local text = io.read "l"
@@ -117,7 +120,7 @@ local function console(values)
     if not chunk then chunk, message = load(text, "=stdin", "t", env) end
     local results = table.pack(pcall(chunk or error, message))
     local words = {}
-    for i = 2, results.n do words[#words + 1] = tostring(results[i]) end
+    for i = 2, results.n do words[#words + 1] = printed(results[i]) end
     if #words > 0 then print(table.concat(words, "\t")) end
   end
 end

@@ -33,8 +33,8 @@ local function grid(facts, report)
       .. "of every sample; leave it out", l.tp)
   end
   if (l.tp * l.dp) % l.ep ~= 0 then
-    report("layout.ep", "ep %d does not divide tp %d * dp %d = %d; allowed: %s", l.ep, l.tp, l.dp,
-      l.tp * l.dp, allowed)
+    report("layout.ep", "ep %d does not divide tp %d * dp %d = %d; allowed: %s, or a larger "
+      .. "dp", l.ep, l.tp, l.dp, l.tp * l.dp, allowed)
     return false
   elseif l.ep % l.tp ~= 0 then
     report("layout.ep", "ep %d is not a multiple of tp %d, whose ranks hold runs of one sample; "

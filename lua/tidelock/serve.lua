@@ -1,6 +1,6 @@
 --- `./tl serve MODEL`: OpenAI's API over HTTP, for one model.
 --
---     ./tl serve runs/quickstart-5e1c --port 8000
+--     ./tl serve runs/quickstart-eaf6 --port 8000
 --     curl localhost:8000/v1/completions -d '{"prompt": "You may copy", "seed": 1}'
 --
 --   server thread   protocol, limits, key, /health /metrics /v1/models      runtime/http.h

@@ -55,7 +55,9 @@ local function of_run(folder)
   local summary = runs.summary(folder)
   local fields = core.files.read_all(folder .. "/resolved.txt")
   if not summary or not fields then
-    local text = "tidelock: diff: %s is neither a trace nor a finished run"
+    local text = core.files.is_directory(folder)
+      and "tidelock: diff: %s is neither a trace nor a finished run"
+      or "tidelock: diff: there is no folder %s; --trace DIR of ./tl run makes one"
     error({ status = 2, message = text:format(folder) }, 0)
   end
   local records = {}

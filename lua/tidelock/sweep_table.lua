@@ -60,13 +60,11 @@ function sweep_table.sorted(list)
   return sorted
 end
 
---- The first point, in written order, of those with bits.
-local function first_with_bits(list)
-  local first
-  for _, row in ipairs(list) do
-    if row.bits and (not first or row.point < first.point) then first = row end
+--- The topmost point of those with bits: its bits are written out, "=" below refers to them.
+local function first_with_bits(sorted)
+  for _, row in ipairs(sorted) do
+    if row.bits then return row end
   end
-  return first
 end
 
 local function fit(text, width)
@@ -76,7 +74,8 @@ end
 
 --- The whole table; "" without rows.
 function sweep_table.text(list)
-  local sorted, first = sweep_table.sorted(list), first_with_bits(list)
+  local sorted = sweep_table.sorted(list)
+  local first = first_with_bits(sorted)
   local cells, widths, name = {}, {}, 5
   for i, column in ipairs(columns) do widths[i] = #column[1] end
   for n, row in ipairs(sorted) do

@@ -15,5 +15,5 @@ return tl.recipe {
   batch = { samples = 8, micro = 2, length = 32 },
   train = { steps = 10, lr = 1e-3 },
   layout = { dp = 2, ep = 4 },
-  -- error: layout.ep: ep 4 does not divide tp 1 * dp 2 = 2; allowed: 1, 2
+  -- error: layout.ep: ep 4 does not divide tp 1 * dp 2 = 2; allowed: 1, 2, or a larger dp
 }

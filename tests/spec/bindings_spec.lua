@@ -120,4 +120,16 @@ describe("the program", function()
     end
     os.remove(path)
   end)
+
+  it("prints tables in a repl as Lua writes them, and objects by their own text", function()
+    local path = file('tl.tensor("f32", { 2, 2 }, { 1, 2, 3, 4 }):to_table()\n'
+      .. '{ b = "x", a = { {} }, 7, ["c d"] = true }, "y"\n{ { { { { 1 } } } } }\n'
+      .. 'local t = {} for i = 1, 101 do t[i] = i end return t\n'
+      .. 'setmetatable({}, { __tostring = function() return "mine" end })\n')
+    local text = support.run("repl < " .. path)
+    assert.matches("^{ { 1.0, 2.0 }, { 3.0, 4.0 } }\n"
+      .. '{ 7, a = { {} }, b = "x", %["c d"%] = true }\ty\n{ { { { { .. } } } } }\n', text)
+    assert.matches("99, 100, .. }\nmine\n$", text)
+    os.remove(path)
+  end)
 end)

@@ -134,7 +134,8 @@ describe("a checkpoint", function()
 
   it("that is not there is told", function()
     contains("no folder", refused(checkpoint.find, folder:path "nowhere"))
-    contains("holds no finished checkpoint; a run writes them where its recipe has train.save",
+    contains("holds no finished checkpoint; a run writes them where its recipe has train.save, "
+      .. "e.g. train.save.every=50",
       refused(checkpoint.find, folder.root))
   end)
 

@@ -207,5 +207,8 @@ return tl.recipe {
     local text, status = support.run "diff /usr /usr"
     assert.equal(2, status)
     assert.matches("/usr is neither a trace nor a finished run", text)
+    text, status = support.run "diff /no/such /usr"
+    assert.equal(2, status)
+    assert.matches("there is no folder /no/such; %-%-trace DIR of ./tl run makes one", text)
   end)
 end)

@@ -67,6 +67,12 @@ describe("an installed Tidelock", function()
     return program
   end
 
+  case("names a plan that is not there, once", function()
+    local text, status = shell(example() .. " /no/such.plan")
+    assert.equal(1, status)
+    assert.equal("unable to open /no/such.plan: No such file or directory\n", text)
+  end)
+
   case("trains from 42 lines of C without Lua, to the bits that are written down", function()
     local program, plan = example(), folder:path "quickstart.plan"
     local text, status = shell(("%s/bin/tidelock plan recipes/quickstart.lua --program %s"):format(

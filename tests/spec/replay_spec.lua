@@ -62,6 +62,12 @@ describe("replay", function()
       assert.equal(0, code, text)
       has(text, "bits       equal to the log")
     end
+    local pipe = assert(io.popen(("echo step.step, inputs | %s replay %s --step 2 --repl 2>&1")
+      :format(support.program, made)))
+    local text = pipe:read "a"
+    pipe:close()
+    has(text, "run and step are there: ")
+    has(text, "\n2\tnil\n")
   end)
 
   it("records the step for a comparison", function()
