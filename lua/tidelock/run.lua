@@ -292,11 +292,13 @@ end
 --- A checkpoint that leaves nothing to do, and a profiler's window without a step, are told before
 --- anything starts.
 local function check_steps(found, trained, options)
-  local last = math.min(trained.spec.train.steps, options.stop_at or math.huge)
   local window, done = trained.profile, found and found.state.step or 0
-  if window and (window[1] > trained.spec.train.steps or window[2] <= done) then
+  if not found and not window then return end
+  local steps = trained.spec.train.steps
+  local last = math.min(steps, options.stop_at or math.huge)
+  if window and (window[1] > steps or window[2] <= done) then
     error({ status = 2, message = ("tidelock: run: --profile %s: this run has the steps %d to %d")
-      :format(options.profile, done + 1, trained.spec.train.steps) }, 0)
+      :format(options.profile, done + 1, steps) }, 0)
   end
   if not found then return end
   if found.state.step >= last then
