@@ -131,10 +131,10 @@ local function layouts_of(spec, ranks, turn)
   return list, turn
 end
 
---- `--ranks N`: all layouts of up to N ranks, a row for each number.
+--- `--ranks N`: all layouts of up to N ranks, a row for each number. The leaves and layers end it.
 function rows.up_to(spec, most)
-  local list, turn = {}, 0
-  for ranks = 2, most do
+  local list, turn, leaves = {}, 0, spec.policy.leaves
+  for ranks = 2, math.min(most, leaves.tp * leaves.dp * spec.model.layers) do
     local layouts
     layouts, turn = layouts_of(spec, ranks, turn)
     for first = 1, #layouts, 8 do
@@ -153,9 +153,24 @@ end
 
 local axes_known = { tp = true, dp = true, pp = true, ep = true, schedule = true }
 
---- `--layouts "tp=2,dp=2;pp=2,schedule=zb-h1"`: a row for each.
+--- What keeps a layout that was asked for from running, or nil.
+local function misfit(spec, axes)
+  local leaves, tp, dp, pp = spec.policy.leaves, axes.tp or 1, axes.dp or 1, axes.pp or 1
+  if leaves.tp % tp ~= 0 then
+    return ("tp %d does not divide the %d leaves of tp"):format(tp, leaves.tp)
+  elseif leaves.dp % dp ~= 0 then
+    return ("dp %d does not divide the %d leaves of dp"):format(dp, leaves.dp)
+  elseif spec.batch.samples % dp ~= 0 then
+    return ("dp %d does not divide the %d samples of a step"):format(dp, spec.batch.samples)
+  elseif pp > spec.model.layers then
+    return ("pp %d is more than the %d layers"):format(pp, spec.model.layers)
+  end
+end
+
+--- `--layouts "tp=2,dp=2;pp=2,schedule=zb-h1"`: a row for each. Those that cannot run are told
+--- before anything runs, all at once.
 function rows.listed(spec, text)
-  local list = {}
+  local list, wrong = {}, {}
   for part in text:gmatch "[^;]+" do
     local axes = {}
     for word in part:gmatch "[^,%s]+" do
@@ -167,8 +182,11 @@ function rows.listed(spec, text)
       end
       axes[key] = number or value
     end
+    local why = misfit(spec, axes)
+    if why then wrong[#wrong + 1] = ("tidelock: verify: --layouts: %s: %s"):format(part, why) end
     list[#list + 1] = { label = name_of(axes), rows.layout(spec, axes) }
   end
+  if #wrong > 0 then error({ status = 2, message = table.concat(wrong, "\n") }, 0) end
   return list
 end
 

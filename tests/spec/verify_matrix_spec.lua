@@ -202,6 +202,9 @@ describe("./tl verify", function()
     assert.equal(2, names["poison NaN, zeros"])
     assert.equal(4, names["delays 50, 700 us, also tp 2 dp 2"])
     has(call({ "--layouts", "tp=2,xp=3" }).message, "\"xp=3\" is no axis of a layout")
+    local message = call({ "--layouts", "tp=3;dp=2;pp=99" }).message
+    has(message, "tp=3: tp 3 does not divide the ")
+    has(message, "pp=99: pp 99 is more than the ")
   end)
 
   it("runs cells in other processes, of mpirun where it is", function()
