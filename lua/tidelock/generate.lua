@@ -72,12 +72,16 @@ local function stream(e, write)
     stopped = stopped }
 end
 
-local function report(model, given, result)
+local function report(model, given, result, context)
   local after = result.seconds - result.first
   io.stderr:write(("%s: prompt of %s in %.0f ms, then %s at %.1f tokens/s; seed %d\n"):format(
     model.description, screen.plural(#given.tokens, "token"), result.first * 1000,
     screen.plural(result.made, "token"), after > 0 and (result.made - 1) / after or 0,
     given.seed or 0))
+  if result.made < given.max_tokens and #given.tokens + result.made >= context then
+    io.stderr:write(("note: %d of %d tokens were made: prompt and text fill serve.context, %d\n")
+      :format(result.made, given.max_tokens, context))
+  end
 end
 
 --- The command.
@@ -100,7 +104,7 @@ function generate.command(request)
   local result = stream(e, write)
   io.stdout:write "\n"
   io.stdout:flush() -- before the report, also where both streams go to one pipe
-  if not options.quiet then report(model, given, result) end
+  if not options.quiet then report(model, given, result, e.context) end
   return result.stopped and requests.stopped or 0
 end
 

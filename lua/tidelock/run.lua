@@ -235,6 +235,11 @@ local function drive(session, request)
   end
   for _, note in ipairs(session.plan.spec.notes or {}) do show:note(note) end
   for _, doubt in ipairs(session.plan.doubts or {}) do show:note("note: " .. doubt) end
+  local wanted, steps = request.options.stop_at or 0, session.plan.spec.train.steps
+  if wanted > steps then
+    show:note(("note: --stop-at %d is behind the last step: train.steps is %d"):format(wanted,
+      steps))
+  end
   if session.found then
     for _, note in ipairs(session.found.notes) do show:note(note) end
     show:print(screen.summary_line("resumed", ("%s: step %d; %s MiB read in %.2f s"):format(

@@ -48,6 +48,9 @@ describe("./tl generate", function()
     local report = "/tmp/[^\n]+step 3: prompt of 6 tokens in [^\n]+; seed 0\n"
     assert.matches(report, shown)
     assert.equal("Ti des" .. text, (shown:gsub(report, "")))
+    assert.is_nil(shown:find "note:")
+    assert.matches("\nnote: %d+ of 5000 tokens were made: prompt and text fill serve.context, "
+      .. "%d+\n", (generate "'Ti des' --tokens 5000"))
   end)
 
   it("takes a run of any layout, and leaves that layout out", function()
