@@ -44,6 +44,7 @@ typedef struct tl_ranks_options {
   int32_t attention_rows; /* tl_cuda_blocks */
   int32_t gemm_provider;  /* tl_cuda_blocks */
   int32_t delay_us;       /* see tl_executor */
+  int32_t shuffle;        /* see tl_team_shuffle */
   const tl_fault *faults; /* copied */
   int32_t fault_count;
 } tl_ranks_options;

@@ -166,7 +166,10 @@ static tl_status open_rank(tl_ranks *ranks, const tl_ranks_options *o, int32_t i
   if (feeds > 0) memcpy(r->feeds, o->feeds + (size_t)i * feeds, feeds * sizeof *r->feeds);
   r->executor.feeds = r->feeds;
   tl_executor_resolve(&r->executor);
-  return tl_team_open(ranks->pool, &r->executor.team);
+  TL_TRY(tl_team_open(ranks->pool, &r->executor.team));
+  tl_team_shuffle(r->executor.team,
+                  o->shuffle == 0 ? 0 : (uint64_t)o->shuffle * 1000 + (uint64_t)i);
+  return TL_OK;
 }
 
 /* Returns when all of them sleep. They inherit the mask, so signals stay with the caller. */

@@ -60,8 +60,9 @@ struct tl_pool {
 };
 
 struct tl_team {
-  tl_pool *pool; /* NULL: alone */
-  void *scratch; /* of worker 0 */
+  tl_pool *pool;    /* NULL: alone */
+  void *scratch;    /* of worker 0 */
+  uint64_t shuffle; /* state of the orders of tasks; 0: their own */
   loop loop;
 };
 
@@ -256,7 +257,31 @@ static void withdraw(tl_pool *pool, loop *l) {
   pthread_mutex_unlock(&pool->mutex);
 }
 
-void tl_team_for(tl_team *team, int64_t count, tl_task task, void *context) {
+void tl_team_shuffle(tl_team *team, uint64_t seed) { team->shuffle = seed; }
+
+/* Task i of a shuffled loop is task (i * step + first) % count: step has no divisor in common with
+** count, so each comes once. */
+typedef struct shuffled {
+  tl_task task;
+  void *context;
+  int64_t count, step, first;
+} shuffled;
+
+static void run_shuffled(void *context, int64_t index, int32_t worker) {
+  const shuffled *s = context;
+  s->task(s->context, (index % s->count * s->step + s->first) % s->count, worker);
+}
+
+static shuffled shuffle(uint64_t *state, tl_task task, void *context, int64_t count) {
+  static const int64_t primes[] = {7919, 104729, 611953, 15485863};
+  *state = *state * 6364136223846793005u + 1442695040888963407u;
+  int pick = (int)(*state >> 62);
+  for (int tries = 0; tries < 4 && count % primes[pick] == 0; tries++) pick = (pick + 1) % 4;
+  const int64_t step = count % primes[pick] == 0 ? 1 : primes[pick];
+  return (shuffled){task, context, count, step, (int64_t)((*state >> 20) % (uint64_t)count)};
+}
+
+static void run_loop(tl_team *team, int64_t count, tl_task task, void *context) {
   assert(arithmetic_is_set());
   if (count <= 1 || tl_team_workers(team) == 1) {
     for (int64_t index = 0; index < count; index++) task(context, index, 0);
@@ -268,4 +293,13 @@ void tl_team_for(tl_team *team, int64_t count, tl_task task, void *context) {
   offer(team->pool, l, count);
   run_tasks(l, 0);
   withdraw(team->pool, l);
+}
+
+void tl_team_for(tl_team *team, int64_t count, tl_task task, void *context) {
+  if (team->shuffle == 0 || count < 2) {
+    run_loop(team, count, task, context);
+  } else {
+    shuffled s = shuffle(&team->shuffle, task, context, count);
+    run_loop(team, count, run_shuffled, &s);
+  }
 }

@@ -35,6 +35,9 @@ void tl_team_close(tl_team *team);
 typedef void (*tl_task)(void *context, int64_t index, int32_t worker);
 
 int32_t tl_team_workers(const tl_team *team);
+/* From here on tasks are taken in another order, a new one for each loop, as `seed` says; 0: in
+** theirs. To show that no bit depends on it. */
+void tl_team_shuffle(tl_team *team, uint64_t seed);
 /* Runs tasks 0 .. count - 1 and returns when all are done. A team's loops do not nest. */
 void tl_team_for(tl_team *team, int64_t count, tl_task task, void *context);
 /* TL_SCRATCH_BYTES of memory that only this worker uses; contents are arbitrary. */

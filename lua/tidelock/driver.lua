@@ -160,6 +160,7 @@ end
 ---  resume: a folder or a checkpoint, forks: fields that may differ from its run's,
 ---  recorder: of recorder.lua, faults: for tests (runtime/fault.h),
 ---  delay_us: every instruction waits up to so long, each rank for other times,
+---  shuffle: a number from 1: threads take tasks in another order,
 ---  profile: { first, last }: steps with ranges for a profiler, run one by one on a GPU
 ---@return tidelock.Run
 function driver.start(recipe, options)
@@ -197,7 +198,7 @@ function driver.start(recipe, options)
     gemm_provider = blocks.gemm_providers[spec.blocks.gemm.provider],
     threads = options.threads, poison = options.poison, timeout_s = options.timeout,
     start_s = options.start, job = launched and launched.job, faults = options.faults,
-    delay_us = options.delay_us,
+    delay_us = options.delay_us, shuffle = options.shuffle,
   })
   if launched and launched.rank > 0 then
     local ok, problem = pcall(self.ranks.serve, self.ranks)

@@ -200,6 +200,7 @@ local function stress_rows(spec, list)
   end
   add("poison NaN, zeros", { poison = 255 }, { poison = 0 })
   add("threads 1, 3, 7", { threads = 1 }, { threads = 3 }, { threads = 7 })
+  add("tasks of threads shuffled, also of 3", { shuffle = 1 }, { shuffle = 2, threads = 3 })
   local row = add("delays 50, 700 us", { delay_us = 50 }, { delay_us = 700 })
   local leaves = spec.policy.leaves
   if leaves.tp % 2 == 0 and leaves.dp % 2 == 0 and spec.batch.samples % 2 == 0 then

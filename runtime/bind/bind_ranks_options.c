@@ -173,10 +173,10 @@ static void read_plans(lua_State *L, int programs, int ranks, tl_ranks_options *
 
 static void refuse_unknown(lua_State *L, int arg) {
   static const char *const names[] = {
-      "programs",       "ranks",         "seed",      "threads",   "data",
-      "samples",        "timeout_s",     "start_s",   "poison",    "eval_samples",
-      "delay_us",       "faults",        "gpu_first", "gemm_rows", "gemm_columns",
-      "attention_rows", "gemm_provider", "job",       NULL};
+      "programs",     "ranks",          "seed",          "threads",   "data",
+      "samples",      "timeout_s",      "start_s",       "poison",    "eval_samples",
+      "shuffle",      "delay_us",       "faults",        "gpu_first", "gemm_rows",
+      "gemm_columns", "attention_rows", "gemm_provider", "job",       NULL};
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     lua_pop(L, 1);
@@ -208,6 +208,7 @@ void bind_read_ranks_options(lua_State *L, int arg, tl_ranks_options *out) {
   if (out->poison < -1 || out->poison > 255)
     luaL_error(L, "ranks: poison is %d, must be a byte", out->poison);
   out->delay_us = (int32_t)bind_integer(L, arg, "ranks", "delay_us", 0);
+  out->shuffle = (int32_t)bind_integer(L, arg, "ranks", "shuffle", 0);
   if (lua_getfield(L, arg, "job") != LUA_TNIL) out->job = bind_check_job(L, lua_gettop(L));
   lua_pop(L, 1);
   if (out->job != NULL && tl_job_world(out->job) != out->count)

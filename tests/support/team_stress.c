@@ -36,6 +36,31 @@ static int run_loop(job *j, int64_t count) {
   return 1;
 }
 
+static int32_t order[TASKS], taken;
+
+static void note(void *context, int64_t index, int32_t worker) {
+  (void)context, (void)worker;
+  order[taken++] = (int32_t)index;
+}
+
+/* NULL when a shuffled team, alone, runs every task once, and not in order. */
+static const char *check_shuffle(void) {
+  tl_team *team = NULL;
+  int moved = 0;
+  if (tl_team_open(NULL, &team) != TL_OK) return "no team";
+  tl_team_shuffle(team, 1);
+  for (int64_t count = 2; count <= TASKS; count++) {
+    int32_t seen[TASKS] = {0};
+    taken = 0;
+    tl_team_for(team, count, note, NULL);
+    for (int32_t i = 0; i < taken; i++) seen[order[i]]++, moved += order[i] != i;
+    for (int64_t i = 0; i < count; i++)
+      if (seen[i] != 1) return "a shuffled task was lost or run twice";
+  }
+  tl_team_close(team);
+  return moved > TASKS * TASKS / 4 ? NULL : "tasks were not shuffled";
+}
+
 static void *team_main(void *argument) {
   tl_pool *pool = argument;
   tl_team *team = NULL;
@@ -62,6 +87,8 @@ int main(void) {
     if (message != NULL) printf("team %d: %s\n", i, (char *)message), failed = 1;
   }
   tl_pool_close(pool);
+  const char *shuffled = check_shuffle();
+  if (shuffled != NULL) printf("%s\n", shuffled), failed = 1;
   printf("%d teams, %d loops each: %s\n", TEAMS, LOOPS, failed ? "failed" : "good");
   return failed;
 }
