@@ -168,39 +168,61 @@ describe("ranks as processes", function()
       .. "%(by_hand.lua:1%): a test made it fail", text)
     assert.is_true(seconds < 10)
     text, status, seconds = mpirun(4, "lua tests/support/processes.lua stall")
-    assert.equal(1, status)
+    assert.equal(75, status)
     assert.matches("waits for rank 1: silent for 2 s in instruction 1 all_reduce over all "
       .. "%(by_hand.lua:1%), step 1, micro%-batch 0; rank 1 is in instruction 1", text)
     assert.is_true(seconds < 12)
   end)
 
-  --- A long run whose rank `rank` gets `signal` once its process is known.
+  test("end everywhere when one makes other calls than the rest, with its place", function()
+    local text, status, seconds = mpirun(4, "lua tests/support/processes.lua stale")
+    assert.equal(75, status)
+    assert.matches("rank %d waits for rank 1: silent for 2 s in instruction %d+ all_reduce over all "
+      .. "%(by_hand.lua:%d+%), step 1, micro%-batch 0; rank 1 has ended its section", text)
+    assert.is_true(seconds < 12)
+  end)
+
+  --- Says how the program ended, and keeps mpirun, which would end the others by itself, from
+  --- hearing of a killed one before they have.
+  local told = "sh -c 'trap \"\" TERM; \"$@\"; s=$?; "
+    .. "echo ended $OMPI_COMM_WORLD_RANK with $s; [ $s != 137 ] || sleep 4; exit $s' sh "
+
+  --- A long run whose rank `rank` gets `signal` once its process is known: its text, the seconds
+  --- until rank 0 has ended, and mpirun's status.
   local function drill(signal, rank, options)
-    local text, status
+    local text
     in_folder(function(folder)
       local out = folder .. "/out"
-      text, status = shell(("(%stimeout 60 mpirun --oversubscribe -np 4 %s run "
-        .. "recipes/quickstart.lua layout.dp=4 train.steps=9000 --runs %s %s >%s 2>&1) & "
-        .. "for i in $(seq 300); do sleep 0.1; grep -q '^ *1  5[.]' %s && break; done; "
+      text = shell(("(%stimeout 60 mpirun --oversubscribe -np 4 %s%s run "
+        .. "recipes/quickstart.lua layout.dp=4 train.steps=9000 --runs %s/runs %s >%s 2>&1; "
+        .. "echo mpirun $? >>%s) & for i in $(seq 300); do sleep 0.1; "
+        .. "grep -q '^ *[1-9]0*  [0-9][.]' %s && break; done; "
         .. "p=$(awk '$1 == %d && NF > 7 {print $3; exit}' %s); s=$(date +%%s); kill -%s $p; "
-        .. "wait; echo took $(($(date +%%s) - s)); kill -KILL $p 2>/dev/null; cat %s"):format(
-        root, tidelock, folder, options, out, out, rank, out, signal, out))
+        .. "for i in $(seq 200); do sleep 0.1; grep -q 'ended 0' %s && break; done; "
+        .. "echo took $(($(date +%%s) - s)); kill -KILL $p 2>/dev/null; wait; cat %s"):format(
+        root, told, tidelock, folder, options, out, out, out, rank, out, signal, out, out))
     end)
-    return text, tonumber(text:match "took (%d+)"), status
+    return text, tonumber(text:match "took (%d+)"), tonumber(text:match "mpirun (%d+)")
   end
 
-  test("notice a process that was killed", function()
+  test("notice a process that was killed: all others end with 75", function()
     local text, seconds = drill("KILL", 2, "")
-    assert.matches("rank 2 .*", text)
-    assert.is_true(text:find "rank 2 is lost: the connection ended" ~= nil
-      or text:find "process rank 2 with PID .* exited on signal 9" ~= nil, text)
+    assert.matches("rank 2 is lost: the connection ended: %S+; it was last seen in instruction "
+      .. "%d+ %S+.-%(recipes/quickstart.lua:%d+%), step %d+", text)
+    assert.matches("all ranks have ended, and no checkpoint was saved: start again", text)
+    for _, rank in ipairs { 0, 1, 3 } do
+      assert.matches(("ended %d with 75"):format(rank), text)
+    end
     assert.is_true(seconds < 10, text)
   end)
 
-  test("notice a process that was stopped, within --timeout", function()
-    local text, seconds = drill("STOP", 2, "--timeout 2")
-    assert.matches("rank 2 is lost: no sign of life for 2 s; it was last seen in instruction %d+ ",
-      text)
+  test("notice a process that was stopped, within --timeout, and know the newest state", function()
+    local text, seconds, status = drill("STOP", 2, "--timeout 2 'train.save={every=1}'")
+    assert.matches("rank 2 is lost: no sign of life for 2 s; it was last seen in instruction %d+ "
+      .. "%S+.-%(recipes/quickstart.lua:%d+%), step %d+", text)
+    assert.matches("all ranks have ended; go on with %-%-resume %S+/step%-%d+\n", text)
+    assert.matches("ended 0 with 75", text)
+    assert.equal(75, status)
     assert.is_true(seconds < 10, text)
   end)
 
