@@ -244,13 +244,50 @@ static tl_status all_gather(tl_nccl *n, const group *g, const tl_gpu_message *m)
   return TL_OK;
 }
 
+/* NCCL wants lengths from the host, and how many rows there are is known to the device alone: slabs
+** are as long as they could be, and travel in chunks of the staging. */
+static tl_status exchange_slabs(tl_nccl *n, const group *g, int64_t bytes, void *stream) {
+  tl_status status = TL_OK;
+  TRY_NCCL(n, "group", begin());
+  for (int32_t j = 0; j < g->n && status == TL_OK; j++) {
+    if (j == g->position) continue;
+    status = put(n, g->ranks[j], n->out + j * chunk_of(g), bytes, stream);
+    if (status == TL_OK) status = take(n, g->ranks[j], n->in + j * chunk_of(g), bytes, stream);
+  }
+  TRY_NCCL(n, "group", end());
+  return status;
+}
+
+static tl_status exchange(tl_nccl *n, const group *g, const tl_gpu_message *m) {
+  const int64_t slab = tl_exchange_slab_rows(m), row = tl_exchange_row_bytes(m);
+  const int64_t chunk = chunk_of(g) / (row > 0 ? row : 1);
+  const tl_exchange_seat seat = {g->n, g->position, n->progress->exchanged + m->ints[0]};
+  tl_peer_rows_args rows = {.rows = n->rows, .n = g->n};
+  for (int32_t j = 0; j < g->n; j++)
+    rows.x[j] = j == g->position ? m->x->data : n->in + j * chunk_of(g);
+  if (chunk == 0)
+    return tl_fail(TL_ARGUMENT, "exchange: a row of %lld bytes; between processes it has room for "
+                                "%lld", (long long)row, (long long)chunk_of(g));
+  TL_TRY(launch(n, m->stream, "peer_rows", g->n, &rows));
+  for (int64_t at = 0; at < slab; at += chunk) {
+    const int64_t most = clamp(slab - at, chunk);
+    for (int32_t j = 0; j < g->n; j++)
+      if (j != g->position)
+        TL_TRY(tl_exchange_pack(n->cuda, m, &seat, j, at, most, n->out + j * chunk_of(g)));
+    TL_TRY(exchange_slabs(n, g, most * row, m->stream));
+    TL_TRY(tl_exchange_place(n->cuda, m, &seat, n->rows, at, most));
+  }
+  return TL_OK;
+}
+
 static tl_status collective(tl_nccl *n, const tl_gpu_message *m) {
   const group *g = &n->groups[m->ints[0]];
   const int tree = m->op == TL_OP_reduce_scatter || m->op == TL_OP_all_reduce;
   if (tree && (g->n & (g->n - 1)) != 0)
     return tl_fail(TL_ARGUMENT, "a tree over %d ranks: the number of ranks must be a power of two",
                    g->n);
-  if (m->op == TL_OP_exchange) return tl_exchange_by_messages(n->cuda, m, g->n);
+  if (g->n == 1 && m->op == TL_OP_exchange)
+    return tl_exchange_queue(n->cuda, m, NULL, &(tl_exchange_seat){.ranks = 1});
   if (g->n == 1) {
     if (m->x->data != m->y->data)
       TRY_CUDA(n, "copy",
@@ -264,6 +301,7 @@ static tl_status collective(tl_nccl *n, const tl_gpu_message *m) {
     case TL_OP_reduce_scatter: TL_TRY(reduce_scatter(n, g, m)); break;
     case TL_OP_all_reduce: TL_TRY(all_reduce(n, g, m, TL_PEER_TREE)); break;
     case TL_OP_all_reduce_max: TL_TRY(all_reduce(n, g, m, TL_PEER_MAX)); break;
+    case TL_OP_exchange: TL_TRY(exchange(n, g, m)); break;
     case TL_OP_all_reduce_count: TL_TRY(all_reduce(n, g, m, TL_PEER_COUNT)); break;
     default: return tl_fail(TL_PROGRAM, "no way to communicate by %s", tl_ops[m->op].name);
   }
@@ -364,7 +402,13 @@ static void stop(tl_gpu_comm *comm) {
   for (int32_t i = 0; i < n->channel_count; i++) abort_apart(n->channels[i].comm);
 }
 
-static const tl_gpu_comm_kind nccl_kind = {queue, finish, waits_for, stop};
+static int64_t exchanged(tl_gpu_comm *comm, int32_t g) {
+  return ((volatile tl_peer_progress *)((tl_nccl *)comm)->progress)->exchanged[g];
+}
+
+static const tl_gpu_comm_kind nccl_kind = {
+    TL_PATH_NETWORK, queue, finish, waits_for, stop, exchanged,
+};
 
 /* --- Opening ---------------------------------------------------------------------------------- */
 

@@ -97,7 +97,8 @@ static void tell_all(tl_job *job, int32_t kind, const void *data, int64_t bytes)
 static void spread_failure(tl_job *job) {
   if (job->spread || !atomic_load(&job->failed)) return;
   job->spread = 1;
-  tell_all(job, job->status == TL_LOST ? KIND_LOST : KIND_ABORT, job->failure, (int64_t)strlen(job->failure));
+  tell_all(job, job->status == TL_LOST ? KIND_LOST : KIND_ABORT, job->failure,
+           (int64_t)strlen(job->failure));
 }
 
 /* Where rank was when it was heard of last; rank 0 knows all, others themselves. */
@@ -234,7 +235,8 @@ tl_status tl_job_receive(tl_job *job, int32_t rank, tl_frame *out) {
     if (p->first == NULL) p->last = NULL;
     *out = e->frame;
   } else {
-    status = atomic_load(&job->failed) ? failure(job) : tl_fail(TL_COMM, "rank 0 has ended the run");
+    status =
+        atomic_load(&job->failed) ? failure(job) : tl_fail(TL_COMM, "rank 0 has ended the run");
   }
   pthread_mutex_unlock(&job->mutex);
   free(e);

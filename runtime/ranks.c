@@ -226,7 +226,14 @@ tl_traffic tl_ranks_traffic(const tl_ranks *ranks, int32_t rank, int32_t group) 
   const tl_traffic none = {.moved = -1, .wait_ns = -1};
   if (rank < 0 || rank >= ranks->count || !tl_ranks_here(ranks, rank)) return none;
   const tl_executor *e = &ranks->list[rank].executor;
-  if (e->gpu != NULL || group < 0 || group >= e->program->group_count) return none;
+  if (group < 0 || group >= e->program->group_count) return none;
+  if (e->gpu != NULL) {
+    tl_path path;
+    tl_traffic rows = none;
+    const int64_t bytes = tl_gpu_exchanged(e->gpu, group, &path);
+    rows.exchanged[path] = bytes;
+    return rows;
+  }
   tl_traffic traffic = {.moved = e->comms[group]->moved};
   traffic.wait_ns = tl_world_waited(e->world, rank, 0);
   for (int path = 0; path < TL_PATH_COUNT; path++)
