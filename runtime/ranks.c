@@ -223,13 +223,15 @@ void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak) {
 }
 
 tl_traffic tl_ranks_traffic(const tl_ranks *ranks, int32_t rank, int32_t group) {
-  const tl_traffic none = {.moved = -1, .wait_ns = -1};
+  const tl_traffic none = {
+      .moved = -1, .wait_ns = -1, .exchanged = {-1, -1, -1}
+  };
   if (rank < 0 || rank >= ranks->count || !tl_ranks_here(ranks, rank)) return none;
   const tl_executor *e = &ranks->list[rank].executor;
   if (group < 0 || group >= e->program->group_count) return none;
   if (e->gpu != NULL) {
     tl_path path;
-    tl_traffic rows = none;
+    tl_traffic rows = {.moved = -1, .wait_ns = -1};
     const int64_t bytes = tl_gpu_exchanged(e->gpu, group, &path);
     rows.exchanged[path] = bytes;
     return rows;
