@@ -26,8 +26,9 @@ static tl_status read_arguments(const tl_gpu_message *m, const tl_exchange_seat 
   tl_exchange x = {.listing = ints + 7, .ranks = seat->ranks, .share = ints[1]};
   x.waves = ints[2], x.wave = ints[3];
   if (ints[5] != 0)
-    return tl_fail(TL_ARGUMENT, "exchange: between GPUs rows go straight to their owners; "
-                                "layout.all_to_all = \"flat\", with the same bits");
+    return tl_fail(TL_ARGUMENT,
+                   "exchange: between GPUs rows go straight to their owners; "
+                   "layout.all_to_all = \"flat\", with the same bits");
   TL_TRY(tl_exchange_check("exchange", &m->x[1], &x, listed));
   TL_TRY(check_room(&x, listed));
   *k = (tl_exchange_args){.x = m->x->data,

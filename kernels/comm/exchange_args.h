@@ -33,7 +33,7 @@ typedef struct tl_exchange_args {
   int64_t bytes;           /* that are added; -1: those of the rows of other ranks */
   int64_t at, most;        /* rows of a slab */
   int32_t ranks, position, share, pieces, experts, waves, wave, slots, home;
-  int32_t mode, own; /* own: the rank that runs the kernel */
+  int32_t mode, own;                       /* own: the rank that runs the kernel */
   int16_t listing[TL_EXCHANGE_LISTED_MAX]; /* (waves, ranks, slots) */
 } tl_exchange_args;
 
