@@ -86,23 +86,23 @@ function launch.refuse(command)
     found.launcher, found.world)
 end
 
---- Finds the others. Returns nil for a run of one process.
----@param timeout? integer # seconds that a silent rank is waited for
-function launch.open(timeout)
-  local found = launch.find(os.getenv)
-  if not found then return nil end
-  found.job = core.job {
-    rank = found.rank, world = found.world, mpi = found.mpi, address = found.address,
-    port = found.port, timeout_s = timeout,
-  }
-  return found
-end
-
 --- Calls the C half; its messages need no place in this file.
 local function call(fn, ...)
   local ok, result = pcall(fn, ...)
   if not ok then error(result, 0) end
   return result
+end
+
+--- Finds the others. Returns nil for a run of one process.
+---@param timeout? integer # seconds that a silent rank is waited for
+function launch.open(timeout)
+  local found = launch.find(os.getenv)
+  if not found then return nil end
+  found.job = call(core.job, {
+    rank = found.rank, world = found.world, mpi = found.mpi, address = found.address,
+    port = found.port, timeout_s = timeout,
+  })
+  return found
 end
 
 local function read(path, otherwise)
@@ -168,7 +168,7 @@ end
 
 --- Compares all ranks; raises on every rank when one is odd. Returns the facts of all.
 function launch.agree(found, plan)
-  local texts = found.job:gather(core.json.encode(launch.facts(found, plan)))
+  local texts = call(found.job.gather, found.job, core.json.encode(launch.facts(found, plan)))
   local list = {}
   for i, text in ipairs(texts) do list[i] = core.json.decode(text) end
   local lines = launch.differences(list)
