@@ -56,11 +56,11 @@ processes() {
     port=$((20000 + ($$ + count * 37) % 20000)) count=$((count + 1)) r=0
     while [ $r -lt $WORLD ]; do
       RANK=$r LOCAL_RANK=$r WORLD_SIZE=$WORLD LOCAL_WORLD_SIZE=$WORLD MASTER_ADDR=127.0.0.1 \
-        MASTER_PORT=$port one $r timeout -k 1 60 "$@" &
+        MASTER_PORT=$port one $r timeout -k 1 100 "$@" &
       r=$((r + 1))
     done
   else # mpirun hears of a loss when it is over: it would end the others by itself
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 d=$d timeout -k 1 60 \
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 d=$d timeout -k 1 130 \
       mpirun --oversubscribe -np $WORLD sh -c 'trap "" TERM; r=$OMPI_COMM_WORLD_RANK
         "$@" >$d/$r.txt 2>&1 & echo $! >$d/$r.pid; wait $!; echo $? >$d/$r.status
         sleep 12' sh "$@" >/dev/null 2>&1 &
@@ -98,7 +98,7 @@ judge() {
 lose() {
   processes $TL run recipes/quickstart.lua device=$DEVICE layout.dp=$WORLD batch.micro=2 \
     train.steps=1000000 --timeout $silence --runs "$d/runs"
-  for try in $(seq 300); do
+  for try in $(seq 900); do
     sleep 0.1
     grep -Eq '^ *[1-9][0-9]*  [0-9]+[.]' "$d/0.txt" 2>/dev/null && break
     [ ! -s "$d/0.status" ] || break

@@ -255,6 +255,7 @@ describe("launchers", function()
       SLURM_TASKS_PER_NODE = "4(x2)" }
     assert.is_nil(find(slurm)) -- a shell inside salloc must not wait for others
     slurm.SLURM_STEP_ID = "0"
+    slurm.PMIX_RANK = "5"
     assert.same({ 5, 8, 1, 4, true }, { find(slurm).rank, find(slurm).world, find(slurm).here,
       find(slurm).here_world, find(slurm).mpi })
   end)
@@ -267,6 +268,10 @@ describe("launchers", function()
     assert.matches("torchrun says rank 0 of 2 and mpirun %(Open MPI%) says rank 1 of 2",
       message { RANK = "0", WORLD_SIZE = "2", OMPI_COMM_WORLD_RANK = "1",
         OMPI_COMM_WORLD_SIZE = "2" })
+    local slurm = { SLURM_PROCID = "0", SLURM_NTASKS = "2", SLURM_STEP_ID = "0" }
+    assert.matches("srun %(Slurm%) gives rank 0 of 2 and no PMIx, .* srun %-%-mpi=pmix", message(slurm))
+    slurm.MASTER_ADDR, slurm.MASTER_PORT = "n01", "29500" -- for GPUs, whose bytes NCCL moves
+    assert.is_false(find(slurm).mpi)
     assert.matches("MASTER_ADDR and MASTER_PORT are not set",
       message { RANK = "0", WORLD_SIZE = "2" })
   end)
