@@ -1,5 +1,5 @@
-/* comm_nccl_inner.h - what the files of NCCL ranks share: comm_nccl.c queues, comm_nccl_open.c opens
-** and closes.
+/* comm_nccl_inner.h - what the files of NCCL ranks share: comm_nccl.c queues, comm_nccl_open.c
+** opens and closes.
 */
 #ifndef TL_COMM_NCCL_INNER_H
 #define TL_COMM_NCCL_INNER_H

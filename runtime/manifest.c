@@ -116,7 +116,8 @@ static void compiler_in(const char *text, const tl_cuda_image *image, char out[3
   row r;
   out[0] = '\0';
   while ((text = next_row(text, line)) != NULL)
-    if (begins_with(line, image) && read_image(line, &r) && is_of(&r, image)) memcpy(out, r.tool.compiler, 32);
+    if (begins_with(line, image) && read_image(line, &r) && is_of(&r, image))
+      memcpy(out, r.tool.compiler, 32);
 }
 
 /* --- comparing -------------------------------------------------------------------------------- */

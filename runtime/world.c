@@ -22,8 +22,7 @@ struct tl_world {
   tl_gate *gates;
   int64_t limit_ns;
   int32_t trusting;
-  tl_gate
-      failure; /* guards failed_rank, status and error until aborted is 1; they never change after */
+  tl_gate failure; /* guards what follows until aborted is 1; then it never changes */
   _Atomic int32_t aborted;
   int32_t failed_rank;
   tl_status status;

@@ -82,9 +82,9 @@ records.covered = covered
 
 --- Seconds of messages beside which this rank does nothing else.
 local function exposed_of(spans)
-  local work = {}
-  for _, one in ipairs(spans) do if not one.talks then work[#work + 1] = one end end
-  return covered(spans) - covered(work)
+  local busy = {}
+  for _, one in ipairs(spans) do if not one.talks then busy[#busy + 1] = one end end
+  return covered(spans) - covered(busy)
 end
 
 local record_form = "<i8i8i8i8I4I4I4I4I4I4I4I4"

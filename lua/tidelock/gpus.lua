@@ -103,8 +103,8 @@ function gpus.exchange_refusal(layout)
       .. "\"flat\" does so, with the same bits"):format(layout.all_to_all)
   end
   if layout.all_to_all == "auto" and layout.island and layout.island < layout.ep then
-    return ("\"cuda\": layout.island = %d: between GPUs rows go straight to their owners; without it "
-      .. "they do, with the same bits"):format(layout.island)
+    return ("\"cuda\": layout.island = %d: between GPUs rows go straight to their owners; without "
+      .. "it they do, with the same bits"):format(layout.island)
   end
 end
 

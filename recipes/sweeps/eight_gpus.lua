@@ -1,5 +1,5 @@
--- eight_gpus.lua - ways to spread a dense model and one with experts over the GPUs of a host, beside
--- one GPU alone. eight_gpus.sh runs all of it; world=2 and world=4 take what fits there.
+-- eight_gpus.lua - ways to spread a dense model and one with experts over the GPUs of a host,
+-- beside one GPU alone. eight_gpus.sh runs all of it; world=2 and world=4 take what fits there.
 local tl = require "tidelock"
 local p = tl.params {
   world = 8, base = "llama_1b", -- or "moe_1b"; "quickstart" and "moe_small" for a laptop

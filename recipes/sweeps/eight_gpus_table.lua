@@ -1,11 +1,11 @@
 --- eight_gpus_table.lua - what eight_gpus.sh needs of Lua.
 ---
----     ./tl lua recipes/sweeps/eight_gpus_table.lua tokens FILE       6 M tokens, the same everywhere
----     ./tl lua recipes/sweeps/eight_gpus_table.lua table FILE ..     rows of sweeps as Markdown
+---     ./tl lua recipes/sweeps/eight_gpus_table.lua tokens FILE      6 M tokens, always the same
+---     ./tl lua recipes/sweeps/eight_gpus_table.lua table FILE ..    rows of sweeps as Markdown
 ---
 --- efficiency: tokens a second of all ranks over as many times those of one rank, the first row.
---- of dp: over those of plain data parallelism with the same key. exposed: share of a traced step in
---- which rank 0 does nothing but communicate. Ends with 1 when rows of one key differ in a bit.
+--- of dp: over those of plain data parallelism with the same key. exposed: share of a traced step
+--- in which rank 0 does nothing but communicate. Ends with 1 when rows of one key differ in a bit.
 local core = require "tidelock.core"
 
 local eos, vocab, length, count = 2, 32000, 700, 6000000
@@ -16,7 +16,8 @@ local function write_tokens(path)
   local state, words = 1, {}
   for i = 1, count do
     state = state * 6364136223846793005 + 1442695040888963407
-    words[#words + 1] = string.pack("<I2", i % length == 0 and eos or 3 + (state >> 40) % (vocab - 3))
+    local token = i % length == 0 and eos or 3 + (state >> 40) % (vocab - 3)
+    words[#words + 1] = string.pack("<I2", token)
     if #words == 65536 or i == count then
       assert(file:write(table.concat(words)))
       words = {}
@@ -35,7 +36,9 @@ end
 local function percent(share) return share and ("%.1f %%"):format(100 * share) or "-" end
 
 --- Plain data parallelism: nothing but dp, or dp with experts that stay at home.
-local function is_plain(row) return row.label:match "^dp %d+$" or row.label:match "^dp %d+ ep 1$" end
+local function is_plain(row)
+  return row.label:match "^dp %d+$" or row.label:match "^dp %d+ ep 1$"
+end
 
 --- Whether the rows of each key have the same bits; prints those that have not.
 local function agree(rows, first)
@@ -60,8 +63,8 @@ local function print_table(path, first)
   for _, row in ipairs(rows) do
     if row.ranks and row.ranks > 1 and is_plain(row) then plain[row.key] = row end
   end
-  print(("\n%s\n\n| layout | step ms | tokens/s | efficiency | of dp | exposed | MiB a rank | bits |")
-    :format(path:match "([^/]+)%.jsonl$"))
+  print(("\n%s\n"):format(path:match "([^/]+)%.jsonl$"))
+  print "| layout | step ms | tokens/s | efficiency | of dp | exposed | MiB a rank | bits |"
   print "|---|---|---|---|---|---|---|---|"
   for _, row in ipairs(rows) do
     if row.status == "ok" then

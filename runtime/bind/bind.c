@@ -2,8 +2,8 @@
 **
 **   core.memory([reset]) -> { arena = { current =, peak = }, .. } in bytes; with reset, peaks start
 **                           again at the current values afterwards
-**   core.lost(message) -> true when it is of the last failure, and that was the loss of a rank: gone,
-**                         stuck, or in another order of calls
+**   core.lost(message) -> true when it is of the last failure, and that was the loss of a rank:
+**                         gone, stuck, or in another order of calls
 **   core.catch_interrupts(): from here on Ctrl-C, SIGTERM and SIGHUP set a flag, the second ends
 **   core.interrupted() -> false, or "SIGINT", "SIGTERM", "SIGHUP" after such a signal
 */

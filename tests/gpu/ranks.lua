@@ -106,7 +106,7 @@ local function ring(gpu_first)
 end
 
 --- Adds rows of experts to their owners, or home again, in two waves: only those that there are.
---- Ranks hold whole samples (share 1) or runs of the same ones (share n); some experts have no rows.
+--- Ranks hold whole samples (share 1) or runs of the same ones (share n); some experts get none.
 local function add_exchange(b, case)
   local function matrix(seed, rows)
     return core.tensor_from_bits(case.dtype, { rows, case.width },

@@ -177,8 +177,8 @@ describe("ranks as processes", function()
   test("end everywhere when one makes other calls than the rest, with its place", function()
     local text, status, seconds = mpirun(4, "lua tests/support/processes.lua stale")
     assert.equal(75, status)
-    assert.matches("rank %d waits for rank 1: silent for 2 s in instruction %d+ all_reduce over all "
-      .. "%(by_hand.lua:%d+%), step 1, micro%-batch 0; rank 1 has ended its section", text)
+    assert.matches("rank %d waits for rank 1: silent for 2 s in instruction %d+ all_reduce over "
+      .. "all %(by_hand.lua:%d+%), step 1, micro%-batch 0; rank 1 has ended its section", text)
     assert.is_true(seconds < 12)
   end)
 
@@ -236,6 +236,24 @@ describe("ranks as processes", function()
   end)
 end)
 
+describe("ranks under srun", function()
+  local text, status = "", 77
+  if not missing then text, status = shell("TIDELOCK=" .. tidelock .. " tests/support/srun.sh") end
+  local why = missing or text:match "[^\n]*"
+
+  it("are processes of MPI, need PMIx, and end with 75 when one is lost", function()
+    if status == 77 then return pending(why) end
+    assert.equal(0, status, text)
+    assert.matches("ranks +4 processes on .*\n +3 +%S+ +%d+ +host +%- +0  3  0 +Open MPI", text)
+    assert.matches("bits +equal to .*\nended with 0\n", text)
+    assert.matches("rank 0 of 4 and no PMIx, .*srun %-%-mpi=pmix", text)
+    assert.matches("\nwithout PMIx 2\n", text)
+    assert.matches("rank 2 is lost: the connection ended: .* instruction %d+ .*%(recipes/quickstart"
+      .. ".lua:%d+%)", text)
+    assert.matches("Exited with exit code 75", text)
+  end)
+end)
+
 describe("launchers", function()
   --- What launch.find makes of these variables.
   local function find(variables) return launch.find(function(name) return variables[name] end) end
@@ -269,7 +287,8 @@ describe("launchers", function()
       message { RANK = "0", WORLD_SIZE = "2", OMPI_COMM_WORLD_RANK = "1",
         OMPI_COMM_WORLD_SIZE = "2" })
     local slurm = { SLURM_PROCID = "0", SLURM_NTASKS = "2", SLURM_STEP_ID = "0" }
-    assert.matches("srun %(Slurm%) gives rank 0 of 2 and no PMIx, .* srun %-%-mpi=pmix", message(slurm))
+    assert.matches("srun %(Slurm%) gives rank 0 of 2 and no PMIx, .* srun %-%-mpi=pmix",
+      message(slurm))
     slurm.MASTER_ADDR, slurm.MASTER_PORT = "n01", "29500" -- for GPUs, whose bytes NCCL moves
     assert.is_false(find(slurm).mpi)
     assert.matches("MASTER_ADDR and MASTER_PORT are not set",

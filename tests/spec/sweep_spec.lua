@@ -205,8 +205,8 @@ describe("the sweeps that come along", function()
 
   it("spread models over as many ranks as there are, some within one key", function()
     local function plan_all(words)
-      local text, status = support.run(("sweep recipes/sweeps/eight_gpus.lua --steps 0 --jsonl %s %s")
-        :format(os.tmpname(), words))
+      local text, status = support.run(("sweep recipes/sweeps/eight_gpus.lua --steps 0 "
+        .. "--jsonl %s %s"):format(os.tmpname(), words))
       assert.equal(0, status, text)
       return text
     end
