@@ -122,7 +122,7 @@ drill() {
   fi
   place='instruction [0-9]+ .*\(.*lua:[0-9]+\), step [0-9]+'
   lose KILL "a rank is killed" "rank 1 is lost: the connection ended: .* $place"
-  lose STOP "a rank is stopped" "rank 1 is lost: no sign of life for $silence s; .* $place"
+  lose STOP "a rank is stopped" "rank 1( is lost: no sign of life|: silent) for $silence s.* $place"
   all=0 r=1
   while [ $r -lt $WORLD ]; do all="$all $r" r=$((r + 1)); done
   processes $TL run recipes/quickstart.lua device=$DEVICE layout.dp=$((WORLD / 2)) --runs "$d/runs"
