@@ -101,7 +101,7 @@ static void take_part(member *m, const tl_comm_job *job) {
   m->status = call(job, m->comm);
   if (m->status == TL_OK) return;
   snprintf(m->error, sizeof m->error, "%s", tl_last_error());
-  tl_world_abort(m->group->world, m->comm->position, m->error);
+  tl_world_abort(m->group->world, m->comm->position, m->status, m->error);
 }
 
 static void *member_main(void *argument) {

@@ -1,55 +1,10 @@
 /* comm_nccl.c - collectives as sends and receives in groups, in chunks of fixed staging. */
-#include "comm_nccl.h"
-
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "../kernels/comm/comm_args.h"
+#include "comm_nccl_inner.h"
 #include "exchange_cuda.h"
-#include "mailbox.h"
-#include "memory.h"
-#include "nccl.h"
 
-enum {
-  BYTES_TYPE = 0,           /* ncclInt8 */
-  STAGING_BYTES = 64 << 20, /* of what goes out, and of what comes in */
-  BLOCKS_MAX = 1056,
-  SLICE_ELEMENTS = 16
-};
-
-typedef struct group {
-  int32_t n, position, ranks[TL_PEERS_MAX];
-} group;
-
-typedef struct channel {
-  int32_t source, target, number, mine; /* mine: this rank is on one side */
-  void *comm, *stream, *ready;          /* an event of the caller's stream */
-  void *done[TL_SLOTS];                 /* events of the channel's stream */
-  char *slots;                          /* (TL_SLOTS, slot_bytes), of the source */
-  int64_t slot_bytes;
-  int32_t next, used; /* slot; sends queued in this section */
-} channel;
-
-struct tl_nccl {
-  tl_gpu_comm base;
-  const tl_nccl_api *api;
-  tl_cuda *cuda;
-  void *comm; /* of all ranks */
-  int32_t rank, ranks, stopped;
-  char *out, *in; /* device memory, STAGING_BYTES each */
-  tl_peer_row *rows;
-  tl_peer_progress *progress;
-  int64_t bytes; /* of device memory */
-  group groups[TL_GROUPS_MAX];
-  channel *channels;
-  int32_t channel_count;
-};
-
-#define TRY_CUDA(n, what, call) \
-  TL_TRY(tl_cuda_check(tl_cuda_calls((n)->cuda), tl_cuda_calls((n)->cuda)->call, what))
-#define TRY_NCCL(n, what, call) TL_TRY(tl_nccl_check((n)->api->call, what))
+enum { BYTES_TYPE = 0, /* ncclInt8 */ BLOCKS_MAX = 1056, SLICE_ELEMENTS = 16 };
 
 /* --- Small steps ------------------------------------------------------------------------------ */
 
@@ -89,11 +44,11 @@ static int64_t clamp(int64_t left, int64_t most) {
   return left < 0 ? 0 : left < most ? left : most;
 }
 
-static int64_t chunk_of(const group *g) { return STAGING_BYTES / g->n / 64 * 64; }
+static int64_t chunk_of(const nccl_group *g) { return STAGING_BYTES / g->n / 64 * 64; }
 
 /* --- Sums ------------------------------------------------------------------------------------- */
 
-static int64_t slice_first(const group *g, int32_t slice, int64_t count) {
+static int64_t slice_first(const nccl_group *g, int32_t slice, int64_t count) {
   return slice == g->n ? count : slice * (count / SLICE_ELEMENTS) / g->n * SLICE_ELEMENTS;
 }
 
@@ -104,12 +59,12 @@ typedef struct shares {
   int64_t element, count, piece, outer; /* piece 0: slices of count elements */
 } shares;
 
-static int64_t share_of(const group *g, const shares *s, int32_t j) {
+static int64_t share_of(const nccl_group *g, const shares *s, int32_t j) {
   if (s->piece > 0) return s->outer * s->piece;
   return slice_first(g, j + 1, s->count) - slice_first(g, j, s->count);
 }
 
-static tl_status find_share(tl_nccl *n, const group *g, const shares *s, int32_t j, int64_t at,
+static tl_status find_share(tl_nccl *n, const nccl_group *g, const shares *s, int32_t j, int64_t at,
                             int64_t count, void *stream, const char **out) {
   if (s->piece == 0 || s->outer == 1) {
     const int64_t first = s->piece == 0 ? slice_first(g, j, s->count) : j * s->piece;
@@ -129,7 +84,7 @@ static tl_status find_share(tl_nccl *n, const group *g, const shares *s, int32_t
   return count == 0 ? TL_OK : launch(n, stream, "peer_pack", count, &k);
 }
 
-static tl_status exchange_chunk(tl_nccl *n, const group *g, const shares *s, int64_t at,
+static tl_status exchange_chunk(tl_nccl *n, const nccl_group *g, const shares *s, int64_t at,
                                 void *stream, tl_peer_rows_args *rows) {
   const int64_t chunk = chunk_of(g) / s->element;
   const char *from[TL_PEERS_MAX];
@@ -150,8 +105,8 @@ static tl_status exchange_chunk(tl_nccl *n, const group *g, const shares *s, int
   return status;
 }
 
-static tl_status fold_shares(tl_nccl *n, const group *g, const shares *s, int32_t kind, char *y,
-                             void *stream) {
+static tl_status fold_shares(tl_nccl *n, const nccl_group *g, const shares *s, int32_t kind,
+                             char *y, void *stream) {
   const int64_t chunk = chunk_of(g) / s->element;
   int64_t longest = 0;
   for (int32_t j = 0; j < g->n; j++)
@@ -178,13 +133,14 @@ static tl_status fold_shares(tl_nccl *n, const group *g, const shares *s, int32_
   return TL_OK;
 }
 
-static tl_status reduce_scatter(tl_nccl *n, const group *g, const tl_gpu_message *m) {
+static tl_status reduce_scatter(tl_nccl *n, const nccl_group *g, const tl_gpu_message *m) {
   const int64_t outer = m->ints[1], piece = tl_view_count(m->y) / outer;
   const shares s = {m->x->data, sizeof(float), 0, piece, outer};
   return piece == 0 ? TL_OK : fold_shares(n, g, &s, TL_PEER_TREE, m->y->data, m->stream);
 }
 
-static tl_status all_reduce(tl_nccl *n, const group *g, const tl_gpu_message *m, int32_t kind) {
+static tl_status all_reduce(tl_nccl *n, const nccl_group *g, const tl_gpu_message *m,
+                            int32_t kind) {
   const int64_t count = tl_view_count(m->x), element = tl_dtype_bytes(m->x->dtype);
   const shares s = {m->x->data, element, count, 0, 1};
   char *y = m->y->data, *mine = y + slice_first(g, g->position, count) * element;
@@ -205,7 +161,7 @@ static tl_status all_reduce(tl_nccl *n, const group *g, const tl_gpu_message *m,
 /* --- Movement --------------------------------------------------------------------------------- */
 
 /* Bytes at .. at + count - 1 of member j's x, which came to `from`, to their places in y. */
-static tl_status place_piece(tl_nccl *n, const group *g, const tl_gpu_message *m, int32_t j,
+static tl_status place_piece(tl_nccl *n, const nccl_group *g, const tl_gpu_message *m, int32_t j,
                              int64_t at, int64_t count, const char *from) {
   const int64_t bytes = tl_view_bytes(m->x) / m->ints[1];
   const int64_t word = (bytes | at | count) % 4 == 0 ? 4 : 1;
@@ -221,7 +177,7 @@ static tl_status place_piece(tl_nccl *n, const group *g, const tl_gpu_message *m
   return launch(n, m->stream, "peer_pack", k.count + 1, &k);
 }
 
-static tl_status gather_chunk(tl_nccl *n, const group *g, const tl_gpu_message *m, int64_t at,
+static tl_status gather_chunk(tl_nccl *n, const nccl_group *g, const tl_gpu_message *m, int64_t at,
                               int64_t count) {
   const char *x = (const char *)m->x->data + at;
   tl_status status = TL_OK;
@@ -237,20 +193,59 @@ static tl_status gather_chunk(tl_nccl *n, const group *g, const tl_gpu_message *
   return status;
 }
 
-static tl_status all_gather(tl_nccl *n, const group *g, const tl_gpu_message *m) {
+static tl_status all_gather(tl_nccl *n, const nccl_group *g, const tl_gpu_message *m) {
   const int64_t whole = tl_view_bytes(m->x), chunk = chunk_of(g);
   for (int64_t at = 0; at < whole; at += chunk)
     TL_TRY(gather_chunk(n, g, m, at, clamp(whole - at, chunk)));
   return TL_OK;
 }
 
+/* NCCL wants lengths from the host, and how many rows there are is known to the device alone: slabs
+** are as long as they could be, and travel in chunks of the staging. */
+static tl_status exchange_slabs(tl_nccl *n, const nccl_group *g, int64_t bytes, void *stream) {
+  tl_status status = TL_OK;
+  TRY_NCCL(n, "group", begin());
+  for (int32_t j = 0; j < g->n && status == TL_OK; j++) {
+    if (j == g->position) continue;
+    status = put(n, g->ranks[j], n->out + j * chunk_of(g), bytes, stream);
+    if (status == TL_OK) status = take(n, g->ranks[j], n->in + j * chunk_of(g), bytes, stream);
+  }
+  TRY_NCCL(n, "group", end());
+  return status;
+}
+
+static tl_status exchange(tl_nccl *n, const nccl_group *g, const tl_gpu_message *m) {
+  const int64_t slab = tl_exchange_slab_rows(m), row = tl_exchange_row_bytes(m);
+  const int64_t chunk = chunk_of(g) / (row > 0 ? row : 1);
+  const tl_exchange_seat seat = {g->n, g->position, n->progress->exchanged + m->ints[0]};
+  tl_peer_rows_args rows = {.rows = n->rows, .n = g->n};
+  for (int32_t j = 0; j < g->n; j++)
+    rows.x[j] = j == g->position ? m->x->data : n->in + j * chunk_of(g);
+  if (chunk == 0)
+    return tl_fail(TL_ARGUMENT,
+                   "exchange: a row of %lld bytes; between processes it has room for "
+                   "%lld",
+                   (long long)row, (long long)chunk_of(g));
+  TL_TRY(launch(n, m->stream, "peer_rows", g->n, &rows));
+  for (int64_t at = 0; at < slab; at += chunk) {
+    const int64_t most = clamp(slab - at, chunk);
+    for (int32_t j = 0; j < g->n; j++)
+      if (j != g->position)
+        TL_TRY(tl_exchange_pack(n->cuda, m, &seat, j, at, most, n->out + j * chunk_of(g)));
+    TL_TRY(exchange_slabs(n, g, most * row, m->stream));
+    TL_TRY(tl_exchange_place(n->cuda, m, &seat, n->rows, at, most));
+  }
+  return TL_OK;
+}
+
 static tl_status collective(tl_nccl *n, const tl_gpu_message *m) {
-  const group *g = &n->groups[m->ints[0]];
+  const nccl_group *g = &n->groups[m->ints[0]];
   const int tree = m->op == TL_OP_reduce_scatter || m->op == TL_OP_all_reduce;
   if (tree && (g->n & (g->n - 1)) != 0)
     return tl_fail(TL_ARGUMENT, "a tree over %d ranks: the number of ranks must be a power of two",
                    g->n);
-  if (m->op == TL_OP_exchange) return tl_exchange_by_messages(n->cuda, m, g->n);
+  if (g->n == 1 && m->op == TL_OP_exchange)
+    return tl_exchange_queue(n->cuda, m, NULL, &(tl_exchange_seat){.ranks = 1});
   if (g->n == 1) {
     if (m->x->data != m->y->data)
       TRY_CUDA(n, "copy",
@@ -264,6 +259,7 @@ static tl_status collective(tl_nccl *n, const tl_gpu_message *m) {
     case TL_OP_reduce_scatter: TL_TRY(reduce_scatter(n, g, m)); break;
     case TL_OP_all_reduce: TL_TRY(all_reduce(n, g, m, TL_PEER_TREE)); break;
     case TL_OP_all_reduce_max: TL_TRY(all_reduce(n, g, m, TL_PEER_MAX)); break;
+    case TL_OP_exchange: TL_TRY(exchange(n, g, m)); break;
     case TL_OP_all_reduce_count: TL_TRY(all_reduce(n, g, m, TL_PEER_COUNT)); break;
     default: return tl_fail(TL_PROGRAM, "no way to communicate by %s", tl_ops[m->op].name);
   }
@@ -273,9 +269,9 @@ static tl_status collective(tl_nccl *n, const tl_gpu_message *m) {
 /* --- Messages --------------------------------------------------------------------------------- */
 
 static tl_status find_channel(tl_nccl *n, int32_t source, int32_t target, int64_t number,
-                              channel **out) {
+                              nccl_channel **out) {
   for (int32_t i = 0; i < n->channel_count; i++) {
-    channel *c = &n->channels[i];
+    nccl_channel *c = &n->channels[i];
     if (c->source != source || c->target != target || c->number != number) continue;
     *out = c;
     return TL_OK;
@@ -285,7 +281,7 @@ static tl_status find_channel(tl_nccl *n, int32_t source, int32_t target, int64_
 }
 
 /* The slot is free when its last message has gone. */
-static tl_status send_message(tl_nccl *n, const tl_gpu_message *m, channel *c) {
+static tl_status send_message(tl_nccl *n, const tl_gpu_message *m, nccl_channel *c) {
   const int32_t slot = c->next;
   char *at = c->slots + slot * c->slot_bytes;
   const size_t bytes = (size_t)tl_view_bytes(m->x);
@@ -300,7 +296,7 @@ static tl_status send_message(tl_nccl *n, const tl_gpu_message *m, channel *c) {
   return TL_OK;
 }
 
-static tl_status receive_message(tl_nccl *n, const tl_gpu_message *m, channel *c) {
+static tl_status receive_message(tl_nccl *n, const tl_gpu_message *m, nccl_channel *c) {
   const size_t bytes = (size_t)tl_view_bytes(m->y);
   TL_TRY(mark(n, m, c->source));
   TRY_CUDA(n, "event", event_record(c->ready, m->stream));
@@ -313,8 +309,8 @@ static tl_status receive_message(tl_nccl *n, const tl_gpu_message *m, channel *c
 
 static tl_status queue(tl_gpu_comm *comm, const tl_gpu_message *m) {
   tl_nccl *n = (tl_nccl *)comm;
-  const group *g = &n->groups[m->ints[0]];
-  channel *c = NULL;
+  const nccl_group *g = &n->groups[m->ints[0]];
+  nccl_channel *c = NULL;
   if (m->op == TL_OP_send) {
     TL_TRY(find_channel(n, n->rank, g->ranks[m->ints[1]], m->ints[2], &c));
     return send_message(n, m, c);
@@ -329,7 +325,7 @@ static tl_status queue(tl_gpu_comm *comm, const tl_gpu_message *m) {
 static tl_status finish(tl_gpu_comm *comm, void *stream) {
   tl_nccl *n = (tl_nccl *)comm;
   for (int32_t i = 0; i < n->channel_count; i++) {
-    channel *c = &n->channels[i];
+    nccl_channel *c = &n->channels[i];
     for (int32_t k = 0; k < TL_SLOTS && k < c->used; k++)
       TRY_CUDA(n, "wait", stream_after(stream, c->done[k], 0));
     c->used = c->next = 0; /* a section is queued as if it were the first: it may be replayed */
@@ -364,134 +360,10 @@ static void stop(tl_gpu_comm *comm) {
   for (int32_t i = 0; i < n->channel_count; i++) abort_apart(n->channels[i].comm);
 }
 
-static const tl_gpu_comm_kind nccl_kind = {queue, finish, waits_for, stop};
-
-/* --- Opening ---------------------------------------------------------------------------------- */
-
-static tl_status alloc(tl_nccl *n, int64_t bytes, void *out) {
-  void *memory;
-  TL_TRY(tl_cuda_alloc(n->cuda, bytes, &memory));
-  n->bytes += bytes;
-  tl_memory_note(TL_MEMORY_COMM, bytes);
-  memcpy(out, &memory, sizeof memory);
-  return TL_OK;
+static int64_t exchanged(tl_gpu_comm *comm, int32_t g) {
+  return ((volatile tl_peer_progress *)((tl_nccl *)comm)->progress)->exchanged[g];
 }
 
-/* Ids of the world's communicator and of every channel's: made by rank 0, known by all. */
-static tl_status share_ids(tl_nccl *n, tl_job *job, tl_nccl_id *ids, int32_t count) {
-  const size_t length = (size_t)count * sizeof *ids;
-  char *text = calloc(1, 2 * length + 1), **texts = NULL;
-  if (text == NULL) return tl_fail(TL_MEMORY, "no room for ids");
-  tl_status status = TL_OK;
-  for (int32_t i = 0; n->rank == 0 && i < count && status == TL_OK; i++)
-    status = tl_nccl_check(n->api->make_id(&ids[i]), "id");
-  for (size_t i = 0; n->rank == 0 && i < length; i++)
-    snprintf(text + 2 * i, 3, "%02x", ((unsigned char *)ids)[i]);
-  if (status == TL_OK) status = tl_job_gather(job, text, &texts);
-  if (status == TL_OK && strlen(texts[0]) != 2 * length)
-    status = tl_fail(TL_COMM, "rank 0 knows another number of channels");
-  for (size_t i = 0; status == TL_OK && i < length; i++) {
-    unsigned value = 0;
-    sscanf(texts[0] + 2 * i, "%2x", &value);
-    ((unsigned char *)ids)[i] = (unsigned char)value;
-  }
-  for (int32_t r = 0; texts != NULL && r < n->ranks; r++) free(texts[r]);
-  free(texts);
-  free(text);
-  return status;
-}
-
-static tl_status open_channel(tl_nccl *n, channel *c, int64_t bytes, tl_nccl_id id) {
-  c->mine = n->rank == c->source || n->rank == c->target;
-  if (!c->mine) return TL_OK;
-  c->slot_bytes = (bytes + 63) / 64 * 64;
-  if (n->rank == c->source) TL_TRY(alloc(n, TL_SLOTS * c->slot_bytes, &c->slots));
-  TRY_CUDA(n, "stream", stream_create(&c->stream, TL_CUDA_STREAM_NON_BLOCKING));
-  TRY_CUDA(n, "event", event_create(&c->ready, TL_CUDA_EVENT_PLAIN));
-  for (int32_t k = 0; k < TL_SLOTS; k++)
-    TRY_CUDA(n, "event", event_create(&c->done[k], TL_CUDA_EVENT_PLAIN));
-  TRY_NCCL(n, "communicator of a channel", open(&c->comm, 2, id, n->rank == c->target));
-  return TL_OK;
-}
-
-static tl_status open_all(tl_nccl *n, tl_job *job, const tl_channel *channels, int32_t count) {
-  void *pinned;
-  TL_TRY(tl_cuda_enter(n->cuda));
-  TL_TRY(alloc(n, STAGING_BYTES, &n->out));
-  TL_TRY(alloc(n, STAGING_BYTES, &n->in));
-  TL_TRY(alloc(n, TL_PEERS_MAX * (int64_t)sizeof *n->rows, &n->rows));
-  TRY_CUDA(n, "pinned memory", host_alloc(&pinned, sizeof *n->progress, TL_CUDA_HOST_PORTABLE));
-  n->progress = pinned;
-  *n->progress = (tl_peer_progress){.instruction = -1, .waits_for = -1};
-  n->channels = calloc((size_t)count + 1, sizeof *n->channels);
-  tl_nccl_id *ids = calloc((size_t)count + 1, sizeof *ids);
-  if (n->channels == NULL || ids == NULL) {
-    free(ids);
-    return tl_fail(TL_MEMORY, "no room for channels");
-  }
-  n->channel_count = count;
-  tl_status status = share_ids(n, job, ids, count + 1);
-  if (status == TL_OK)
-    status = tl_nccl_check(n->api->open(&n->comm, n->ranks, ids[0], n->rank),
-                           "communicator of all ranks");
-  for (int32_t i = 0; i < count && status == TL_OK; i++) {
-    channel *c = &n->channels[i];
-    c->source = channels[i].source, c->target = channels[i].target;
-    c->number = channels[i].number;
-    status = open_channel(n, c, channels[i].bytes_max, ids[i + 1]);
-  }
-  free(ids);
-  return status;
-}
-
-tl_status tl_nccl_open(tl_job *job, tl_cuda *cuda, const tl_channel *channels,
-                       int32_t channel_count, tl_nccl **out) {
-  tl_nccl *n = calloc(1, sizeof *n);
-  if (n == NULL) return tl_fail(TL_MEMORY, "no room for NCCL");
-  n->base.kind = &nccl_kind, n->cuda = cuda;
-  n->rank = tl_job_rank(job), n->ranks = tl_job_world(job);
-  tl_status status = tl_nccl_find(&n->api);
-  if (status == TL_OK) status = open_all(n, job, channels, channel_count);
-  if (status == TL_OK) {
-    *out = n;
-    return TL_OK;
-  }
-  tl_nccl_close(n);
-  return status;
-}
-
-static void close_channel(tl_nccl *n, channel *c) {
-  const tl_cuda_api *api = tl_cuda_calls(n->cuda);
-  if (c->comm != NULL && !n->stopped) n->api->close(c->comm);
-  if (c->ready != NULL) api->event_destroy(c->ready);
-  for (int32_t k = 0; k < TL_SLOTS; k++)
-    if (c->done[k] != NULL) api->event_destroy(c->done[k]);
-  if (c->stream != NULL) api->stream_destroy(c->stream);
-  tl_cuda_free(n->cuda, c->slots);
-}
-
-void tl_nccl_close(tl_nccl *n) {
-  if (n == NULL) return;
-  if (tl_cuda_enter(n->cuda) == TL_OK) {
-    for (int32_t i = 0; i < n->channel_count; i++) close_channel(n, &n->channels[i]);
-    if (n->comm != NULL && !n->stopped) n->api->close(n->comm);
-    if (n->progress != NULL) tl_cuda_calls(n->cuda)->host_free(n->progress);
-    tl_cuda_free(n->cuda, n->rows);
-    tl_cuda_free(n->cuda, n->in);
-    tl_cuda_free(n->cuda, n->out);
-  }
-  tl_memory_note(TL_MEMORY_COMM, -n->bytes);
-  free(n->channels);
-  free(n);
-}
-
-tl_status tl_nccl_group(tl_nccl *n, int32_t index, const tl_rank_group *from) {
-  group *g = &n->groups[index];
-  if (from->size > TL_PEERS_MAX)
-    return tl_fail(TL_ARGUMENT, "a group has %d ranks; GPUs: at most %d", from->size, TL_PEERS_MAX);
-  g->n = from->size, g->position = from->position;
-  memcpy(g->ranks, from->ranks, (size_t)g->n * sizeof *g->ranks);
-  return TL_OK;
-}
-
-tl_gpu_comm *tl_nccl_end(tl_nccl *n) { return &n->base; }
+const tl_gpu_comm_kind tl_nccl_kind = {
+    TL_PATH_NETWORK, queue, finish, waits_for, stop, exchanged,
+};

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -30,7 +31,7 @@ static tl_status call(tl_processes *x, step what, int32_t rank, int32_t tag, voi
   const int failed = what == SEND      ? x->mover->send(rank, tag, data, bytes, move)
                      : what == RECEIVE ? x->mover->receive(rank, tag, data, bytes, move)
                                        : x->mover->test(move);
-  const tl_status status = failed ? tl_fail(TL_COMM, "%s", x->mover->error()) : TL_OK;
+  const tl_status status = failed ? tl_fail(TL_LOST, "%s", x->mover->error()) : TL_OK;
   pthread_mutex_unlock(&x->mutex);
   return status;
 }
@@ -67,11 +68,20 @@ static void rest(int32_t *looks) {
   }
 }
 
+/* Names the rank on the other side: the library does not. */
+static tl_status test(tl_processes *x, tl_move *move, int32_t peer) {
+  char text[TL_MOVER_TEXT];
+  const tl_status status = call(x, TEST, 0, 0, NULL, 0, move);
+  if (status == TL_OK) return TL_OK;
+  snprintf(text, sizeof text, "%s", tl_last_error());
+  return tl_fail(status, "no message of rank %d: %s", peer, text);
+}
+
 static tl_status wait_move(tl_processes *x, tl_move *move, int32_t peer) {
   int32_t looks = 0;
   int64_t start = 0;
   while (move->handle != NULL) {
-    TL_TRY(call(x, TEST, 0, 0, NULL, 0, move));
+    TL_TRY(test(x, move, peer));
     if (move->handle == NULL) break;
     if (start == 0) start = tl_now_ns();
     if (tl_world_aborted(x->world)) return tl_world_stopped(x->world);

@@ -86,6 +86,7 @@ tl_status tl_cuda_facts_of(int32_t ordinal, tl_cuda_facts *out) {
 /* The images of the device's own architecture: cubins do not run on another. Machine code that is
 ** not the verified one is refused before it is loaded. */
 static tl_status load_images(tl_cuda *cuda) {
+  static _Atomic int32_t verified; /* of images that never change: once in a process is enough */
   const tl_manifest manifest = {tl_manifest_verified, tl_manifest_own};
   char other[32];
   const int32_t arch = cuda->facts.major * 10 + cuda->facts.minor;
@@ -94,11 +95,12 @@ static tl_status load_images(tl_cuda *cuda) {
   for (int32_t i = 0; i < tl_cuda_image_count; i++) {
     const tl_cuda_image *image = &tl_cuda_images[i];
     if (image->arch != arch) continue;
-    TL_TRY(tl_manifest_check(&manifest, image, other));
+    if (verified != arch) TL_TRY(tl_manifest_check(&manifest, image, other));
     void **library = &cuda->libraries[cuda->library_count];
     TRY_CUDA(cuda, image->name, library_load(library, image->start, NULL, NULL, 0, NULL, NULL, 0));
     cuda->library_count++;
   }
+  verified = arch;
   if (cuda->library_count == 0)
     return tl_fail(TL_DEVICE,
                    "GPU %d (%s) is of architecture sm_%d; this build has kernels for %s; a GPU of "

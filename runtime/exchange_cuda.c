@@ -20,45 +20,77 @@ static tl_status check_room(const tl_exchange *x, int64_t listed) {
 }
 
 /* The ints of the row, by position: group share waves wave home hops island experts... */
-tl_status tl_exchange_queue(tl_cuda *cuda, const tl_gpu_message *m, const tl_peer_row *parts,
-                            int32_t ranks, int32_t position) {
+static tl_status read_arguments(const tl_gpu_message *m, const tl_exchange_seat *seat,
+                                tl_exchange_args *k) {
   const int64_t *ints = m->ints, listed = m->int_count - 7;
-  tl_exchange x = {.listing = ints + 7, .ranks = ranks, .share = ints[1]};
+  tl_exchange x = {.listing = ints + 7, .ranks = seat->ranks, .share = ints[1]};
   x.waves = ints[2], x.wave = ints[3];
   if (ints[5] != 0)
     return tl_fail(TL_ARGUMENT,
-                   "exchange: GPUs of one process read each other's memory straight; "
+                   "exchange: between GPUs rows go straight to their owners; "
                    "layout.all_to_all = \"flat\", with the same bits");
   TL_TRY(tl_exchange_check("exchange", &m->x[1], &x, listed));
   TL_TRY(check_room(&x, listed));
-  tl_exchange_args k = {.parts = parts,
-                        .x = m->x->data,
-                        .y = m->y->data,
-                        .counts = x.counts,
-                        .row_bytes = tl_view_row(m->x) * tl_dtype_bytes(m->x->dtype),
-                        .room = m->y->shape[0],
-                        .ranks = ranks,
-                        .position = position,
-                        .share = (int32_t)x.share,
-                        .pieces = (int32_t)x.pieces,
-                        .experts = (int32_t)x.experts,
-                        .waves = (int32_t)x.waves,
-                        .wave = (int32_t)x.wave,
-                        .slots = (int32_t)x.slots,
-                        .home = ints[4] != 0};
-  for (int64_t i = 0; i < listed; i++) k.listing[i] = (int16_t)x.listing[i];
-  const int64_t runs = x.ranks * x.slots * x.pieces;
+  *k = (tl_exchange_args){.x = m->x->data,
+                          .y = m->y->data,
+                          .counts = x.counts,
+                          .row_bytes = tl_exchange_row_bytes(m),
+                          .room = m->y->shape[0],
+                          .ranks = seat->ranks,
+                          .position = seat->position,
+                          .own = seat->position,
+                          .share = (int32_t)x.share,
+                          .pieces = (int32_t)x.pieces,
+                          .experts = (int32_t)x.experts,
+                          .waves = (int32_t)x.waves,
+                          .wave = (int32_t)x.wave,
+                          .slots = (int32_t)x.slots,
+                          .home = ints[4] != 0};
+  for (int64_t i = 0; i < listed; i++) k->listing[i] = (int16_t)x.listing[i];
+  return TL_OK;
+}
+
+static tl_status launch(tl_cuda *cuda, const tl_gpu_message *m, const tl_exchange_args *k) {
+  const int64_t runs = (int64_t)k->ranks * k->slots * k->pieces;
   const tl_cuda_grid grid = {.blocks = {BLOCKS},
                              .threads = {TL_EXCHANGE_THREADS},
                              .shared = (uint32_t)((2 * runs + 1) * (int64_t)sizeof(int32_t))};
-  return tl_cuda_launch_on(cuda, m->stream, "peer_exchange", &grid, &k);
+  return tl_cuda_launch_on(cuda, m->stream, "peer_exchange", &grid, k);
 }
 
-tl_status tl_exchange_by_messages(tl_cuda *cuda, const tl_gpu_message *m, int32_t ranks) {
-  if (ranks == 1) return tl_exchange_queue(cuda, m, NULL, 1, 0);
-  return tl_fail(
-      TL_ARGUMENT,
-      "exchange: a process for each GPU (NCCL) cannot send rows of experts, whose number "
-      "stands in device memory; one process for all GPUs of a machine can (no mpirun, "
-      "no torchrun), and so can layout.ep = 1, with the same bits");
+tl_status tl_exchange_queue(tl_cuda *cuda, const tl_gpu_message *m, const tl_peer_row *parts,
+                            const tl_exchange_seat *seat) {
+  tl_exchange_args k;
+  TL_TRY(read_arguments(m, seat, &k));
+  k.mode = TL_EXCHANGE_PULL, k.parts = parts;
+  k.exchanged = seat->exchanged, k.bytes = -1;
+  return launch(cuda, m, &k);
+}
+
+int64_t tl_exchange_slab_rows(const tl_gpu_message *m) {
+  const int64_t x = m->x->shape[0], y = m->y->shape[0];
+  return x < y ? x : y;
+}
+
+int64_t tl_exchange_row_bytes(const tl_gpu_message *m) {
+  return tl_view_row(m->x) * tl_dtype_bytes(m->x->dtype);
+}
+
+tl_status tl_exchange_pack(tl_cuda *cuda, const tl_gpu_message *m, const tl_exchange_seat *seat,
+                           int32_t target, int64_t at, int64_t most, char *slab) {
+  tl_exchange_args k;
+  TL_TRY(read_arguments(m, seat, &k));
+  k.mode = TL_EXCHANGE_PACK, k.position = target;
+  k.at = at, k.most = most, k.y = slab;
+  return launch(cuda, m, &k);
+}
+
+tl_status tl_exchange_place(tl_cuda *cuda, const tl_gpu_message *m, const tl_exchange_seat *seat,
+                            const tl_peer_row *parts, int64_t at, int64_t most) {
+  tl_exchange_args k;
+  TL_TRY(read_arguments(m, seat, &k));
+  k.mode = TL_EXCHANGE_PLACE, k.parts = parts;
+  k.at = at, k.most = most;
+  k.exchanged = seat->exchanged, k.bytes = (seat->ranks - 1) * most * k.row_bytes;
+  return launch(cuda, m, &k);
 }

@@ -142,6 +142,11 @@ void tl_gpu_close(tl_gpu *gpu) {
   free(gpu);
 }
 
+int64_t tl_gpu_exchanged(const tl_gpu *gpu, int32_t group, tl_path *path) {
+  *path = gpu->comm == NULL ? TL_PATH_PEER : gpu->comm->kind->path;
+  return gpu->comm == NULL ? 0 : gpu->comm->kind->exchanged(gpu->comm, group);
+}
+
 char *tl_gpu_arena(const tl_gpu *gpu) { return gpu->arena; }
 tl_cuda *tl_gpu_cuda(const tl_gpu *gpu) { return gpu->cuda; }
 
@@ -195,7 +200,7 @@ static tl_status queue_message(tl_gpu *gpu, tl_executor *e, int32_t index) {
                                   .y = i->out.count > 0 ? e->views + i->out.first : NULL,
                                   .stream = tl_lanes_stream(gpu->lanes, index)};
   if (gpu->comm == NULL && i->op == TL_OP_exchange)
-    return tl_exchange_queue(gpu->cuda, &message, NULL, 1, 0);
+    return tl_exchange_queue(gpu->cuda, &message, NULL, &(tl_exchange_seat){.ranks = 1});
   if (gpu->comm == NULL)
     return tl_fail(TL_PROGRAM, "%s: this rank has nobody to talk to", tl_ops[i->op].name);
   return gpu->comm->kind->queue(gpu->comm, &message);

@@ -27,6 +27,8 @@ typedef struct tl_gpu tl_gpu;
 tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison,
                       const tl_cuda_blocks *blocks, tl_gpu **out);
 void tl_gpu_close(tl_gpu *gpu);
+/* Bytes of experts' rows that have come from other ranks of a group, and their way. */
+int64_t tl_gpu_exchanged(const tl_gpu *gpu, int32_t group, tl_path *path);
 char *tl_gpu_arena(const tl_gpu *gpu);
 
 tl_cuda *tl_gpu_cuda(const tl_gpu *gpu);

@@ -11,6 +11,7 @@
 #ifndef TL_GPU_COMM_H
 #define TL_GPU_COMM_H
 
+#include "comm.h"
 #include "program.h"
 
 typedef struct tl_gpu_comm tl_gpu_comm;
@@ -26,6 +27,7 @@ typedef struct tl_gpu_message {
 } tl_gpu_message;
 
 typedef struct tl_gpu_comm_kind {
+  tl_path path;
   tl_status (*queue)(tl_gpu_comm *comm, const tl_gpu_message *message);
   /* At the end of a section: `stream` ends after everything that was queued elsewhere. May be
   ** NULL. */
@@ -35,6 +37,8 @@ typedef struct tl_gpu_comm_kind {
   int32_t (*waits_for)(tl_gpu_comm *comm, int32_t *instruction);
   /* Ends what the device waits for, after a failure; results are then arbitrary. */
   void (*stop)(tl_gpu_comm *comm);
+  /* Bytes of experts' rows that have come from the others of a group, between two sections. */
+  int64_t (*exchanged)(tl_gpu_comm *comm, int32_t group);
 } tl_gpu_comm_kind;
 
 struct tl_gpu_comm {

@@ -13,7 +13,7 @@
 #include "job_meet.h"
 
 enum { TICK_MS = 100, LAST_WORDS_MS = 10000, TELL_NS = 500000000 };
-enum { KIND_SEAT = -1, KIND_ABORT = -2, KIND_BYE = -3 };
+enum { KIND_SEAT = -1, KIND_ABORT = -2, KIND_BYE = -3, KIND_LOST = -4 };
 
 typedef struct entry {
   struct entry *next;
@@ -35,10 +35,11 @@ struct tl_job {
   const tl_mover *mover;
   pthread_t thread;
   int32_t started;
-  pthread_mutex_t mutex; /* guards the queues, failure, watched */
+  pthread_mutex_t mutex; /* guards the queues, failure, status, watched */
   pthread_cond_t arrived;
   tl_world *watched;
   char failure[TL_ERROR_BYTES];
+  tl_status status; /* of the failure */
   _Atomic int32_t failed, closing, headless;
   int32_t spread; /* the failure has been told; of the thread */
   peer peers[];   /* (world) */
@@ -52,29 +53,33 @@ int32_t tl_job_headless(const tl_job *job) { return atomic_load(&job->headless);
 /* --- Failures --------------------------------------------------------------------------------- */
 
 /* Keeps the first message, and ends the world and all waits of this process. */
-static void fail_here(tl_job *job, int32_t rank, const char *message) {
+static void fail_here(tl_job *job, int32_t rank, tl_status status, const char *message) {
   pthread_mutex_lock(&job->mutex);
   tl_world *world = job->watched;
   if (!atomic_load(&job->failed)) {
     snprintf(job->failure, sizeof job->failure, "%s", message);
+    job->status = status;
     atomic_store(&job->failed, 1);
   }
   pthread_cond_broadcast(&job->arrived);
-  if (world != NULL) tl_world_abort(world, rank, message);
+  if (world != NULL) tl_world_abort(world, rank, status, message);
   pthread_mutex_unlock(&job->mutex);
 }
 
-void tl_job_fail(tl_job *job, const char *message) { fail_here(job, job->rank, message); }
+void tl_job_fail(tl_job *job, const char *message) { fail_here(job, job->rank, TL_COMM, message); }
 
 /* The world's failure is the job's, and the other way round. */
 static void notice_failure(tl_job *job) {
   char text[TL_ERROR_BYTES] = "";
   int32_t rank = job->rank;
+  tl_status status = TL_COMM;
   pthread_mutex_lock(&job->mutex);
-  if (job->watched != NULL && tl_world_aborted(job->watched))
+  if (job->watched != NULL && tl_world_aborted(job->watched)) {
     snprintf(text, sizeof text, "%s", tl_world_error(job->watched, &rank));
+    status = tl_world_status(job->watched);
+  }
   pthread_mutex_unlock(&job->mutex);
-  if (text[0] != '\0') fail_here(job, rank, text);
+  if (text[0] != '\0') fail_here(job, rank, status, text);
 }
 
 static void send_quietly(tl_job *job, int32_t rank, int32_t kind, const void *data, int64_t bytes) {
@@ -92,7 +97,8 @@ static void tell_all(tl_job *job, int32_t kind, const void *data, int64_t bytes)
 static void spread_failure(tl_job *job) {
   if (job->spread || !atomic_load(&job->failed)) return;
   job->spread = 1;
-  tell_all(job, KIND_ABORT, job->failure, (int64_t)strlen(job->failure));
+  tell_all(job, job->status == TL_LOST ? KIND_LOST : KIND_ABORT, job->failure,
+           (int64_t)strlen(job->failure));
 }
 
 /* Where rank was when it was heard of last; rank 0 knows all, others themselves. */
@@ -104,7 +110,7 @@ static void lose(tl_job *job, int32_t rank, const char *how) {
   snprintf(text, sizeof text, "rank %d is lost: %s%s%s", rank, how,
            place[0] != '\0' ? "; it was last seen in " : "", place);
   if (rank == 0) atomic_store(&job->headless, 1);
-  fail_here(job, rank, text);
+  fail_here(job, rank, TL_LOST, text);
 }
 
 /* --- The thread ------------------------------------------------------------------------------- */
@@ -114,7 +120,7 @@ static void queue_frame(tl_job *job, int32_t rank, tl_frame frame) {
   entry *e = malloc(sizeof *e);
   if (e == NULL) {
     free(frame.data);
-    fail_here(job, job->rank, "no room for a message");
+    fail_here(job, job->rank, TL_MEMORY, "no room for a message");
     return;
   }
   *e = (entry){NULL, frame};
@@ -149,7 +155,8 @@ static void read_peer(tl_job *job, int32_t rank) {
     return;
   }
   if (frame.kind == KIND_SEAT) take_seat(job, rank, &frame);
-  if (frame.kind == KIND_ABORT) fail_here(job, rank, frame.data);
+  if (frame.kind == KIND_ABORT) fail_here(job, rank, TL_COMM, frame.data);
+  if (frame.kind == KIND_LOST) fail_here(job, rank, TL_LOST, frame.data);
   if (frame.kind == KIND_BYE) {
     p->left = 1;
     if (rank == 0) atomic_store(&job->closing, 1);
@@ -201,13 +208,19 @@ static void *watch(void *argument) {
 
 /* --- For the caller --------------------------------------------------------------------------- */
 
+/* After the first failure neither its text nor its status changes. */
+static tl_status failure(const tl_job *job) { return tl_fail(job->status, "%s", job->failure); }
+
 tl_status tl_job_send(tl_job *job, int32_t rank, int32_t kind, const void *data, int64_t bytes) {
   peer *p = &job->peers[rank];
   pthread_mutex_lock(&p->sending);
-  const tl_status status = p->left ? tl_fail(TL_COMM, "rank %d has left the run", rank)
+  const tl_status status = p->left ? tl_fail(TL_COMM, "it has left the run")
                                    : tl_wire_send(p->socket, kind, data, bytes);
+  if (status != TL_OK) p->left = 1;
   pthread_mutex_unlock(&p->sending);
-  return status;
+  if (status == TL_OK) return TL_OK;
+  lose(job, rank, tl_last_error());
+  return failure(job);
 }
 
 tl_status tl_job_receive(tl_job *job, int32_t rank, tl_frame *out) {
@@ -222,8 +235,8 @@ tl_status tl_job_receive(tl_job *job, int32_t rank, tl_frame *out) {
     if (p->first == NULL) p->last = NULL;
     *out = e->frame;
   } else {
-    status = tl_fail(TL_COMM, "%s",
-                     atomic_load(&job->failed) ? job->failure : "rank 0 has ended the run");
+    status =
+        atomic_load(&job->failed) ? failure(job) : tl_fail(TL_COMM, "rank 0 has ended the run");
   }
   pthread_mutex_unlock(&job->mutex);
   free(e);
@@ -344,7 +357,7 @@ static void free_queue(peer *p) {
 /* Tells the others. A launcher ends all processes when the first one ends badly, so rank 0, which
 ** has something to say, goes before the others. */
 static void end_badly(tl_job *job) {
-  fail_here(job, job->rank, "this rank has failed");
+  fail_here(job, job->rank, TL_COMM, "this rank has failed");
   int32_t waited_ms = 0;
   do {
     nanosleep(&(struct timespec){.tv_nsec = TICK_MS * 1000000}, NULL);

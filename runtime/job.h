@@ -47,7 +47,8 @@ const tl_mover *tl_job_mover(const tl_job *job); /* NULL without MPI */
 void tl_job_watch(tl_job *job, tl_world *world);
 
 /* Messages, in order between two ranks: rank 0 has a connection to all, others have one to rank 0.
-** receive waits, and fails when the run has failed anywhere. The caller frees out->data. */
+** receive waits, and fails when the run has failed anywhere; a send to a rank that is gone ends the
+** run, and says which. The caller frees out->data. */
 tl_status tl_job_send(tl_job *job, int32_t rank, int32_t kind, const void *data, int64_t bytes);
 tl_status tl_job_receive(tl_job *job, int32_t rank, tl_frame *out);
 

@@ -57,7 +57,7 @@ static tl_status gather(const tl_job_meeting *m, int listener, int *sockets) {
     tl_wire_close(s);
     list_missing(sockets, m->world, missing, sizeof missing);
     if (seconds_since(start) > m->start_s)
-      return tl_fail(TL_COMM, "%d of %d ranks have come within %.3g s; missing: %s", here, m->world,
+      return tl_fail(TL_LOST, "%d of %d ranks have come within %.3g s; missing: %s", here, m->world,
                      m->start_s, missing);
     if (seconds_since(start) - reported < REPORT_S) continue;
     reported = seconds_since(start);
@@ -94,7 +94,7 @@ static tl_status join(const tl_job_meeting *m, const place *where, int *out) {
     TL_TRY(dial_once(m, where, out));
     if (*out >= 0) return TL_OK;
     if (seconds_since(start) > m->start_s)
-      return tl_fail(TL_COMM, "rank %d did not find rank 0 at %s, port %d, within %.3g s", m->rank,
+      return tl_fail(TL_LOST, "rank %d did not find rank 0 at %s, port %d, within %.3g s", m->rank,
                      where->addresses, where->port, m->start_s);
     nanosleep(&(struct timespec){.tv_nsec = RETRY_MS * 1000000}, NULL);
   }

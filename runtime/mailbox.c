@@ -92,7 +92,7 @@ tl_status tl_mailbox_recv(tl_mailbox *m, void *x, int64_t bytes) {
   const int64_t held = m->held[message % TL_SLOTS];
   pthread_mutex_unlock(&m->gate.mutex);
   if (held != bytes)
-    return tl_fail(TL_COMM, "rank %d expects %lld bytes from rank %d, and %lld came", m->target,
+    return tl_fail(TL_LOST, "rank %d expects %lld bytes from rank %d, and %lld came", m->target,
                    (long long)bytes, m->source, (long long)held);
   memcpy(x, slot_of(m, message), (size_t)bytes);
   pthread_mutex_lock(&m->gate.mutex);

@@ -40,8 +40,11 @@ tl_status tl_nccl_find(const tl_nccl_api **out) {
   return TL_OK;
 }
 
+enum { REMOTE_ERROR = 6 }; /* ncclRemoteError: a process on the other side has ended */
+
 tl_status tl_nccl_check(int error, const char *what) {
-  return error == 0 ? TL_OK : tl_fail(TL_COMM, "NCCL, %s: error %d", what, error);
+  if (error == 0) return TL_OK;
+  return tl_fail(error == REMOTE_ERROR ? TL_LOST : TL_COMM, "NCCL, %s: error %d", what, error);
 }
 
 tl_status tl_nccl_version(int32_t *out) {

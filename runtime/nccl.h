@@ -24,7 +24,7 @@ typedef struct tl_nccl_api {
 /* The same table for the whole process; thread safe. Fails where the library is not, with what to
 ** do. */
 tl_status tl_nccl_find(const tl_nccl_api **out);
-/* TL_OK for 0, else TL_COMM with the number of the error. */
+/* TL_OK for 0, else TL_COMM with the number of the error, or TL_LOST where a peer is gone. */
 tl_status tl_nccl_check(int error, const char *what);
 /* 22803 is 2.28.3. */
 tl_status tl_nccl_version(int32_t *out);

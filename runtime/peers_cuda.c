@@ -180,9 +180,10 @@ static tl_status copy_alone(end *e, const tl_gpu_message *m) {
 }
 
 static tl_status exchange(end *e, const group *g, const tl_gpu_message *m) {
-  if (g->n == 1) return tl_exchange_queue(e->cuda, m, NULL, 1, 0);
+  const tl_exchange_seat seat = {g->n, g->position, e->progress->exchanged + m->ints[0]};
+  if (g->n == 1) return tl_exchange_queue(e->cuda, m, NULL, &seat);
   TL_TRY(meet(e, g, m));
-  TL_TRY(tl_exchange_queue(e->cuda, m, g->parts, g->n, g->position));
+  TL_TRY(tl_exchange_queue(e->cuda, m, g->parts, &seat));
   return meet(e, g, m);
 }
 
@@ -259,7 +260,13 @@ static void stop(tl_gpu_comm *comm) {
   ((volatile tl_peer_progress *)((end *)comm)->progress)->stop = 1;
 }
 
-static const tl_gpu_comm_kind peer_kind = {queue, NULL, waits_for, stop};
+static int64_t exchanged(tl_gpu_comm *comm, int32_t g) {
+  return ((volatile tl_peer_progress *)((end *)comm)->progress)->exchanged[g];
+}
+
+static const tl_gpu_comm_kind peer_kind = {
+    TL_PATH_PEER, queue, NULL, waits_for, stop, exchanged,
+};
 
 /* --- Opening ---------------------------------------------------------------------------------- */
 

@@ -11,6 +11,8 @@
 #include "ranks_inner.h"
 #include "results.h"
 
+enum { NAME_NS = 1000000000 };
+
 static tl_status fill(const tl_executor *e, char *at, int64_t bytes, int32_t byte) {
   if (e->gpu != NULL) return tl_gpu_fill(e->gpu, at, bytes, byte);
   memset(at, byte, (size_t)bytes);
@@ -24,6 +26,14 @@ static tl_status fill_scratch(const tl_ranks *ranks, const tl_executor *e) {
   return TL_OK;
 }
 
+/* A transport that fails seldom knows who is gone. The job's connections do, a moment later: then
+** it is their message that counts, the first. */
+static void wait_for_name(const tl_ranks *ranks) {
+  const int64_t start = tl_now_ns();
+  while (!tl_world_aborted(ranks->world) && tl_now_ns() - start < NAME_NS)
+    nanosleep(&(struct timespec){.tv_nsec = NAME_NS / 100}, NULL);
+}
+
 /* Runs the section; a failure ends it on all ranks. */
 static void run_section(tl_rank *r) {
   tl_ranks *ranks = r->ranks;
@@ -33,7 +43,8 @@ static void run_section(tl_rank *r) {
     r->status = tl_processes_finish(ranks->processes);
   if (r->status == TL_OK) return;
   snprintf(r->error, sizeof r->error, "%s", tl_last_error());
-  tl_world_abort(ranks->world, r->executor.rank, r->error);
+  if (r->status == TL_LOST && ranks->job != NULL) wait_for_name(ranks);
+  tl_world_abort(ranks->world, r->executor.rank, r->status, r->error);
 }
 
 void *tl_rank_main(void *argument) {
@@ -76,10 +87,8 @@ static void wait_for_ranks(tl_ranks *ranks, double limit_s) {
 static tl_status failure(const tl_ranks *ranks) {
   int32_t rank;
   const char *text = tl_world_error(ranks->world, &rank);
-  const int here = tl_ranks_here(ranks, rank) && !ranks->lost;
-  const tl_status status = here ? ranks->list[rank].status : TL_COMM;
-  return tl_fail(status == TL_OK ? TL_COMM : status, "%s%s", text,
-                 ranks->lost ? "; it never came back" : "");
+  const tl_status status = ranks->lost ? TL_LOST : tl_world_status(ranks->world);
+  return tl_fail(status, "%s%s", text, ranks->lost ? "; it never came back" : "");
 }
 
 int32_t tl_ranks_here(const tl_ranks *ranks, int32_t rank) {
@@ -234,10 +243,19 @@ void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak) {
 }
 
 tl_traffic tl_ranks_traffic(const tl_ranks *ranks, int32_t rank, int32_t group) {
-  const tl_traffic none = {.moved = -1, .wait_ns = -1};
+  const tl_traffic none = {
+      .moved = -1, .wait_ns = -1, .exchanged = {-1, -1, -1}
+  };
   if (rank < 0 || rank >= ranks->count || !tl_ranks_here(ranks, rank)) return none;
   const tl_executor *e = &ranks->list[rank].executor;
-  if (e->gpu != NULL || group < 0 || group >= e->program->group_count) return none;
+  if (group < 0 || group >= e->program->group_count) return none;
+  if (e->gpu != NULL) {
+    tl_path path;
+    tl_traffic rows = {.moved = -1, .wait_ns = -1};
+    const int64_t bytes = tl_gpu_exchanged(e->gpu, group, &path);
+    rows.exchanged[path] = bytes;
+    return rows;
+  }
   tl_traffic traffic = {.moved = e->comms[group]->moved};
   traffic.wait_ns = tl_world_waited(e->world, rank, 0);
   for (int path = 0; path < TL_PATH_COUNT; path++)

@@ -85,7 +85,8 @@ tl_status tl_ranks_result(const tl_ranks *ranks, int32_t rank, tl_result result,
 void tl_ranks_memory(const tl_ranks *ranks, int64_t *current, int64_t *peak);
 
 /* What a rank has exchanged with others in a group of its program since the ranks were opened, and
-** how long it has waited for them in all. -1 each: not counted, as on a GPU or elsewhere. */
+** how long it has waited for them in all. -1 each: not counted. On a GPU only rows of experts are,
+** of a rank elsewhere nothing is. */
 typedef struct tl_traffic {
   int64_t moved, wait_ns;
   int64_t exchanged[TL_PATH_COUNT]; /* of moved, rows of experts */

@@ -19,6 +19,9 @@ tl_status tl_fail(tl_status code, const char *format, ...) __attribute__((format
 /* The last message of this thread; "" before the first failure, never NULL. */
 const char *tl_last_error(void);
 
+/* The code that came with it. */
+tl_status tl_last_status(void);
+
 /* The fixed text of a code, for logs. */
 const char *tl_status_text(tl_status code);
 

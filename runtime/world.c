@@ -22,9 +22,10 @@ struct tl_world {
   tl_gate *gates;
   int64_t limit_ns;
   int32_t trusting;
-  tl_gate failure; /* guards failed_rank and error until aborted is 1; they never change after */
+  tl_gate failure; /* guards what follows until aborted is 1; then it never changes */
   _Atomic int32_t aborted;
   int32_t failed_rank;
+  tl_status status;
   char error[TL_ERROR_BYTES];
 };
 
@@ -71,8 +72,8 @@ tl_status tl_world_silent(tl_world *world, int32_t rank, int32_t peer) {
   snprintf(text, sizeof text, "rank %d waits for rank %d: silent for %.3g s in %s; rank %d %s%s",
            rank, peer, (double)world->limit_ns / 1e9, here, peer,
            peer_at < 0 ? "has ended its section" : "is in ", there);
-  tl_world_abort(world, caller, text);
-  return tl_fail(TL_COMM, "%s", text);
+  tl_world_abort(world, caller, TL_LOST, text);
+  return tl_fail(TL_LOST, "%s", text);
 }
 
 tl_status tl_world_stopped(tl_world *world) {
@@ -187,10 +188,10 @@ void tl_world_at(tl_world *world, int32_t rank, int32_t instruction) {
   atomic_store_explicit(&world->seats[rank].stamp, tl_now_ns(), memory_order_relaxed);
 }
 
-void tl_world_abort(tl_world *world, int32_t rank, const char *message) {
+void tl_world_abort(tl_world *world, int32_t rank, tl_status status, const char *message) {
   pthread_mutex_lock(&world->failure.mutex);
   if (!atomic_load(&world->aborted)) {
-    world->failed_rank = rank;
+    world->failed_rank = rank, world->status = status;
     snprintf(world->error, sizeof world->error, "%s", message);
     atomic_store(&world->aborted, 1);
   }
@@ -208,6 +209,8 @@ const char *tl_world_error(tl_world *world, int32_t *rank) {
   *rank = world->failed_rank;
   return world->error;
 }
+
+tl_status tl_world_status(tl_world *world) { return world->status; }
 
 void tl_world_stall(tl_world *world) {
   pthread_mutex_lock(&world->failure.mutex);

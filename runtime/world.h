@@ -47,12 +47,15 @@ void tl_world_begin(tl_world *world, double limit_s);
 /* `rank` begins an instruction; -1: it has ended its section. */
 void tl_world_at(tl_world *world, int32_t rank, int32_t instruction);
 
-/* Ends the run on every rank; only the first message is kept. No gate may be locked. */
-void tl_world_abort(tl_world *world, int32_t rank, const char *message);
+/* Ends the run on every rank; only the first message is kept. TL_LOST: a rank is gone, stuck or
+** somewhere else, and a new start may go well; else it is `rank` itself that failed. No gate may be
+** locked. */
+void tl_world_abort(tl_world *world, int32_t rank, tl_status status, const char *message);
 /* 1 after an abort. */
 int32_t tl_world_aborted(tl_world *world);
 /* The first failure and its rank. Call only after tl_world_aborted has returned 1. */
 const char *tl_world_error(tl_world *world, int32_t *rank);
+tl_status tl_world_status(tl_world *world);
 /* Returns when the world is aborted: what a rank does that has got stuck. For tests of limits. */
 void tl_world_stall(tl_world *world);
 
@@ -87,9 +90,8 @@ void tl_world_place(tl_world *world, int32_t rank, char *out, size_t bytes);
 /* Looks at all waits; aborts the world, and returns 1, when one has lasted too long. */
 int32_t tl_world_judge(tl_world *world);
 
-/* The two ways in which a wait of `rank` ends badly; no gate may be locked. Both return TL_COMM;
-*the
-** first aborts the world. */
+/* The two ways in which a wait of `rank` ends badly; no gate may be locked. The
+** first aborts the world and returns TL_LOST, the second TL_COMM. */
 tl_status tl_world_silent(tl_world *world, int32_t rank, int32_t peer);
 tl_status tl_world_stopped(tl_world *world);
 

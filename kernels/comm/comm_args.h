@@ -18,7 +18,7 @@
 
 #include "../device_args.h"
 
-enum { TL_PEERS_MAX = 16, TL_PEER_SLOTS = 2 };
+enum { TL_PEERS_MAX = 16, TL_PEER_SLOTS = 2, TL_PEER_GROUPS_MAX = 16 };
 
 typedef struct tl_peer_row {
   const void *x;
@@ -26,12 +26,14 @@ typedef struct tl_peer_row {
   uint64_t turn; /* written last */
 } tl_peer_row;
 
-/* In pinned memory of the host: what the device waits for, and whether it should stop. */
+/* In pinned memory of the host: what the device waits for, whether it should stop, and how many
+** bytes of experts' rows have come from other ranks, by group. */
 typedef struct tl_peer_progress {
   int32_t instruction; /* that is waiting or was the last to wait */
   int32_t waits_for;   /* position in the group, -1: nobody */
   int32_t group;       /* -1: waits_for is a rank */
   int32_t stop;        /* written by the host: 1 ends every wait */
+  int64_t exchanged[TL_PEER_GROUPS_MAX];
 } tl_peer_progress;
 
 typedef struct tl_meet_args {

@@ -10,6 +10,7 @@
 **   first[run]   rows of y before it          from[run]   where its rows begin in x of its rank
 **
 ** `from` adds up what a rank holds before the run, in that rank's own order: one warp for each.
+** In a slab (exchange_args.h) that order is the same, so `from` counts what is for this rank alone.
 */
 #include "../device.cuh"
 #include "exchange_args.h"
@@ -24,6 +25,11 @@ TL_GPU int32_t count_of(const tl_exchange_args &k, int rank, int piece, int expe
 /* The expert of a slot of an owner in this wave. */
 TL_GPU int expert_of(const tl_exchange_args &k, int owner, int slot) {
   return k.listing[(k.wave * k.ranks + owner) * k.slots + slot];
+}
+
+/* Whether rows of `rank` come in a slab. */
+TL_GPU bool in_slab(const tl_exchange_args &k, int rank) {
+  return k.mode == TL_EXCHANGE_PLACE && rank != k.own;
 }
 
 /* The sum of the lanes up to this one. */
@@ -68,7 +74,7 @@ TL_GPU tl_run run_to_home(const tl_exchange_args &k, int i) {
 /* The runs of `rank` to this owner, in the order (slot, piece) of that home. */
 TL_GPU void find_at_home(const tl_exchange_args &k, int rank, int32_t *from) {
   const int place = (k.wave * k.ranks + k.position) * k.slots;
-  int32_t sum = rows_between(k, rank, k.wave * k.ranks * k.slots, place);
+  int32_t sum = in_slab(k, rank) ? 0 : rows_between(k, rank, k.wave * k.ranks * k.slots, place);
   const int runs = k.slots * k.pieces;
   for (int base = 0; base < runs; base += WARP) {
     const int i = base + threadIdx.x % WARP, piece = i % k.pieces, slot = i / k.pieces;
@@ -89,7 +95,8 @@ TL_GPU void find_at_owner(const tl_exchange_args &k, int owner, int32_t *from) {
     const int i = base + threadIdx.x % WARP, slot = i / each;
     const int member = i % k.share, piece = i / k.share % k.pieces;
     const int rank = i / k.share / k.pieces % (k.ranks / k.share) * k.share + member;
-    const int32_t v = i < runs ? count_of(k, rank, piece, expert_of(k, owner, slot)) : 0;
+    const bool there = i < runs && (rank == k.position || !in_slab(k, owner));
+    const int32_t v = there ? count_of(k, rank, piece, expert_of(k, owner, slot)) : 0;
     const int32_t up_to = running(v);
     if (i < runs && rank == k.position)
       from[(owner * k.slots + slot) * k.pieces + piece] = sum + up_to - v;
@@ -101,8 +108,10 @@ TL_GPU void find_at_owner(const tl_exchange_args &k, int owner, int32_t *from) {
 TL_GPU void make_runs(const tl_exchange_args &k, int runs, int32_t *first, int32_t *from) {
   __shared__ int32_t before;
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-  for (int i = threadIdx.x; i < runs; i += THREADS)
-    first[i] = k.home ? run_to_home(k, i).rows : run_to_owner(k, i).rows;
+  for (int i = threadIdx.x; i < runs; i += THREADS) {
+    const tl_run run = k.home ? run_to_home(k, i) : run_to_owner(k, i);
+    first[i] = k.mode == TL_EXCHANGE_PACK && run.rank != k.own ? 0 : run.rows;
+  }
   for (int rank = warp; rank < k.ranks; rank += THREADS / WARP) {
     if (k.home)
       find_at_owner(k, rank, from);
@@ -110,7 +119,8 @@ TL_GPU void make_runs(const tl_exchange_args &k, int runs, int32_t *first, int32
       find_at_home(k, rank, from);
   }
   if (warp == 0) { /* rows of y before this wave */
-    const int32_t rows = k.home ? rows_between(k, k.position, 0, k.wave * k.ranks * k.slots) : 0;
+    const bool whole = k.home && k.mode != TL_EXCHANGE_PACK;
+    const int32_t rows = whole ? rows_between(k, k.position, 0, k.wave * k.ranks * k.slots) : 0;
     if (lane == 0) before = rows;
   }
   __syncthreads();
@@ -125,6 +135,18 @@ TL_GPU void make_runs(const tl_exchange_args &k, int runs, int32_t *first, int32
     if (lane == 0) first[runs] = sum;
   }
   __syncthreads();
+}
+
+/* Adds the bytes that have come from others. One warp. */
+TL_GPU void count_bytes(const tl_exchange_args &k, int runs, const int32_t *first) {
+  uint32_t rows = 0;
+  for (int i = threadIdx.x; i < runs; i += WARP) {
+    const int rank = (k.home ? run_to_home(k, i) : run_to_owner(k, i)).rank;
+    if (rank != k.own) rows += (uint32_t)(first[i + 1] - first[i]);
+  }
+  rows = __reduce_add_sync(ALL, rows);
+  if (threadIdx.x == 0)
+    *(volatile int64_t *)k.exchanged += k.bytes < 0 ? (int64_t)rows * k.row_bytes : k.bytes;
 }
 
 /* The run that has row r of y: first[run] <= r < first[run + 1]. */
@@ -145,14 +167,24 @@ TL_GPU void copy_rows(const tl_exchange_args &k, int runs, const int32_t *first,
                       const int32_t *from, int lanes) {
   const int64_t words = k.row_bytes / (int64_t)sizeof(Word);
   const int each = THREADS / lanes, lane = threadIdx.x % lanes;
-  const int32_t end = first[runs] < k.room ? first[runs] : (int32_t)k.room;
-  for (int32_t r = first[0] + blockIdx.x * each + threadIdx.x / lanes; r < end;
+  const bool packs = k.mode == TL_EXCHANGE_PACK;
+  const int64_t room = packs ? k.at + k.most : k.room;
+  const int32_t begin = packs ? (int32_t)k.at : first[0];
+  const int32_t end = first[runs] < room ? first[runs] : (int32_t)room;
+  for (int32_t r = begin + blockIdx.x * each + threadIdx.x / lanes; r < end;
        r += gridDim.x * each) {
     const int run = find_run(first, runs, r);
     const int rank = (k.home ? run_to_home(k, run) : run_to_owner(k, run)).rank;
     const char *x = k.parts == nullptr ? k.x : (const char *)k.parts[rank].x;
-    const Word *source = (const Word *)x + (int64_t)(from[run] + r - first[run]) * words;
-    Word *target = (Word *)k.y + (int64_t)r * words;
+    int64_t row = from[run] + r - first[run];
+    if (in_slab(k, rank)) {
+      row -= k.at;
+      if (row < 0 || row >= k.most) continue;
+    } else if (k.mode == TL_EXCHANGE_PLACE && k.at > 0) {
+      continue; /* mine, placed with the first message */
+    }
+    const Word *source = (const Word *)x + row * words;
+    Word *target = (Word *)k.y + (packs ? r - k.at : r) * words;
     for (int64_t w = lane; w < words; w += AHEAD * lanes) {
       Word value[AHEAD];
 #pragma unroll
@@ -172,6 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int runs = k.slots * k.ranks * k.pieces;
   int32_t *first = shared, *from = shared + runs + 1;
   make_runs(k, runs, first, from);
+  if (k.exchanged != nullptr && blockIdx.x == 0 && threadIdx.x < WARP) count_bytes(k, runs, first);
   uint64_t bits = (uint64_t)k.y | (uint64_t)k.row_bytes | (uint64_t)k.x;
   for (int r = 0; k.parts != nullptr && r < k.ranks; r++) bits |= (uint64_t)k.parts[r].x;
   int lanes = 1;

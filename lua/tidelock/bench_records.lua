@@ -68,10 +68,30 @@ local function shape_of(ins, outs)
   return table.concat(words, " ")
 end
 
+--- Seconds that intervals cover, { from, to } in ns, where they overlap once.
+local function covered(list)
+  local sorted, sum, reached = table.move(list, 1, #list, 1, {}), 0, math.mininteger
+  table.sort(sorted, function(a, b) return a[1] < b[1] end)
+  for _, one in ipairs(sorted) do
+    sum = sum + math.max(0, one[2] - math.max(one[1], reached))
+    reached = math.max(reached, one[2])
+  end
+  return sum / 1e9
+end
+records.covered = covered
+
+--- Seconds of messages beside which this rank does nothing else.
+local function exposed_of(spans)
+  local busy = {}
+  for _, one in ipairs(spans) do if not one.talks then busy[#busy + 1] = one end end
+  return covered(spans) - covered(busy)
+end
+
 local record_form = "<i8i8i8i8I4I4I4I4I4I4I4I4"
 
---- Adds the records of a step.
+--- Adds the records of a step; returns its exposed seconds.
 local function add_step(run, program, by, list)
+  local spans = {}
   local range = program.sections.step
   local bytes, at = run.ranks:record(0, range[1], range[2]), 1
   for i = range[1], range[1] + range[2] - 1 do
@@ -87,25 +107,28 @@ local function add_step(run, program, by, list)
         moved = 0, talks = made.attrs.group ~= nil }
       by[id], list[#list + 1] = one, one
     end
+    spans[#spans + 1] = { start, stop, talks = one.talks }
     one.calls, one.seconds = one.calls + 1, one.seconds + (stop - start) / 1e9
     one.wait, one.moved = one.wait + wait / 1e9, one.moved + moved
     one.flop = one.flop + work.flop(made.op, ins, made.attrs, run.spec.batch.length)
     one.bytes = one.bytes + work.bytes(ins, outs)
   end
+  return exposed_of(spans)
 end
 
 --- Runs traced steps. Records are per step, the longest first.
 ---@param run tidelock.Run # it has run a step at least
 ---@param steps integer
----@return table[] list, number wall, number inside # seconds of a step; of its section
+---@return table[] list, number wall, number inside, number exposed # seconds of a step; of its
+---  section; of messages that nothing hides
 function records.of(run, steps)
   local program = run.plan.programs[run.table[1].program]
   run.ranks:trace(true)
   run:step() -- on a GPU the traced step is captured
-  local by, list, inside, wall = {}, {}, 0, 0
+  local by, list, inside, wall, exposed = {}, {}, 0, 0, 0
   for _ = 1, steps do
     wall = wall + rounds.measure(function() inside = inside + run:step().ms / 1000 end).seconds
-    add_step(run, program, by, list)
+    exposed = exposed + add_step(run, program, by, list)
   end
   run.ranks:trace(false)
   for _, one in ipairs(list) do
@@ -117,7 +140,7 @@ function records.of(run, steps)
     if a.seconds ~= b.seconds then return a.seconds > b.seconds end
     return a.op .. a.shape < b.op .. b.shape
   end)
-  return list, wall / steps, inside / steps
+  return list, wall / steps, inside / steps, exposed / steps
 end
 
 return records

@@ -1,12 +1,14 @@
 --- The program's command line: words in, exit status out. runtime/main.c runs this file.
 --
 --   0 good    1 the run or a check failed    2 usage, recipe or layout
---   75 a signal ended it at a step, before its end, and nothing is wrong: "resume me"
+--   75 "resume me": a signal ended it at a step, before its end, or a rank was lost
 --
--- A module that knows its status raises { status, message }; any other error is a failed run, 1.
+-- A module that knows its status raises { status, message }; any other error is a failed run, 1, or
+-- the loss of a rank, 75.
 -- Results go to stdout, messages to stderr.
 
 local commands = require "tidelock.commands"
+local requests = require "tidelock.requests"
 
 --- What `help` prints: a page, the manual as troff, or a script for a shell.
 local function help(request)
@@ -39,7 +41,7 @@ local function describe(problem)
   if type(problem) == "table" and problem.message then return problem end
   local text = tostring(problem)
   if os.getenv "TIDELOCK_TRACEBACK" then text = debug.traceback(text, 2) end
-  return { status = 1, message = text }
+  return { status = requests.failed(problem), message = text }
 end
 
 local ok, result = xpcall(main, describe, { ... })

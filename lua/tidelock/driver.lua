@@ -202,7 +202,8 @@ function driver.start(recipe, options)
   if launched and launched.rank > 0 then
     local ok, problem = pcall(self.ranks.serve, self.ranks)
     self:close()
-    if not ok then error({ status = 1, message = problem }, 0) end
+    -- as cli.lua has it
+    if not ok then error({ status = core.lost(problem) and 75 or 1, message = problem }, 0) end
     return self
   end
   self.recorder = options.recorder

@@ -37,6 +37,14 @@ local function path_text(f, size)
     .. "network among processes; host 0"):format(screen.mib(bytes))
 end
 
+--- Bytes that a rank gets in such a pass where each GPU has a process: as many as there could be.
+local function slab_text(f, size)
+  if f.ep == 1 then return nil end
+  local rows = math.min(f.rows.home, f.rows.owner) + math.min(f.rows.owner, f.rows.all)
+  return ("    slabs      %s MiB a pass and rank between GPUs of several processes: as long as the "
+    .. "worst load needs"):format(screen.mib((f.ep - 1) * f.waves * rows * f.dim * size))
+end
+
 local ways = { [0] = "flat", "hierarchical", "ring" }
 
 local function lines_of(one, dtype, why)
@@ -62,6 +70,7 @@ local function lines_of(one, dtype, why)
       f.hops == 1 and f.ep > 1 and (", islands of %d"):format(f.island) or "",
       why and ": " .. why or ""),
     path_text(f, size),
+    slab_text(f, size),
   }
 end
 

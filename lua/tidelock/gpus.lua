@@ -96,21 +96,15 @@ function gpus.complaints(spec, machine, here)
 end
 
 --- Why experts' rows cannot travel between these GPUs; nil when they can.
----@param launched boolean # a process for each GPU
-function gpus.exchange_refusal(layout, launched)
+function gpus.exchange_refusal(layout)
   if layout.ep == 1 then return nil end
-  if launched then
-    return "\"cuda\": experts' rows cannot go from process to process yet, since their number "
-      .. "stands in the GPUs' memory; one process for all GPUs of a machine (no mpirun, no "
-      .. "torchrun) can send them, and layout.ep=1 sends none: the same bits"
-  end
   if layout.all_to_all ~= "auto" and layout.all_to_all ~= "flat" then
-    return ("\"cuda\": layout.all_to_all = \"%s\": GPUs of one process read each other's memory; "
-      .. "\"flat\" does, with the same bits"):format(layout.all_to_all)
+    return ("\"cuda\": layout.all_to_all = \"%s\": between GPUs rows go straight to their owners; "
+      .. "\"flat\" does so, with the same bits"):format(layout.all_to_all)
   end
   if layout.all_to_all == "auto" and layout.island and layout.island < layout.ep then
-    return ("\"cuda\": layout.island = %d: GPUs of one process all reach each other; without it "
-      .. "rows go straight, with the same bits"):format(layout.island)
+    return ("\"cuda\": layout.island = %d: between GPUs rows go straight to their owners; without "
+      .. "it they do, with the same bits"):format(layout.island)
   end
 end
 
@@ -183,7 +177,7 @@ function gpus.check(plan, launched)
   local complaints, note = gpus.compare(core.manifest.images())
   local more = gpus.complaints(spec, machine, here)
   table.move(more, 1, #more, #complaints + 1, complaints)
-  complaints[#complaints + 1] = gpus.exchange_refusal(spec.layout, launched ~= nil)
+  complaints[#complaints + 1] = gpus.exchange_refusal(spec.layout)
   complaints[#complaints + 1] = gpus.router_refusal(spec.experts)
   for _, text in ipairs(complaints) do found:add(spec.site("device"), "device", text) end
   found:raise()

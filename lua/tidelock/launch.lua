@@ -12,7 +12,8 @@ local core = require "tidelock.core"
 
 local launch = {}
 
---- The first whose rank is set wins; others that are set must say the same.
+--- The first whose rank is set wins; others that are set must say the same. mpi: it starts MPI; a
+--- name: where that variable is set, as srun does for --mpi=pmix.
 local launchers = {
   {
     name = "torchrun", rank = "RANK", world = "WORLD_SIZE", here = "LOCAL_RANK",
@@ -24,7 +25,7 @@ local launchers = {
   },
   {
     name = "srun (Slurm)", rank = "SLURM_PROCID", world = "SLURM_NTASKS", here = "SLURM_LOCALID",
-    here_world = "SLURM_TASKS_PER_NODE", mpi = true, needs = "SLURM_STEP_ID",
+    here_world = "SLURM_TASKS_PER_NODE", mpi = "PMIX_RANK", needs = "SLURM_STEP_ID",
   },
 }
 
@@ -65,11 +66,18 @@ function launch.find(getenv)
         here_world = number_of(getenv, l.here_world) or world, mpi = false,
         address = getenv "MASTER_ADDR", port = number_of(getenv, "MASTER_PORT"),
       }
-      found.mpi = found.mpi or l.mpi == true
+      found.mpi = found.mpi or l.mpi == true or l.mpi ~= nil and getenv(l.mpi) ~= nil
     end
   end
   if not found or found.world == 1 then return nil end
-  if not found.mpi and not (found.address and found.port) then
+  local without = not found.mpi and not (found.address and found.port)
+  if without and found.rank > 0 then error({ status = 2, message = "" }, 0) end -- rank 0 says it
+  if without and found.launcher:find "^srun" then
+    fail("%s gives rank %d of %d and no PMIx, without which MPI cannot start: srun --mpi=pmix, or "
+      .. "MpiDefault=pmix in slurm.conf; for device=cuda MASTER_ADDR and MASTER_PORT would do",
+      found.launcher, found.rank, found.world)
+  end
+  if without then
     fail("%s gives rank %d of %d, but MASTER_ADDR and MASTER_PORT are not set", found.launcher,
       found.rank, found.world)
   end
@@ -86,23 +94,23 @@ function launch.refuse(command)
     found.launcher, found.world)
 end
 
---- Finds the others. Returns nil for a run of one process.
----@param timeout? integer # seconds that a silent rank is waited for
-function launch.open(timeout)
-  local found = launch.find(os.getenv)
-  if not found then return nil end
-  found.job = core.job {
-    rank = found.rank, world = found.world, mpi = found.mpi, address = found.address,
-    port = found.port, timeout_s = timeout,
-  }
-  return found
-end
-
 --- Calls the C half; its messages need no place in this file.
 local function call(fn, ...)
   local ok, result = pcall(fn, ...)
   if not ok then error(result, 0) end
   return result
+end
+
+--- Finds the others. Returns nil for a run of one process.
+---@param timeout? integer # seconds that a silent rank is waited for
+function launch.open(timeout)
+  local found = launch.find(os.getenv)
+  if not found then return nil end
+  found.job = call(core.job, {
+    rank = found.rank, world = found.world, mpi = found.mpi, address = found.address,
+    port = found.port, timeout_s = timeout,
+  })
+  return found
 end
 
 local function read(path, otherwise)
@@ -168,7 +176,7 @@ end
 
 --- Compares all ranks; raises on every rank when one is odd. Returns the facts of all.
 function launch.agree(found, plan)
-  local texts = found.job:gather(core.json.encode(launch.facts(found, plan)))
+  local texts = call(found.job.gather, found.job, core.json.encode(launch.facts(found, plan)))
   local list = {}
   for i, text in ipairs(texts) do list[i] = core.json.decode(text) end
   local lines = launch.differences(list)

@@ -64,15 +64,15 @@ function loads.read(run)
 end
 
 --- Bytes of experts' rows that each rank of this process has read from others, by path; nil where
---- there are none, or where they are not counted, as on a GPU.
+--- there are none. Slabs between GPUs of several processes count as long as they travel.
 ---@param before? table # what this gave before: the difference is returned
 ---@return { rank: integer, peer: integer, network: integer, host: integer }[]?
 function loads.exchanged(run, before)
   if run.spec.layout.ep == 1 then return nil end
   local list = {}
   for index = 1, #run.table do
-    local moved, _, paths = run.ranks:traffic(index - 1)
-    if moved then
+    local _, _, paths = run.ranks:traffic(index - 1)
+    if paths then
       paths.rank = index - 1
       list[#list + 1] = paths
     end

@@ -14,7 +14,7 @@ manual.exits = {
   { "0", "good" },
   { "1", "the run or a check failed" },
   { "2", "bad command, recipe, layout, data or memory: nothing was started" },
-  { "75", "stopped at a whole step by a signal or a budget, nothing is wrong: go on from there" },
+  { "75", "stopped at a whole step by a signal or a budget, or a rank was lost: go on from there" },
   { "128+N", "signal N ended the program at once" },
 }
 
@@ -116,7 +116,7 @@ local function overview()
   lines[#lines + 1] = "key=value sets a field of the recipe: layout.tp=2 train.steps=10"
   lines[#lines + 1] = "options of a command: ./tl help run; how to begin: README.md"
   lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad command or recipe, "
-    .. "75 stopped by a signal"
+    .. "75 stopped by a signal, or a rank was lost"
   return lines
 end
 

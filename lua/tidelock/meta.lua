@@ -451,6 +451,12 @@ function core.build() end
 
 --- From here on the first SIGINT, SIGTERM or SIGHUP only sets a flag; the second ends the process.
 function core.catch_interrupts() end
+
+--- Whether a message is of the last failure, and that was the loss of a rank: it is gone, stuck, or
+--- somewhere else than the others.
+---@param message string
+---@return boolean
+function core.lost(message) end
 ---@return false|"SIGINT"|"SIGTERM"|"SIGHUP" # what came since
 function core.interrupted() end
 

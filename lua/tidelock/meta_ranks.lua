@@ -53,9 +53,9 @@ function Ranks:captured(rank, first, count) end
 ---@return table # bytes by kind, and peak = { .. }
 function Ranks:memory() end
 ---@param rank integer
----@return integer[]? # bytes that it exchanged in each group of its program; nil where not counted
+---@return integer[]? # bytes that it exchanged in each group of its program; nil: not counted
 ---@return integer? # ns that it has waited for others
----@return { peer: integer, network: integer, host: integer }? # bytes of experts' rows, by path
+---@return { peer: integer, network: integer, host: integer }? # of experts' rows
 function Ranks:traffic(rank) end
 ---@return integer
 function Ranks:count() end

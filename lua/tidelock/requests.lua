@@ -4,21 +4,29 @@
 -- started"; a mistake of ours, whose message begins with a place in a Lua file of the library,
 -- stays a plain error.
 
+local core = require "tidelock.core"
 local origin = require "tidelock.origin"
 local planner = require "tidelock.plan"
 local recipes = require "tidelock.recipe"
 
 local requests = {}
 
---- The exit status of a command that Ctrl-C, SIGTERM or SIGHUP ended before its end, though nothing
---- is wrong: "resume me".
+--- "Resume me": the exit status of a command that Ctrl-C, SIGTERM or SIGHUP ended before its end,
+--- though nothing is wrong, or that lost a rank.
 requests.stopped = 75
+
+--- The exit status after an error that names none: the loss of a rank is nobody's mistake.
+function requests.failed(problem)
+  return type(problem) == "string" and core.lost(problem) and requests.stopped or 1
+end
 
 --- Call fn(...); what it raises about the recipe is raised again as { status = 2, message }.
 function requests.guarded(fn, ...)
   local results = table.pack(pcall(fn, ...))
   if results[1] then return table.unpack(results, 2, results.n) end
   local problem = results[2]
+  local status = requests.failed(problem)
+  if status ~= 1 then error({ status = status, message = problem }, 0) end
   local ours = type(problem) ~= "string" or problem:find "tidelock/[%w_/]+%.lua:%d+:"
   if ours then error(problem, 0) end
   if not problem:find("nothing was started", 1, true) then

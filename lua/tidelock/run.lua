@@ -410,6 +410,16 @@ local function start_options(options, launched, found, forks)
   }
 end
 
+local function newest_of(session) return session.saves and session.saves.newest end
+
+--- After the loss of a rank.
+local function how_to_go_on(session)
+  local newest = newest_of(session)
+  if newest then return "all ranks have ended; go on with --resume " .. newest.folder end
+  return "all ranks have ended, and no checkpoint was saved: start again; train.save.every=N "
+    .. "saves them"
+end
+
 --- The run of the one process, or of rank 0.
 local function lead(request, launched)
   local options, begin, peak = request.options, core.files.seconds(), nil
@@ -430,11 +440,15 @@ local function lead(request, launched)
   session.found = found
   local ok, result = pcall(drive, session, request)
   if ok then return result end
+  local lost = requests.failed(result) == requests.stopped
   session.screen:close()
   session.log:close()
   if session.metrics then session.metrics:finish("failed", nil, result) end
   if session.saves then session.saves:close() end
-  session.folder:abandon()
+  session.folder:abandon(lost and newest_of(session))
+  if lost then
+    error({ status = requests.stopped, message = result .. "\n" .. how_to_go_on(session) }, 0)
+  end
   error(result, 0)
 end
 
@@ -442,7 +456,9 @@ local function message_of(problem)
   return type(problem) == "table" and problem.message or tostring(problem)
 end
 
-local function status_of(problem) return type(problem) == "table" and problem.status or 1 end
+local function status_of(problem)
+  return type(problem) == "table" and problem.status or requests.failed(problem)
+end
 
 --- What the other ranks do. Rank 0 prints what goes wrong; if that is lost, rank 1 does.
 local function follow(request, launched)

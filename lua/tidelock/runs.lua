@@ -269,9 +269,10 @@ function Run:release()
   self.lock = nil
 end
 
---- End without a result (the run failed): what was written stays only if there is no reference.
-function Run:abandon()
-  if self.reference then remove(self.folder) end
+--- End without a result (the run failed): what was written stays only if there is no reference, or
+--- if somebody has to `keep` it.
+function Run:abandon(keep)
+  if self.reference and not keep then remove(self.folder) end
   self:release()
 end
 

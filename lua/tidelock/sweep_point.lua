@@ -63,12 +63,13 @@ local function describe(row, plan)
   end
 end
 
---- Share of a step, one more, that rank 0 spends on messages and on waiting for them.
+--- Shares of a step, one more: what rank 0 spends on messages and on waiting for them, and the part
+--- of it that nothing hides.
 local function communication(run)
-  local list, wall = records.of(run, 1)
+  local list, wall, _, exposed = records.of(run, 1)
   local seconds = 0
   for _, one in ipairs(list) do seconds = seconds + (one.talks and one.seconds or 0) end
-  return seconds / wall
+  return seconds / wall, exposed / wall
 end
 
 --- One run from the start. Adds the timed steps to `times`; returns what must repeat.
@@ -96,7 +97,7 @@ local function measure(recipe, row, options, times)
   row.peak_bytes, row.beside_bytes = memory.peak_bytes, memory.beside_bytes
   row.steps, row.warm, row.losses = steps, warm, losses
   row.weights_hash = run:weights_hash()
-  if row.ranks > 1 then row.comm = communication(run) end
+  if row.ranks > 1 then row.comm, row.exposed = communication(run) end
   return core.hash(table.concat(words, "\n") .. "\n" .. row.weights_hash)
 end
 

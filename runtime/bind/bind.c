@@ -2,10 +2,14 @@
 **
 **   core.memory([reset]) -> { arena = { current =, peak = }, .. } in bytes; with reset, peaks start
 **                           again at the current values afterwards
+**   core.lost(message) -> true when it is of the last failure, and that was the loss of a rank:
+**                         gone, stuck, or in another order of calls
 **   core.catch_interrupts(): from here on Ctrl-C, SIGTERM and SIGHUP set a flag, the second ends
 **   core.interrupted() -> false, or "SIGINT", "SIGTERM", "SIGHUP" after such a signal
 */
 #include "bind.h"
+
+#include <string.h>
 
 #include "../interrupt.h"
 #include "../memory.h"
@@ -48,6 +52,12 @@ static int core_memory(lua_State *L) {
   return 1;
 }
 
+static int core_lost(lua_State *L) {
+  const char *text = luaL_checkstring(L, 1);
+  lua_pushboolean(L, tl_last_status() == TL_LOST && strstr(text, tl_last_error()) != NULL);
+  return 1;
+}
+
 static int core_catch_interrupts(lua_State *L) {
   (void)L;
   tl_interrupt_catch();
@@ -66,6 +76,7 @@ static int core_interrupted(lua_State *L) {
 int luaopen_tidelock_core(lua_State *L) {
   static const luaL_Reg functions[] = {
       {"memory",           core_memory          },
+      {"lost",             core_lost            },
       {"catch_interrupts", core_catch_interrupts},
       {"interrupted",      core_interrupted     },
       {NULL,               NULL                 },

@@ -11,7 +11,7 @@
 **   ranks:record(rank, instruction, count) -> bytes    ranks:captured(rank, first, count) -> bytes
 **   ranks:serve()   of a process whose rank is not 0 (job.h): until rank 0 closes its ranks
 **   ranks:traffic(rank) -> { moved by group, from the program's first }, ns waited,
-**     { peer, network, host } of rows of experts; nil on a GPU
+**     { peer, network, host } of rows of experts; on a GPU these alone, nil before them
 **   ranks:memory() -> { arena =, .., peak = { arena =, .. } }    ranks:count()    ranks:close()
 **
 ** Ranks count from 0, tensors and instructions from 1. Fields of a result that the section does not
@@ -225,16 +225,23 @@ static int ranks_traffic(lua_State *L) {
   luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), 2, "no such rank");
   const int32_t groups = tl_ranks_program(ranks, (int32_t)rank)->group_count;
   int64_t waited = 0, exchanged[TL_PATH_COUNT] = {0};
+  int counted = 1;
   lua_createtable(L, groups, 0);
   for (int32_t group = 0; group < groups; group++) {
     const tl_traffic traffic = tl_ranks_traffic(ranks, (int32_t)rank, group);
-    if (traffic.moved < 0) return 0;
+    if (traffic.exchanged[0] < 0) return 0;
+    if (traffic.moved < 0) counted = 0;
     lua_pushinteger(L, traffic.moved);
     lua_rawseti(L, -2, group + 1);
     waited = traffic.wait_ns;
     for (int path = 0; path < TL_PATH_COUNT; path++) exchanged[path] += traffic.exchanged[path];
   }
   lua_pushinteger(L, waited);
+  if (!counted) {
+    lua_pop(L, 2);
+    lua_pushnil(L);
+    lua_pushnil(L);
+  }
   static const char *const names[] = {"peer", "network", "host"};
   lua_createtable(L, 0, TL_PATH_COUNT);
   for (int path = 0; path < TL_PATH_COUNT; path++) {

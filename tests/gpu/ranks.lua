@@ -5,12 +5,16 @@
 ---     build/tidelock lua tests/gpu/ranks.lua delays    500 steps with delays of 0 to 2 ms
 ---     build/tidelock lua tests/gpu/ranks.lua speed     times of all_reduce, in a captured section
 ---
---- As many ranks as GPUs, rounded down to a power of two. Every case runs four times: one by one,
---- while it is captured, and twice as a graph. Needs no Lua packages.
+---     .. lua tests/gpu/ranks.lua processes    exchanges over NCCL: start one process for each GPU
+---
+--- As many ranks as GPUs, rounded down to a power of two. Cases of a kind are one program, because
+--- opening the GPUs takes longer than all of them; each runs four times: one by one, while it is
+--- captured, and twice as a graph. Needs no Lua packages.
 local core = require "tidelock.core"
 
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."
 package.path = folder .. "/../?.lua;" .. package.path
+local launch = require "tidelock.launch"
 local programs = require "support.programs"
 
 local gpus, why = core.cuda_count()
@@ -22,24 +26,50 @@ if n == 1 then
   os.exit(0)
 end
 
-local cases, filled = require "support.comm_programs" (n)
+local found = arg[1] == "processes" and assert(launch.open(), "start a process for each GPU")
+if found then n = found.world end
 
-local function run(case, gpu_first, options)
-  local b = programs.new { "all" }
-  local x, y = case.make(b, case.size, case.dtype)
+local cases, make_filled = require "support.comm_programs" (n)
+local known = {}
+
+--- Made once: a million numbers take longer in Lua than everything on a GPU.
+local function filled(dtype, count, seed)
+  local name = ("%s %d %d"):format(dtype, count, seed)
+  known[name] = known[name] or make_filled(dtype, count, seed)
+  return known[name]
+end
+
+--- What the tensors of a program's cases hold on every rank after each of four steps, by case.
+--- cases: { write = { tensor, make(rank) } .., read = tensor, name }
+local function run_all(list, b, settings, steps)
   local program <close> = b:program()
-  local settings, steps = { gpu_first = gpu_first }, 4
-  for key, value in pairs(options or {}) do
-    if key == "steps" then steps = value else settings[key] = value end
-  end
   local ranks <close> = programs.ranks(program, n, settings)
-  local found = {}
-  for rank = 0, n - 1 do ranks:write(rank, x, filled(case.dtype, case.size, rank + 1)) end
-  for step = 0, steps - 1 do
-    ranks:run("step", { step = step })
-    for rank = 0, n - 1 do found[#found + 1] = ranks:read(rank, y) end
+  if settings.job and settings.job:rank() > 0 then return ranks:serve() end
+  local held = {}
+  for i, case in ipairs(list) do
+    held[i] = {}
+    for rank = 0, n - 1 do
+      for _, one in ipairs(case.write) do ranks:write(rank, one[1], one[2](rank)) end
+    end
   end
-  return found
+  for step = 0, (steps or 4) - 1 do
+    ranks:run("step", { step = step })
+    for i, case in ipairs(list) do
+      for rank = 0, n - 1 do held[i][#held[i] + 1] = ranks:read(rank, case.read) end
+    end
+  end
+  return held
+end
+
+--- Sums and movements, one after the other in one section.
+local function collectives(of, settings, steps)
+  local b, list = programs.new { "all" }, {}
+  for i, case in ipairs(of) do
+    local x, y = case.make(b, case.size, case.dtype)
+    local function given(rank) return filled(case.dtype, case.size, rank + 1) end
+    list[i] = { name = case.name, write = { { x, given } }, read = y }
+  end
+  return run_all(list, b, settings, steps), list
 end
 
 --- Messages of a ring, more than there are slots, in both directions.
@@ -67,24 +97,24 @@ local function ring(gpu_first)
   for rank = 0, n - 1 do
     for i = 1, 7 do ranks:write(rank, given[i], filled("bf16", i * 1001, rank * 10 + i)) end
   end
-  local found = {}
+  local held = {}
   for step = 0, 3 do
     ranks:run("step", { step = step })
-    for rank = 0, n - 1 do for i = 1, 7 do found[#found + 1] = ranks:read(rank, taken[i]) end end
+    for rank = 0, n - 1 do for i = 1, 7 do held[#held + 1] = ranks:read(rank, taken[i]) end end
   end
-  return found
+  return held
 end
 
---- Rows of experts to their owners, or home again, in two waves: only those that there are. Ranks
---- hold whole samples (share 1) or runs of the same ones (share n); some experts have no rows.
-local function exchange(gpu_first, case)
+--- Adds rows of experts to their owners, or home again, in two waves: only those that there are.
+--- Ranks hold whole samples (share 1) or runs of the same ones (share n); some experts get none.
+local function add_exchange(b, case)
   local function matrix(seed, rows)
     return core.tensor_from_bits(case.dtype, { rows, case.width },
       filled(case.dtype, rows * case.width, seed):bits())
   end
   local pieces, slots, waves, width = 3, 2, 2, case.width
   local experts = waves * n * slots - 1
-  local b, list, counts = programs.new { "all" }, {}, {}
+  local list, counts = {}, {}
   for i = 1, experts do list[i] = (i * (experts - 1)) % experts end
   list[#list + 1] = -1
   local rows = 0
@@ -99,19 +129,29 @@ local function exchange(gpu_first, case)
     b:add("step", "exchange", { x, table_of }, { y, 0 }, { group = 0, share = case.share,
       waves = waves, wave = wave, home = case.home, hops = 0, island = 1, experts = list })
   end
-  local program <close> = b:program()
-  local ranks <close> = programs.ranks(program, n, { gpu_first = gpu_first })
-  for rank = 0, n - 1 do
-    ranks:write(rank, x, matrix(rank + 1, rows))
-    ranks:write(rank, table_of, core.tensor("i32", { n * pieces, experts }, counts))
-    ranks:write(rank, y, matrix(77, rows))
+  return {
+    read = y, write = {
+      { x, function(rank) return matrix(rank + 1, rows) end },
+      { table_of, function() return core.tensor("i32", { n * pieces, experts }, counts) end },
+      { y, function() return matrix(77, rows) end },
+    },
+  }
+end
+
+local function exchanges(settings)
+  local b, list = programs.new { "all" }, {}
+  for home = 0, 1 do
+    for _, share in ipairs { 1, n } do
+      for _, shape in ipairs { { "f32", 1 }, { "bf16", 72 }, { "bf16", 33 }, { "f32", 520 } } do
+        local case = { home = home, share = share, dtype = shape[1], width = shape[2] }
+        local one = add_exchange(b, case)
+        one.name = ("exchange, home %d, share %d, %s rows of %d"):format(home, share, shape[1],
+          shape[2])
+        list[#list + 1] = one
+      end
+    end
   end
-  local found = {}
-  for step = 0, 3 do
-    ranks:run("step", { step = step })
-    for rank = 0, n - 1 do found[#found + 1] = ranks:read(rank, y) end
-  end
-  return found
+  return run_all(list, b, settings), list
 end
 
 local passed, failed = 0, 0
@@ -129,12 +169,24 @@ local function compare(name, host, gpu)
   judge(name, true)
 end
 
+--- Many cases, on the host and on the GPUs: each is judged alone.
+local function compare_all(kind, make, gpu)
+  local good, host, list = pcall(make, { gpu_first = -1 })
+  if not good then return judge(kind .. " on the host", false, host) end
+  local begin = core.files.seconds()
+  local ran, held = pcall(make, gpu or { gpu_first = 0 })
+  if not ran then return judge(kind .. " on GPUs", false, held) end
+  for i, case in ipairs(list) do compare(case.name, host[i], held[i]) end
+  print(("%s: %d cases, %.1f s on GPUs"):format(kind, #list, core.files.seconds() - begin))
+  io.stdout:flush()
+end
+
 --- A rank that fails or says nothing ends the run on all, named.
 local function check_fault(kind, pattern)
   local faults = { { rank = 1, instruction = 2, kind = kind } }
-  local case_of = { size = 5000, dtype = "f32", make = cases[#cases].make }
+  local of = { { size = 5000, dtype = "f32", make = cases[#cases].make } }
   local start = core.files.seconds()
-  local good, message = pcall(run, case_of, 0, { faults = faults, timeout_s = 1 })
+  local good, message = pcall(collectives, of, { gpu_first = 0, faults = faults, timeout_s = 1 })
   local seconds = core.files.seconds() - start
   judge("fault " .. kind, not good and message:find(pattern) and seconds < 10,
     ("%s after %.1f s"):format(tostring(message), seconds))
@@ -162,9 +214,10 @@ end
 
 --- Any order of the lanes that the program allows gives the same bits.
 local function check_delays(steps, delay_us)
-  local lane = cases[#cases - 1]
+  local lane = { cases[#cases - 1] }
   compare(("%d steps with delays of up to %d us"):format(steps, delay_us),
-    run(lane, -1, { steps = steps }), run(lane, 0, { steps = steps, delay_us = delay_us }))
+    collectives(lane, { gpu_first = -1 }, steps)[1],
+    collectives(lane, { gpu_first = 0, delay_us = delay_us }, steps)[1])
 end
 
 --- Sums of arrays that lie across the border between two GPUs, by a kernel of each GPU.
@@ -197,6 +250,24 @@ local function check_span()
   judge("a span's parts", parts[2].first == parts[1].bytes and span:bytes() == n * parts[1].bytes)
 end
 
+local function all_collectives(settings) return collectives(cases, settings) end
+
+--- Ends the process.
+local function across_processes()
+  local settings = { job = found.job, gpu_first = found.here, timeout_s = 20 }
+  local good, problem = pcall(function()
+    if found.rank > 0 then return all_collectives(settings), exchanges(settings) end
+    compare_all("collectives over NCCL", all_collectives, settings)
+    compare_all("exchanges over NCCL", exchanges, settings)
+    print(("%d passed, %d failed"):format(passed, failed))
+    io.stdout:flush()
+  end)
+  if not good then print(problem) end
+  found.job:close(good and failed == 0)
+  os.exit(good and failed == 0 and 0 or 1)
+end
+
+if found then across_processes() end
 if arg[1] == "delays" then
   check_delays(500, 2000)
   print(("%d passed, %d failed"):format(passed, failed))
@@ -211,22 +282,9 @@ if arg[1] == "speed" then
   speed()
   os.exit(0)
 end
-for _, c in ipairs(cases) do
-  local good, host, gpu = pcall(function() return run(c, -1), run(c, 0) end)
-  if good then compare(c.name, host, gpu) else judge(c.name, false, host) end
-end
+compare_all("collectives", all_collectives)
+compare_all("exchanges", exchanges)
 compare("messages in a ring", ring(-1), ring(0))
-for home = 0, 1 do
-  for _, share in ipairs { 1, n } do
-    for _, shape in ipairs { { "f32", 1 }, { "bf16", 72 }, { "bf16", 33 }, { "f32", 520 } } do
-      local case = { home = home, share = share, dtype = shape[1], width = shape[2] }
-      local name = ("exchange, home %d, share %d, %s rows of %d"):format(home, share, shape[1],
-        shape[2])
-      local good, host, gpu = pcall(function() return exchange(-1, case), exchange(0, case) end)
-      if good then compare(name, host, gpu) else judge(name, false, host) end
-    end
-  end
-end
 check_delays(20, 500)
 check_span()
 check_fault("fail", "rank 1 of " .. n .. ".*a test made it fail")

@@ -59,16 +59,15 @@ describe("a device", function()
   end)
 
   it("is refused for experts' rows that it cannot send, with what would do", function()
-    local function refusal(ways, launched)
+    local function refusal(ways)
       local layout = { ep = 2, all_to_all = "auto" }
       for key, value in pairs(ways) do layout[key] = value end
-      return gpus.exchange_refusal(layout, launched)
+      return gpus.exchange_refusal(layout)
     end
-    assert.is_nil(refusal({ ep = 1, all_to_all = "ring" }, true))
-    assert.is_nil(refusal({}, false))
-    assert.is_nil(refusal({ all_to_all = "flat", island = 1 }, false))
-    assert.matches("from process to process yet.* one process for all GPUs", refusal({}, true))
-    assert.matches('layout.all_to_all = "ring".*"flat" does', refusal({ all_to_all = "ring" }))
+    assert.is_nil(refusal { ep = 1, all_to_all = "ring" })
+    assert.is_nil(refusal {})
+    assert.is_nil(refusal { all_to_all = "flat", island = 1 })
+    assert.matches('layout.all_to_all = "ring".*"flat" does', refusal { all_to_all = "ring" })
     assert.matches("layout.island = 1: .* without it", refusal { island = 1 })
   end)
 

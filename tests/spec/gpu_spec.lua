@@ -94,5 +94,27 @@ describe("on a GPU #gpu", function()
     assert.is_true(ms > 0 and ms < 1000)
   end)
 
+  local function on_two_gpus(name, fn)
+    on_gpu(name, function()
+      if core.cuda_count() < 2 then return pending "this machine has one GPU" end
+      fn()
+    end)
+  end
+
+  on_two_gpus("ranks on several GPUs give the host's bits, and a lost one is named", function()
+    local text, status = support.run "lua tests/gpu/ranks.lua"
+    assert.equal(0, status, text)
+    assert.is_truthy(text:find "%d%d passed, 0 failed")
+  end)
+
+  on_two_gpus("a process for each GPU gives them too: sums, rows of experts", function()
+    local pipe = assert(io.popen(("for r in 1 0; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 "
+      .. "MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 timeout 100 %s lua tests/gpu/ranks.lua processes "
+      .. "& done 2>&1; wait"):format(support.program)))
+    local text = pipe:read "a"
+    pipe:close()
+    assert.is_truthy(text:find "%d%d passed, 0 failed", text)
+  end)
+
   if why then pending(("%d tests need one: %s"):format(left_out, why)) end
 end)

@@ -168,39 +168,63 @@ describe("ranks as processes", function()
       .. "%(by_hand.lua:1%): a test made it fail", text)
     assert.is_true(seconds < 10)
     text, status, seconds = mpirun(4, "lua tests/support/processes.lua stall")
-    assert.equal(1, status)
+    assert.equal(75, status)
     assert.matches("waits for rank 1: silent for 2 s in instruction 1 all_reduce over all "
       .. "%(by_hand.lua:1%), step 1, micro%-batch 0; rank 1 is in instruction 1", text)
     assert.is_true(seconds < 12)
   end)
 
-  --- A long run whose rank `rank` gets `signal` once its process is known.
+  test("end everywhere when one makes other calls than the rest, with its place", function()
+    local text, status, seconds = mpirun(4, "lua tests/support/processes.lua stale")
+    assert.equal(75, status)
+    assert.matches("rank %d waits for rank 1: silent for 2 s in instruction %d+ all_reduce over "
+      .. "all %(by_hand.lua:%d+%), step 1, micro%-batch 0; rank 1 has ended its section", text)
+    assert.is_true(seconds < 12)
+  end)
+
+  --- Says how the program ended, and keeps mpirun, which would end the others by itself, from
+  --- hearing of a killed one before they have.
+  local told = "sh -c 'trap \"\" TERM; \"$@\"; s=$?; "
+    .. "echo ended $OMPI_COMM_WORLD_RANK with $s; [ $s != 137 ] || sleep 4; exit $s' sh "
+
+  --- A long run whose rank `rank` gets `signal` once its process is known: its text, the seconds
+  --- until rank 0 has ended, and mpirun's status.
   local function drill(signal, rank, options)
-    local text, status
+    local text
     in_folder(function(folder)
       local out = folder .. "/out"
-      text, status = shell(("(%stimeout 60 mpirun --oversubscribe -np 4 %s run "
-        .. "recipes/quickstart.lua layout.dp=4 train.steps=9000 --runs %s %s >%s 2>&1) & "
-        .. "for i in $(seq 300); do sleep 0.1; grep -q '^ *1  5[.]' %s && break; done; "
+      text = shell(("(%stimeout 60 mpirun --oversubscribe -np 4 %s%s run "
+        .. "recipes/quickstart.lua layout.dp=4 train.steps=9000 --runs %s/runs %s >%s 2>&1; "
+        .. "echo mpirun $? >>%s) & for i in $(seq 300); do sleep 0.1; "
+        .. "grep -q '^ *[1-9]0*  [0-9][.]' %s && break; done; "
         .. "p=$(awk '$1 == %d && NF > 7 {print $3; exit}' %s); s=$(date +%%s); kill -%s $p; "
-        .. "wait; echo took $(($(date +%%s) - s)); kill -KILL $p 2>/dev/null; cat %s"):format(
-        root, tidelock, folder, options, out, out, rank, out, signal, out))
+        .. "for i in $(seq 200); do sleep 0.1; grep -q 'ended 0' %s && break; done; "
+        .. "echo took $(($(date +%%s) - s)); kill -KILL $p 2>/dev/null; wait; cat %s"):format(
+        root, told, tidelock, folder, options, out, out, out, rank, out, signal, out, out))
     end)
-    return text, tonumber(text:match "took (%d+)"), status
+    return text, tonumber(text:match "took (%d+)"), tonumber(text:match "mpirun (%d+)")
   end
 
-  test("notice a process that was killed", function()
+  test("notice a process that was killed: all others end with 75", function()
     local text, seconds = drill("KILL", 2, "")
-    assert.matches("rank 2 .*", text)
-    assert.is_true(text:find "rank 2 is lost: the connection ended" ~= nil
-      or text:find "process rank 2 with PID .* exited on signal 9" ~= nil, text)
+    assert.matches("rank 2 is lost: the connection ended: %S+; it was last seen in instruction "
+      .. "%d+ %S+.-%(recipes/quickstart.lua:%d+%), step %d+", text)
+    assert.matches("all ranks have ended, and no checkpoint was saved: start again", text)
+    for _, rank in ipairs { 0, 1, 3 } do
+      assert.matches(("ended %d with 75"):format(rank), text)
+    end
     assert.is_true(seconds < 10, text)
   end)
 
-  test("notice a process that was stopped, within --timeout", function()
-    local text, seconds = drill("STOP", 2, "--timeout 2")
-    assert.matches("rank 2 is lost: no sign of life for 2 s; it was last seen in instruction %d+ ",
-      text)
+  test("notice a process that was stopped, within --timeout, and know the newest state", function()
+    local text, seconds, status = drill("STOP", 2, "--timeout 2 'train.save={every=1}'")
+    -- whichever is noticed first: its connection is as silent as the rank that others wait for
+    local lost = text:match "rank 2 is lost: no sign of life for 2 s; it was last seen in ([^\n]+)"
+      or text:match "waits for rank 2: silent for 2 s in ([^\n]+)"
+    assert.matches("^instruction %d+ %S+.-%(recipes/quickstart.lua:%d+%), step %d+", lost or text)
+    assert.matches("all ranks have ended; go on with %-%-resume %S+/step%-%d+\n", text)
+    assert.matches("ended 0 with 75", text)
+    assert.equal(75, status)
     assert.is_true(seconds < 10, text)
   end)
 
@@ -211,6 +235,24 @@ describe("ranks as processes", function()
     assert.matches("\n +1 +%S+ +%d+ +host +%- +1  0  0 ", text)
     assert.matches("\n +3 +two +%d+ +host +%- +1  1  0 ", text)
     assert.matches("bits +equal to", text)
+  end)
+end)
+
+describe("ranks under srun", function()
+  local text, status = "", 77
+  if not missing then text, status = shell("TIDELOCK=" .. tidelock .. " tests/support/srun.sh") end
+  local why = missing or text:match "[^\n]*"
+
+  it("are processes of MPI, need PMIx, and end with 75 when one is lost", function()
+    if status == 77 then return pending(why) end
+    assert.equal(0, status, text)
+    assert.matches("ranks +4 processes on .*\n +3 +%S+ +%d+ +host +%- +0  3  0 +Open MPI", text)
+    assert.matches("bits +equal to .*\nended with 0\n", text)
+    assert.matches("rank 0 of 4 and no PMIx, .*srun %-%-mpi=pmix", text)
+    assert.matches("\nwithout PMIx 2\n", text)
+    assert.matches("rank 2 is lost: the connection ended: .* instruction %d+ .*%(recipes/quickstart"
+      .. ".lua:%d+%)", text)
+    assert.matches("Exited with exit code 75", text)
   end)
 end)
 
@@ -233,6 +275,7 @@ describe("launchers", function()
       SLURM_TASKS_PER_NODE = "4(x2)" }
     assert.is_nil(find(slurm)) -- a shell inside salloc must not wait for others
     slurm.SLURM_STEP_ID = "0"
+    slurm.PMIX_RANK = "5"
     assert.same({ 5, 8, 1, 4, true }, { find(slurm).rank, find(slurm).world, find(slurm).here,
       find(slurm).here_world, find(slurm).mpi })
   end)
@@ -245,6 +288,11 @@ describe("launchers", function()
     assert.matches("torchrun says rank 0 of 2 and mpirun %(Open MPI%) says rank 1 of 2",
       message { RANK = "0", WORLD_SIZE = "2", OMPI_COMM_WORLD_RANK = "1",
         OMPI_COMM_WORLD_SIZE = "2" })
+    local slurm = { SLURM_PROCID = "0", SLURM_NTASKS = "2", SLURM_STEP_ID = "0" }
+    assert.matches("srun %(Slurm%) gives rank 0 of 2 and no PMIx, .* srun %-%-mpi=pmix",
+      message(slurm))
+    slurm.MASTER_ADDR, slurm.MASTER_PORT = "n01", "29500" -- for GPUs, whose bytes NCCL moves
+    assert.is_false(find(slurm).mpi)
     assert.matches("MASTER_ADDR and MASTER_PORT are not set",
       message { RANK = "0", WORLD_SIZE = "2" })
   end)

@@ -203,6 +203,29 @@ describe("the sweeps that come along", function()
     end
   end)
 
+  it("spread models over as many ranks as there are, some within one key", function()
+    local function plan_all(words)
+      local text, status = support.run(("sweep recipes/sweeps/eight_gpus.lua --steps 0 "
+        .. "--jsonl %s %s"):format(os.tmpname(), words))
+      assert.equal(0, status, text)
+      return text
+    end
+    for world, points in pairs { [2] = 4, [4] = 6, [8] = 6 } do
+      local words = ("base=quickstart each=2 world=%d"):format(world)
+      assert.matches(points .. " planned, 0 refused", plan_all(words))
+      assert.matches(points .. " planned, 0 refused", plan_all(words .. " promise=batch"))
+    end
+    assert.matches("4 planned, 0 refused", plan_all "base=moe_small each=2 world=2")
+    local text, status = support.run "plan recipes/sweeps/eight_gpus.lua world=3"
+    assert.equal(2, status)
+    assert.matches("world: 2, 4 or 8 ranks, got 3", text)
+    text = support.run("sweep recipes/sweeps/eight_gpus.lua base=moe_small each=2 world=2 --row 3 "
+      .. "--steps 1")
+    local found = core.json.decode(text:match "[^\n]+")
+    assert.equal("ok", found.status, text)
+    assert.is_true(found.exposed > 0 and found.exposed <= found.comm)
+  end)
+
   it("spread the laptop's model too", function()
     local text = support.run "sweep recipes/sweeps/layouts.lua base=quickstart --row 3 --steps 1"
     local found = core.json.decode(text:match "[^\n]+")

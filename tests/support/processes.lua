@@ -51,6 +51,7 @@ local good, message = pcall(function()
     job = job, timeout_s = 2, faults = { { rank = 1, instruction = 2, kind = arg[1] } },
   })
 end)
+local status = good and 0 or core.lost(message) and 75 or 1 -- before anything else can fail
 if not good and found.rank == 0 then print(message) io.stdout:flush() end
 job:close(good)
-os.exit(good and 0 or 1)
+os.exit(status)
