@@ -104,6 +104,7 @@ static void node_value(const model *m, const node *n) {
     case JOIN: join_value(&p, n->in[0]->x, n->in[1]->x, y); break;
     case DROPOUT: drop(m, n, n->in[0]->x, y); break;
     case LEVEL: level_value(m->c, n->w[0], n->in[0]->x, y); break;
+    case EXPERTS: experts_value(m, n); break;
     default:
       for (int64_t i = 0; i < m->c->tokens * n->out[0]->cols; i++) element_value(m, n, i);
   }
@@ -111,7 +112,7 @@ static void node_value(const model *m, const node *n) {
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-static void contribute(value *x, float *grad) { x->grad[x->grads++] = grad; }
+void contribute(value *x, float *grad) { x->grad[x->grads++] = grad; }
 
 /* Contributions in the order of forward uses, rounded after every addition: section 11. */
 static float *gradient(const model *m, value *x) {
@@ -161,9 +162,9 @@ static void table_block(const void *context, const piece *p, float *out) {
       for (int64_t i = 0; i < u->k; i++) out[u->ids[t] * u->k + i] += u->dy[t * u->k + i];
 }
 
-static void matrix_gradient(weight *w, int64_t runs, block_sum *sum, const use *u) {
+void matrix_gradient(const config *c, weight *w, int64_t runs, block_sum *sum, const void *use) {
   float *grad = zeroed(w->rows * w->cols, sizeof *grad);
-  matrix_blocks(u->c, runs, w->rows * w->cols, sum, u, grad);
+  matrix_blocks(c, runs, w->rows * w->cols, sum, use, grad);
   add_gradient(w, grad);
 }
 
@@ -215,7 +216,7 @@ static void linear_gradient(const model *m, const node *n, float *const *dy) {
   for (int i = 0; i < n->parts; i++) {
     const use u = {
         .c = m->c, .dy = dy[i], .x = n->in[0]->x, .n = n->w[i]->rows, .k = n->in[0]->cols};
-    matrix_gradient(n->w[i], n->dims == NONE ? m->c->leaves_tp : 1, linear_block, &u);
+    matrix_gradient(m->c, n->w[i], n->dims == NONE ? m->c->leaves_tp : 1, linear_block, &u);
     if (n->bias[i] != NULL)
       vector_gradient(m, n->bias[i], n->dims == OUTPUTS ? 1 : m->c->leaves_tp,
                       (terms){.dy = dy[i]});
@@ -294,13 +295,14 @@ static void node_gradient(const model *m, const node *n) {
                      .k = m->c->dim,
                      .n = n->op == EMBEDDING ? n->w[0]->rows : 0};
   switch (n->op) {
-    case EMBEDDING: matrix_gradient(n->w[0], 1, table_block, &table); break;
+    case EMBEDDING: matrix_gradient(m->c, n->w[0], 1, table_block, &table); break;
     case LINEAR: linear_gradient(m, n, dy); break;
     case NORM: norm_node_gradient(m, n, dy[0]); break;
     case SWIGLU: swiglu_gradient(m, n, dy[0]); break;
     case ATTENTION: attention_node_gradient(m, n, dy[0]); break;
     case SPLIT: split_gradient(m, n, dy); break;
     case JOIN: join_node_gradient(m, n, dy[0]); break;
+    case EXPERTS: experts_gradient(m, n, dy[0]); break;
     case ADD: contribute(n->in[0], dy[0]), contribute(n->in[1], dy[0]); break;
     default: unary_gradient(m, n, dy[0]);
   }

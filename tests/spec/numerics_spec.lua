@@ -32,6 +32,19 @@ local function quickstart()
     $linear == 1 and nn.linear { out = $dim },
   }
 end
+local function mixture()
+  local router = { ({ [0] = "softmax", "sigmoid", "sqrt_softplus", "hash" })[$router],
+    scale = $scale, normalize = $normalize == 1 }
+  if $router < 3 then router.groups, router.top_groups = $groups, $top_groups
+  else router.seed = $router_seed end
+  local balance = $balance > 0 and ($moves == 1 and { "bias", speed = $balance }
+    or { "loss", weight = $balance }) or nil
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = $heads, kv_heads = $kv_heads } },
+    nn.residual { nn.rms_norm {}, nn.moe { experts = $experts, top_k = $top_k, hidden = $hidden,
+      shared = $shared, router = router, balance = balance } },
+  }
+end
 local yarn = { "yarn", factor = 3, original = 32, beta_fast = 4, mscale = 1, mscale_all_dim = 0.7 }
 local function latent()
   return {
@@ -59,7 +72,7 @@ local function gpt()
   }
 end
 local models = {
-  [0] = { layer = $mla == 1 and latent or quickstart },
+  [0] = { layer = $mla == 1 and latent or $experts > 0 and mixture or quickstart },
   {
     layer = gpt, tied = true, positions = $length, dropout = $dropout,
     norm = nn.layer_norm { name = "norm" },
@@ -88,6 +101,8 @@ local common = {
   gpt = 0, linear = 0, level = 0, layers = 2, kv_block = 128, split = 8192, steps = 2, warmup = 1,
   total = 10, peak = 3e-3, floor = 3e-4, clip = 1, dropout = 0, smoothing = 0, z = 0, layout = "",
   mla = 0, yarn = 0, q_rank = 1, kv_rank = 1, nope_dim = 1, rope_dim = 2, v_dim = 1,
+  experts = 0, top_k = 1, shared = 0, router = 0, groups = 1, top_groups = 1, normalize = 1,
+  scale = 1, moves = 0, balance = 0, router_seed = 0,
 }
 
 local cases = {
@@ -130,6 +145,40 @@ local cases = {
     length = 70, leaves_tp = 4, leaves_dp = 4, kv_block = 16, split = 32, seed = 5, micro = 3,
   },
   {
+    name = "experts, a shared one and the loss of balance, on four ranks, f32",
+    experts = 6, top_k = 2, shared = 2, balance = 0.02, steps = 3,
+    bf16 = 0, vocab = 200, dim = 48, heads = 4, kv_heads = 2, hidden = 20, samples = 6,
+    length = 72, leaves_tp = 4, leaves_dp = 8, kv_block = 16, split = 32, seed = 5, micro = 1,
+    layout = "tp = 2, dp = 2, ep = 2",
+  },
+  {
+    name = "experts of groups that a bias balances, bf16", -- no shared one
+    experts = 8, top_k = 3, router = 1, groups = 4, top_groups = 2, scale = 2.5, moves = 1,
+    balance = 0.05, steps = 3,
+    bf16 = 1, vocab = 200, dim = 40, heads = 4, kv_heads = 4, hidden = 24, samples = 6,
+    length = 70, leaves_tp = 4, leaves_dp = 4, kv_block = 16, split = 32, seed = 7, micro = 3,
+  },
+  {
+    name = "experts with weights as they are, f32",
+    experts = 5, top_k = 2, shared = 1, normalize = 0, scale = 1.5, balance = 0.1,
+    bf16 = 0, vocab = 200, dim = 40, heads = 4, kv_heads = 1, hidden = 18, samples = 4,
+    length = 68, leaves_tp = 2, leaves_dp = 4, kv_block = 16, split = 32, seed = 3, micro = 2,
+    layout = "ep = 1, pp = 2",
+  },
+  {
+    name = "experts by square roots of softplus, bf16",
+    experts = 6, top_k = 2, shared = 1, router = 2, groups = 3, top_groups = 2, scale = 1.5,
+    bf16 = 1, vocab = 200, dim = 40, heads = 4, kv_heads = 1, hidden = 20, samples = 4,
+    length = 68, leaves_tp = 4, leaves_dp = 2, kv_block = 16, split = 32, seed = 3, micro = 2,
+  },
+  {
+    name = "experts by a hash of the token, f32",
+    experts = 7, top_k = 2, router = 3, normalize = 0, router_seed = 11,
+    bf16 = 0, vocab = 200, dim = 40, heads = 4, kv_heads = 2, hidden = 20, samples = 4,
+    length = 68, leaves_tp = 4, leaves_dp = 2, kv_block = 16, split = 32, seed = 3, micro = 2,
+    layout = "dp = 2",
+  },
+  {
     name = "leaves of more than one block of 8,192 tokens", -- 35 samples of 256 tokens each
     bf16 = 0, vocab = 130, dim = 16, layers = 1, heads = 2, kv_heads = 1, hidden = 24, samples = 70,
     length = 256, leaves_tp = 4, leaves_dp = 2, seed = 1, micro = 7, steps = 1,
@@ -163,7 +212,8 @@ local function lines_of_oracle(path, options)
   local words = { ("'%s'"):format(path) }
   for _, name in ipairs {
     "bf16", "gpt", "linear", "level", "mla", "yarn", "q_rank", "kv_rank", "nope_dim", "rope_dim",
-    "v_dim", "vocab", "dim", "layers", "heads", "kv_heads", "hidden",
+    "v_dim", "experts", "top_k", "shared", "router", "groups", "top_groups", "normalize", "scale",
+    "moves", "balance", "router_seed", "vocab", "dim", "layers", "heads", "kv_heads", "hidden",
     "samples", "length", "leaves_tp",
     "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
     "peak", "floor", "clip", "dropout", "smoothing", "z",
