@@ -88,8 +88,7 @@ void tl_world_place(tl_world *world, int32_t rank, char *out, size_t bytes);
 int32_t tl_world_judge(tl_world *world);
 
 /* The two ways in which a wait of `rank` ends badly; no gate may be locked. Both return TL_COMM;
-*the
-** first aborts the world. */
+** the first aborts the world. */
 tl_status tl_world_silent(tl_world *world, int32_t rank, int32_t peer);
 tl_status tl_world_stopped(tl_world *world);
 

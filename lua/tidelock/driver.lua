@@ -352,8 +352,8 @@ local function shards_of(self, param)
     if own and (not list.pp or list.pp == at.pp) then
       list.pp = at.pp
       list[#list + 1] = {
-        rank = index - 1, row_first = emit.resolve(param.row_first, at.tp), col_first =
-          emit.resolve(param.col_first, at.tp),
+        rank = index - 1, row_first = emit.resolve(param.row_first, at.tp),
+        col_first = emit.resolve(param.col_first, at.tp),
       }
     end
   end
@@ -372,7 +372,7 @@ local function gather(self, param, key)
     dtype = t:dtype()
     pieces[i] = {
       tensor = t, row_first = shard.row_first, col_first = shard.col_first, rows = param.rows,
-        cols = param.cols,
+      cols = param.cols,
     }
   end
   return core.assemble(dtype, param.value.vector and { rows } or { rows, cols }, pieces)
@@ -400,8 +400,8 @@ end
 --- All weights by name: { name, param }, in bytewise order.
 function Run:weights()
   local list = {}
-  for i, param in ipairs(self.plan["local"].params) do list[i] = { name = param.name, param =
-    param } end
+  for i, param in ipairs(self.plan["local"].params) do list[i] = { name = param.name,
+    param = param } end
   table.sort(list, function(a, b) return a.name < b.name end)
   return list
 end
