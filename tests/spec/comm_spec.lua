@@ -279,3 +279,31 @@ describe("a group", function()
     collectgarbage()
   end)
 end)
+
+describe("collectives of a program", function()
+  it("let nobody change what others still read", function()
+    local n, size = 4, 1 << 15
+    for _, op in ipairs { "all_gather", "reduce_scatter", "all_reduce" } do
+      local b = programs.new { "all" }
+      local from, to = op == "reduce_scatter" and n or 1, op == "all_gather" and n or 1
+      local attrs = { group = 0, outer = op ~= "all_reduce" and 1 or nil }
+      local x, y = b:tensor("f32", { from * size }), {}
+      for turn = 1, 6 do
+        y[turn] = b:tensor("f32", { to * size })
+        b:add("step", "fill", {}, { x }, { value = turn })
+        b:add("step", op, { x }, { y[turn] }, attrs)
+        b:add("step", "fill", {}, { x }, { value = -1 })
+      end
+      local p <close> = b:program()
+      local ranks <close> = programs.ranks(p, n, { delay_us = 200 })
+      for step = 0, 3 do ranks:run("step", { step = step }) end
+      for rank = 0, n - 1 do
+        for turn = 1, 6 do
+          local expected = core.tensor("f32", { to * size })
+          expected:fill(op == "all_gather" and turn or turn * n)
+          assert.bits(expected, ranks:read(rank, y[turn]))
+        end
+      end
+    end
+  end)
+end)

@@ -204,6 +204,16 @@ describe("weight files", function()
       end
     end)
 
+    it("have no header above 100 MB", function()
+      local path = folder:path "wide" -- sparse
+      local file = assert(io.open(path, "wb"))
+      file:write(string.pack("<I8", 100000001))
+      file:seek("set", 8 + 100000001 - 1)
+      file:write " "
+      file:close()
+      contains("the header has 100000001 bytes, more than 100000000", failure(path))
+    end)
+
     it("load a tensor past 4 GiB of a sparse file (H28 d) #slow", function()
       local far = (1 << 32) + 64
       local a = entry("a", "U8", tostring(far), 0, far)
