@@ -128,8 +128,33 @@ describe("a checkpoint", function()
       core.files.write_atomic(path .. "/state.json", text)
       contains(part, refused(checkpoint.find, path))
     end
-    core.files.write_atomic(path .. "/state.json", (whole:gsub('"step":1', '"step":-1')))
-    contains("it is damaged", refused(checkpoint.find, path))
+    local state = core.json.decode(whole)
+    state.seal = nil
+    for name, wrong in pairs { step = -1, updates = "1", tensors = { { file = "x" } } } do
+      local other = setmetatable({ [name] = wrong }, { __index = state })
+      local copy = {}
+      for field in pairs(state) do copy[field] = other[field] end
+      core.files.write_atomic(path .. "/state.json", checkpoint.sealed(copy))
+      contains("it is damaged", refused(checkpoint.find, path))
+    end
+  end)
+
+  it("with a state of which a byte has changed is refused", function()
+    local path = saved({}, folder.root, 1)
+    local whole = core.files.read_all(path .. "/state.json")
+    for _, change in ipairs {
+      { '"step":1', '"step":2' }, { '"updates":1', '"updates":0' }, { '"seal"', '"sea1"' },
+      { '"version":2', '"version":1' }, { "}\n$", "} \n" },
+    } do
+      local text, count = whole:gsub(change[1], change[2])
+      assert.equal(1, count, change[1])
+      core.files.write_atomic(path .. "/state.json", text)
+      contains("it is damaged", refused(checkpoint.find, path))
+    end
+    local state = core.json.decode(whole) -- as older versions wrote it
+    state.seal, state.version = nil, 1
+    core.files.write_atomic(path .. "/state.json", core.json.encode(state) .. "\n")
+    assert.equal(1, checkpoint.find(path).state.step)
   end)
 
   it("that is not there is told", function()
@@ -214,8 +239,9 @@ describe("the checkpoints of a run", function()
     again:step()
     local second = open(again, { every = 1 })
     second:save(again)
-    local text = core.files.read_all(path)
-    core.files.write_atomic(path, (text:gsub('("weights_hash":")%x', "%1x")))
+    local state = core.json.decode(core.files.read_all(path))
+    state.seal, state.weights_hash = nil, ("0"):rep(16)
+    core.files.write_atomic(path, checkpoint.sealed(state))
     local good, message = pcall(second.save, second, again)
     second:close()
     assert.is_false(good)
