@@ -11,7 +11,7 @@
 -- the data are functions of seed and step, so the step is all that they need.
 --
 -- Nothing in a folder is code, and nothing of it is believed unchecked: state.json says which
--- tensors there are and what they hash to, and ends with a seal, the hash of its own text.
+-- tensors there are and what they hash to, and ends with the hash of its own text (seal.lua).
 
 local contracts = require "tidelock.contracts"
 local core = require "tidelock.core"
@@ -19,6 +19,7 @@ local emit = require "tidelock.stages.emit"
 local experts = require "tidelock.experts"
 local hf_export = require "tidelock.hf_export"
 local key = require "tidelock.key"
+local seal = require "tidelock.seal"
 
 local checkpoint = {}
 
@@ -55,21 +56,6 @@ local function usage(format, ...) error({ status = 2, message = format:format(..
 ---@field parent? { key: string, step: integer }
 ---@field hf? table # the model as transformers would have it, or the reason why not
 
---- The text of state.json.
----@param state tidelock.CheckpointState
----@return string
-function checkpoint.sealed(state)
-  local text = core.json.encode(state):sub(1, -2) -- without the last brace
-  return ('%s,"seal":"%s"}\n'):format(text, core.hash(text))
-end
-
---- Whether no byte of the text has changed; of version 1, which has no seal, it cannot be told.
-local function unbroken(text, state)
-  if state.version == 1 and not state.seal then return true end
-  local body, seal = text:match '^(.*),"seal":"(%x+)"}\n$'
-  return body ~= nil and core.hash(body) == seal
-end
-
 local kinds_of_fields = {
   step = "integer", version = "integer", updates = "integer", contracts = "integer",
   key = "string", recipe_hash = "string", fields = "string", weights_hash = "string",
@@ -94,12 +80,13 @@ function checkpoint.read(folder)
   local text, message = core.files.read_all(path)
   if not text then return nil, message end
   local good, state = pcall(core.json.decode, text)
-  if good and type(state) == "table" and math.type(state.version) == "integer"
-    and state.version > version then
+  if not good or type(state) ~= "table" then state = {} end
+  if math.type(state.version) == "integer" and state.version > version then
     return nil, ("%s: version %d of the format; this program reads up to %d"):format(path,
       state.version, version)
   end
-  if not good or type(state) ~= "table" or not unbroken(text, state) or not whole_state(state) then
+  local sealed = seal.decode(text) or state.version == 1 and not state.xxh64
+  if not sealed or not whole_state(state) then
     return nil, path .. ": it is damaged: not the state of a checkpoint"
   end
   return state
@@ -422,7 +409,7 @@ function checkpoint.start(run, dir, options)
   }
   local folder = dir .. "/" .. step_name(step)
   local saver = core.saver(folder, files, {
-    { name = "state.json", text = checkpoint.sealed(state) },
+    { name = "state.json", text = seal.encode(state) .. "\n" },
   })
   return { saver = saver, folder = folder, step = step, bytes = bytes, state = state }
 end

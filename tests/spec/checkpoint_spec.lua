@@ -5,6 +5,7 @@ local export = require "tidelock.export"
 local models = require "support.models"
 local new_folder = require "support.folder"
 local saves = require "tidelock.saves"
+local seal = require "tidelock.seal"
 local support = require "support"
 
 local function contains(part, text)
@@ -129,12 +130,12 @@ describe("a checkpoint", function()
       contains(part, refused(checkpoint.find, path))
     end
     local state = core.json.decode(whole)
-    state.seal = nil
+    state.xxh64 = nil
     for name, wrong in pairs { step = -1, updates = "1", tensors = { { file = "x" } } } do
       local other = setmetatable({ [name] = wrong }, { __index = state })
       local copy = {}
       for field in pairs(state) do copy[field] = other[field] end
-      core.files.write_atomic(path .. "/state.json", checkpoint.sealed(copy))
+      core.files.write_atomic(path .. "/state.json", seal.encode(copy))
       contains("it is damaged", refused(checkpoint.find, path))
     end
   end)
@@ -143,8 +144,8 @@ describe("a checkpoint", function()
     local path = saved({}, folder.root, 1)
     local whole = core.files.read_all(path .. "/state.json")
     for _, change in ipairs {
-      { '"step":1', '"step":2' }, { '"updates":1', '"updates":0' }, { '"seal"', '"sea1"' },
-      { '"version":2', '"version":1' }, { "}\n$", "} \n" },
+      { '"step":1', '"step":2' }, { '"updates":1', '"updates":0' }, { '"xxh64"', '"xxh65"' },
+      { '"version":2', '"version":1' }, { "}\n$", "" },
     } do
       local text, count = whole:gsub(change[1], change[2])
       assert.equal(1, count, change[1])
@@ -152,7 +153,7 @@ describe("a checkpoint", function()
       contains("it is damaged", refused(checkpoint.find, path))
     end
     local state = core.json.decode(whole) -- as older versions wrote it
-    state.seal, state.version = nil, 1
+    state.xxh64, state.version = nil, 1
     core.files.write_atomic(path .. "/state.json", core.json.encode(state) .. "\n")
     assert.equal(1, checkpoint.find(path).state.step)
   end)
@@ -240,8 +241,8 @@ describe("the checkpoints of a run", function()
     local second = open(again, { every = 1 })
     second:save(again)
     local state = core.json.decode(core.files.read_all(path))
-    state.seal, state.weights_hash = nil, ("0"):rep(16)
-    core.files.write_atomic(path, checkpoint.sealed(state))
+    state.xxh64, state.weights_hash = nil, ("0"):rep(16)
+    core.files.write_atomic(path, seal.encode(state))
     local good, message = pcall(second.save, second, again)
     second:close()
     assert.is_false(good)
