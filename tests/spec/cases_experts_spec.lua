@@ -4,11 +4,11 @@ local models = require "support.models"
 local nn = require("tidelock").nn
 
 --- One layer of 8 experts whose places the id of a token alone decides: 0 is the token that is
---- watched, of experts 1 and 6; 1, 2 and up are others.
+--- watched, of experts 6 and 1; 1, 2 and up are others.
 local function options(samples, length, list, more)
   local function choices(i)
     local id, slot = i // 2, i % 2
-    local pair = ({ [0] = { 1, 6 }, { 6, 7 }, { 0, 2 } })[id] or { id % 8, (id + 3) % 8 }
+    local pair = ({ [0] = { 6, 1 }, { 1, 7 }, { 0, 2 } })[id] or { id % 8, (id + 3) % 8 }
     return pair[slot + 1]
   end
   local function layer()

@@ -143,6 +143,12 @@ describe("memory", function()
     b:add("step", "fill", {}, { x }, { value = 1 })
     b:add("eval", "scale", { x }, { y }, { factor = 2 })
     assert.matches("instruction 1 scale.* before byte 0 of the arena is written", refused(b))
+    for _, pair in ipairs { { "serve0", "serve1" }, { "serve8", "serve9" } } do
+      b, x, y = two() -- whichever of them runs first
+      b:add(pair[1], "fill", {}, { x }, { value = 1 })
+      b:add(pair[2], "scale", { x }, { y }, { factor = 2 })
+      assert.matches("instruction 1 scale.* before byte 0 of the arena is written", refused(b))
+    end
   end)
 
   it("is read as it was written", function()
