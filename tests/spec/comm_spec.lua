@@ -307,3 +307,43 @@ describe("collectives of a program", function()
     end
   end)
 end)
+
+describe("an exchange of rows of two experts", function()
+  --- Rank r has counts[r] rows for each expert; it owns expert r. Runs it with room for so many rows.
+  local function exchanged(hops, room, stage)
+    local counts, width = { { 3, 2 }, { 1, 4 } }, 3
+    local b = programs.new { "all" }
+    local x = b:tensor("f32", { 5, width }, { persistent = true })
+    local table_of = b:tensor("i32", { 2, 2 }, { persistent = true })
+    local y = b:tensor("f32", { room, width })
+    local outputs = { y, hops > 0 and b:tensor("f32", { stage, width }) or 0 }
+    b:add("step", "exchange", { x, table_of }, outputs, { group = 0, share = 1, waves = 1,
+      wave = 0, home = 0, hops = hops, island = 1, experts = { 0, 1 } })
+    local p <close> = b:program()
+    local ranks <close> = programs.ranks(p, 2)
+    for rank = 0, 1 do
+      ranks:write(rank, x, support.filled("f32", { 5, width }, rank + 1))
+      ranks:write(rank, table_of, core.tensor("i32", { 2, 2 }, counts))
+    end
+    ranks:run("step")
+    return ranks:read(0, y), ranks:read(1, y)
+  end
+
+  it("brings each owner its rows, homes ascending, whatever the way", function()
+    local a, b = support.filled("f32", { 5, 3 }, 1), support.filled("f32", { 5, 3 }, 2)
+    for hops = 0, 2 do
+      local first, second = exchanged(hops, 6, 12)
+      assert.bits(a:narrow(1, 1, 3), first:narrow(1, 1, 3))
+      assert.bits(b:narrow(1, 1, 1), first:narrow(1, 4, 1))
+      assert.bits(a:narrow(1, 4, 2), second:narrow(1, 1, 2))
+      assert.bits(b:narrow(1, 2, 4), second:narrow(1, 3, 4))
+    end
+  end)
+
+  it("writes no row that has no place", function()
+    assert.matches("an exchange of 5 rows for 6 has room for 5 and 5",
+      programs.message(exchanged, 0, 5, 0))
+    assert.matches("2 rows from an island, room for 1", programs.message(exchanged, 1, 6, 1))
+    assert.matches("5 rows in a ring, room for 4", programs.message(exchanged, 2, 6, 8))
+  end)
+end)
