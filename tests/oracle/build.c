@@ -49,6 +49,7 @@ static node *new_node(model *m, op op, value *x, int64_t cols) {
   n->op = op;
   n->in[0] = x;
   n->parts = 1;
+  n->heads = 1;
   n->out[0] = new_value(m, cols, m->c->bf16);
   n->rstd = zeroed(m->c->tokens, sizeof(float)), n->mean = zeroed(m->c->tokens, sizeof(float));
   return n;
@@ -64,6 +65,19 @@ static value *norm_node(model *m, value *x, const char *path) {
   node *n = new_node(m, NORM, x, x->cols);
   n->w[0] = new_weight(m, path, "gain", x->cols, 1, -1, ONES);
   if (m->c->gpt) n->bias[0] = new_weight(m, path, "bias", x->cols, 1, -1, ZEROS);
+  return n->out[0];
+}
+
+/* A norm of each head of x, where the model has them. */
+static value *head_norm(model *m, value *x, const char *path, const char *name, int64_t heads) {
+  char gain[32];
+  if (!m->c->qk_norm) return x;
+  node *n = new_node(m, NORM, x, x->cols);
+  n->heads = heads, n->apart = 1;
+  n->rstd = zeroed(m->c->tokens * heads, sizeof(float));
+  n->mean = zeroed(m->c->tokens * heads, sizeof(float));
+  snprintf(gain, sizeof gain, "%s.gain", name);
+  n->w[0] = new_weight(m, path, gain, x->cols / heads, 1, -1, ONES);
   return n->out[0];
 }
 
@@ -111,7 +125,9 @@ static value *attention_branch(model *m, value *x, const char *path, const char 
   const int64_t width = c->dim / c->heads, kv = c->kv_heads * width;
   const int64_t rows[] = {c->dim, kv, kv};
   node *parts = linear(m, norm_node(m, x, norm_path), path, 3, qkv, rows, OUTPUTS);
-  value *q = rope_node(m, parts->out[0], c->heads), *k = rope_node(m, parts->out[1], c->kv_heads);
+  value *q = head_norm(m, parts->out[0], path, "q_norm", c->heads);
+  value *k = head_norm(m, parts->out[1], path, "k_norm", c->kv_heads);
+  q = rope_node(m, q, c->heads), k = rope_node(m, k, c->kv_heads);
   node *n = new_node(m, ATTENTION, q, c->dim);
   n->in[1] = k, n->in[2] = parts->out[2];
   n->lse = zeroed(c->tokens * c->heads, sizeof(float));

@@ -28,8 +28,8 @@ static void linear_value(const model *m, const node *n) {
 }
 
 static norm norm_of(const model *m, const node *n) {
-  return (norm){.rows = m->c->tokens,
-                .d = n->in[0]->cols,
+  return (norm){.rows = m->c->tokens * n->heads,
+                .d = n->in[0]->cols / n->heads,
                 .layer = m->c->gpt,
                 .bf16 = m->c->bf16,
                 .x = n->in[0]->x,
@@ -223,11 +223,44 @@ static void linear_gradient(const model *m, const node *n, float *const *dy) {
   }
 }
 
+/* The gain's gradient from one head: terms of its channels alone. */
+static void head_gradient(const model *m, const node *n, const float *dy, int64_t head,
+                          float *out) {
+  const int64_t tokens = m->c->tokens, cols = n->in[0]->cols, width = cols / n->heads;
+  float *own = zeroed(tokens * width, sizeof *own), *x = zeroed(tokens * width, sizeof *own);
+  float *rstd = zeroed(tokens, sizeof *own);
+  for (int64_t t = 0; t < tokens; t++) {
+    rstd[t] = n->rstd[t * n->heads + head];
+    memcpy(own + t * width, dy + t * cols + head * width, (size_t)width * sizeof *own);
+    memcpy(x + t * width, n->in[0]->x + t * cols + head * width, (size_t)width * sizeof *own);
+  }
+  vector_blocks(m->c, 1, &(terms){.kind = 1, .d = width, .dy = own, .x = x, .rstd = rstd}, out);
+  free(own);
+  free(x);
+  free(rstd);
+}
+
+/* Norms of heads: each head's sum, chains over runs of heads, the tree over the runs. */
+static void heads_gradient(const model *m, const node *n, const float *dy) {
+  const int64_t width = n->in[0]->cols / n->heads, runs = n->heads & -n->heads;
+  float *run = zeroed(runs * width, sizeof *run), *head = zeroed(width, sizeof *head);
+  for (int64_t h = 0; h < n->heads; h++) { /* fewer than 64 in a run: one block */
+    head_gradient(m, n, dy, h, head);
+    for (int64_t i = 0; i < width; i++) run[h / (n->heads / runs) * width + i] += head[i];
+  }
+  tree(run, runs, width);
+  add_gradient(n->w[0], run);
+}
+
 static void norm_node_gradient(const model *m, const node *n, float *dy) {
   float *dx = room(m, n->in[0]);
   const norm row = norm_of(m, n);
   norm_gradient(&row, dy, dx);
   contribute(n->in[0], dx);
+  if (n->apart) {
+    heads_gradient(m, n, dy);
+    return;
+  }
   vector_gradient(
       m, n->w[0], m->c->leaves_tp,
       (terms){

@@ -40,7 +40,8 @@ typedef struct node {
   int parts;
   leaf_dims dims;           /* LINEAR */
   int positions;            /* EMBEDDING: of positions, not of ids */
-  int64_t heads;            /* ROPE, SPLIT, JOIN: of the first value; 1 where it has none */
+  int apart;                /* NORM: of heads */
+  int64_t heads;            /* NORM, ROPE, SPLIT, JOIN: of the first value; 1 where it has none */
   uint64_t stream;          /* DROPOUT */
   float *rstd, *mean, *lse; /* (tokens), (tokens), (tokens, heads) */
   /* EXPERTS: of x, z and, or NULL, the shared expert's y; w[0] is a bias, a table, or NULL */

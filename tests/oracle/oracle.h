@@ -44,6 +44,7 @@ float unit(uint32_t word);
 /* What is trained: numbers of a recipe. */
 typedef struct config {
   int bf16, gpt; /* gpt: layer_norm, gelu, biases, positions, a tied head, dropout, no rope */
+  int qk_norm;   /* norms of the heads of q and k */
   int linear;    /* a linear without leaf dims behind every layer */
   int level;     /* a moving average of the stream, a state, that every layer's stream meets */
   int mla;       /* latent attention in the place of attention; pairs are neighbours, base 100 */

@@ -1,6 +1,7 @@
 --- Checkpoints: whole or not there, in any layout, the same bits as without.
 local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
+local data = require "tidelock.data"
 local export = require "tidelock.export"
 local models = require "support.models"
 local new_folder = require "support.folder"
@@ -176,6 +177,22 @@ describe("a checkpoint", function()
     local run <close> = models.start(other, { resume = found, forks = { "train.lr" } })
     assert.is_true(run.forks)
     assert.equal(1, run.done)
+  end)
+
+  it("of other data is refused, also where it forks for another reason", function()
+    local function fed(seed)
+      local list = {}
+      for i = 1, 24 do list[i] = { tokens = models.tokens(seed + i, 16, 61) } end
+      return { data = data.given(list) }
+    end
+    local found = checkpoint.find(saved(fed(0), folder.root, 1))
+    local other = models.with(fed(1), { ["train.lr"] = 0.01 })
+    for _, forks in ipairs { {}, { "train.lr" } } do
+      contains("data: its bytes are others",
+        refused(models.start, other, { resume = found, forks = forks }))
+    end
+    local run <close> = models.start(other, { resume = found, forks = { "train.lr", "data" } })
+    assert.is_true(run.forks)
   end)
 
   it("of another model is refused by its first tensor that does not fit", function()

@@ -1,5 +1,6 @@
 --- Tidelock and the oracle (tests/oracle), which was written from docs/numerics.md alone, train the
---- same small models and must print the same bits: loss, gradient norm and weights, step by step.
+--- same small models and must print the same bits: loss, gradient norm, weights and the optimizer's
+--- state, step by step. The state is the sharpest: a moment moves with the last bit of a gradient.
 local driver = require "tidelock.driver"
 local support = require "support"
 local tl = require "tidelock"
@@ -26,7 +27,8 @@ local function those(list)
 end
 local function quickstart()
   return those {
-    nn.residual { nn.rms_norm {}, nn.attention { heads = $heads, kv_heads = $kv_heads } },
+    nn.residual { nn.rms_norm {},
+      nn.attention { heads = $heads, kv_heads = $kv_heads, qk_norm = $qk_norm == 1 } },
     nn.residual { nn.rms_norm {}, nn.swiglu { hidden = $hidden } },
     $level == 1 and kept,
     $linear == 1 and nn.linear { out = $dim },
@@ -98,8 +100,8 @@ return tl.recipe {
 
 --- Options of both; `micro` and `layout` are Tidelock's alone: they change no bit.
 local common = {
-  gpt = 0, linear = 0, level = 0, layers = 2, kv_block = 128, split = 8192, steps = 2, warmup = 1,
-  total = 10, peak = 3e-3, floor = 3e-4, clip = 1, dropout = 0, smoothing = 0, z = 0, layout = "",
+  gpt = 0, qk_norm = 0, linear = 0, level = 0, layers = 2, kv_block = 128, split = 8192,
+  steps = 2, warmup = 1, total = 10, peak = 3e-3, floor = 3e-4, clip = 1, dropout = 0, smoothing = 0, z = 0, layout = "",
   mla = 0, yarn = 0, q_rank = 1, kv_rank = 1, nope_dim = 1, rope_dim = 2, v_dim = 1,
   experts = 0, top_k = 1, shared = 0, router = 0, groups = 1, top_groups = 1, normalize = 1,
   scale = 1, moves = 0, balance = 0, router_seed = 0,
@@ -117,6 +119,18 @@ local cases = {
     level = 1, steps = 3,
     bf16 = 1, vocab = 200, dim = 64, heads = 8, kv_heads = 2, hidden = 150, samples = 6,
     length = 70, leaves_tp = 4, leaves_dp = 8, kv_block = 16, split = 32, seed = 5, micro = 3,
+  },
+  {
+    name = "norms of heads on four ranks, bf16", -- runs of three heads
+    qk_norm = 1, bf16 = 1, vocab = 200, dim = 48, heads = 12, kv_heads = 6, hidden = 100,
+    samples = 6, length = 72, leaves_tp = 4, leaves_dp = 4, kv_block = 16, split = 32, seed = 5,
+    micro = 3, layout = "tp = 2, dp = 2",
+  },
+  {
+    name = "norms of heads, one KV head, f32",
+    qk_norm = 1, bf16 = 0, vocab = 200, dim = 64, heads = 4, kv_heads = 1, hidden = 100,
+    samples = 4, length = 70, leaves_tp = 2, leaves_dp = 4, kv_block = 16, split = 32, seed = 6,
+    micro = 2,
   },
   {
     name = "biases, dropout, learned positions, a tied head and states, f32",
@@ -211,11 +225,10 @@ end
 local function lines_of_oracle(path, options)
   local words = { ("'%s'"):format(path) }
   for _, name in ipairs {
-    "bf16", "gpt", "linear", "level", "mla", "yarn", "q_rank", "kv_rank", "nope_dim", "rope_dim",
-    "v_dim", "experts", "top_k", "shared", "router", "groups", "top_groups", "normalize", "scale",
-    "moves", "balance", "router_seed", "vocab", "dim", "layers", "heads", "kv_heads", "hidden",
-    "samples", "length", "leaves_tp",
-    "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
+    "bf16", "gpt", "qk_norm", "linear", "level", "mla", "yarn", "q_rank", "kv_rank", "nope_dim",
+    "rope_dim", "v_dim", "experts", "top_k", "shared", "router", "groups", "top_groups",
+    "normalize", "scale", "moves", "balance", "router_seed", "vocab", "dim", "layers", "heads",
+    "kv_heads", "hidden", "samples", "length", "leaves_tp", "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
     "peak", "floor", "clip", "dropout", "smoothing", "z",
   } do
     words[#words + 1] = name .. "=" .. options[name]
@@ -234,7 +247,8 @@ local function lines_of_tidelock(folder, options)
   local lines = {}
   for i = 1, options.steps do
     local step = run:step()
-    lines[i] = ("%d %s %s %s\n"):format(i, step.loss_bits, step.grad_norm_bits, run:weights_hash())
+    lines[i] = ("%d %s %s %s %s\n"):format(i, step.loss_bits, step.grad_norm_bits,
+      run:weights_hash(), run:optimizer_hash())
   end
   return table.concat(lines)
 end
