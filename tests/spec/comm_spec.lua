@@ -309,7 +309,7 @@ describe("collectives of a program", function()
 end)
 
 describe("an exchange of rows of two experts", function()
-  --- Rank r has counts[r] rows for each expert; it owns expert r. Runs it with room for so many rows.
+  --- Rank r has counts[r] rows for each expert and owns expert r. `room`: rows of the output.
   local function exchanged(hops, room, stage)
     local counts, width = { { 3, 2 }, { 1, 4 } }, 3
     local b = programs.new { "all" }

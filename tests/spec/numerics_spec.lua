@@ -100,9 +100,9 @@ return tl.recipe {
 
 --- Options of both; `micro` and `layout` are Tidelock's alone: they change no bit.
 local common = {
-  gpt = 0, qk_norm = 0, linear = 0, level = 0, layers = 2, kv_block = 128, split = 8192,
-  steps = 2, warmup = 1, total = 10, peak = 3e-3, floor = 3e-4, clip = 1, dropout = 0, smoothing = 0, z = 0, layout = "",
-  mla = 0, yarn = 0, q_rank = 1, kv_rank = 1, nope_dim = 1, rope_dim = 2, v_dim = 1,
+  gpt = 0, qk_norm = 0, linear = 0, level = 0, layers = 2, kv_block = 128, split = 8192, steps = 2,
+  warmup = 1, total = 10, peak = 3e-3, floor = 3e-4, clip = 1, dropout = 0, smoothing = 0, z = 0,
+  layout = "", mla = 0, yarn = 0, q_rank = 1, kv_rank = 1, nope_dim = 1, rope_dim = 2, v_dim = 1,
   experts = 0, top_k = 1, shared = 0, router = 0, groups = 1, top_groups = 1, normalize = 1,
   scale = 1, moves = 0, balance = 0, router_seed = 0,
 }
@@ -228,8 +228,8 @@ local function lines_of_oracle(path, options)
     "bf16", "gpt", "qk_norm", "linear", "level", "mla", "yarn", "q_rank", "kv_rank", "nope_dim",
     "rope_dim", "v_dim", "experts", "top_k", "shared", "router", "groups", "top_groups",
     "normalize", "scale", "moves", "balance", "router_seed", "vocab", "dim", "layers", "heads",
-    "kv_heads", "hidden", "samples", "length", "leaves_tp", "leaves_dp", "kv_block", "split", "seed", "steps", "warmup", "total",
-    "peak", "floor", "clip", "dropout", "smoothing", "z",
+    "kv_heads", "hidden", "samples", "length", "leaves_tp", "leaves_dp", "kv_block", "split",
+    "seed", "steps", "warmup", "total", "peak", "floor", "clip", "dropout", "smoothing", "z",
   } do
     words[#words + 1] = name .. "=" .. options[name]
   end
