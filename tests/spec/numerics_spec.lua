@@ -160,7 +160,7 @@ local cases = {
   },
   {
     name = "experts, a shared one and the loss of balance, on four ranks, f32",
-    experts = 6, top_k = 2, shared = 2, balance = 0.02, steps = 3,
+    experts = 6, top_k = 2, shared = 2, scale = 1.7, balance = 0.02, steps = 3,
     bf16 = 0, vocab = 200, dim = 48, heads = 4, kv_heads = 2, hidden = 20, samples = 6,
     length = 72, leaves_tp = 4, leaves_dp = 8, kv_block = 16, split = 32, seed = 5, micro = 1,
     layout = "tp = 2, dp = 2, ep = 2",
