@@ -3,9 +3,9 @@ local cluster = require "tidelock.cluster"
 local sim = require "tidelock.experts_sim"
 
 local facts = cluster.read(arg and arg[1] or "recipes/clusters/h200x16.yaml")
-local machine = { ranks = facts.ranks, island = facts.island or facts.ranks, matrix =
-  facts.matrix.bf16, link = facts.link, network = facts.network or facts.link, latency =
-  facts.latency }
+local machine = { ranks = facts.ranks, island = facts.island or facts.ranks,
+  matrix = facts.matrix.bf16, link = facts.link, network = facts.network or facts.link,
+  latency = facts.latency }
 print(("%s: %d ranks in islands of %d, link %g GB/s, network %g GB/s, %g us, %g TFLOP/s"):format(
   facts.name, machine.ranks, machine.island, machine.link, machine.network, machine.latency,
   machine.matrix))

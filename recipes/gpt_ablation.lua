@@ -14,8 +14,10 @@ local train, held = tl.data.tokens { "data/web_*.bin", dtype = "uint16", eos = 5
 return tl.recipe {
   model   = nn.decoder { vocab = 50257, dim = p.width, layers = p.depth, layer = layer,
     positions = 1024, tied = true },
-  weights = { { "*.o", "*.down", init = 0.02 / math.sqrt(2 * p.depth) }, { "positions", decay =
-    0 } },
+  weights = {
+    { "*.o", "*.down", init = 0.02 / math.sqrt(2 * p.depth) },
+    { "positions", decay = 0 },
+  },
   data    = train,
   eval    = { data = held, every = 250, samples = 256 },
   batch   = { samples = 512, micro = 16, length = 1024 },

@@ -4,8 +4,7 @@
 **   comm    one rank's handle on one group: ranks [0, 2, 4, 6] of the axis "dp", say
 **
 **   all_gather       x (outer, piece)          y (outer, n, piece)   y[o][r] = x of rank r
-**   reduce_scatter   x (outer, n, piece) f32   y (outer, piece) f32  y[o] = tree over ranks of
-*x[o][me]
+**   reduce_scatter   x (outer, n, piece) f32   y (outer, piece) f32  y[o] = tree of all x[o][me]
 **   all_reduce       x (count) f32             y (count) f32         tree over ranks
 **   all_reduce_max   x (count) f32             y (count) f32         +0 is above -0; NaN wins
 **   all_reduce_count x (count) i64             y (count) i64         sum
@@ -20,8 +19,8 @@
 **
 **   flat           every rank pulls from every other
 **   hierarchical   islands of neighbours: inside an island directly; from another island one
-**   message,
-**                  to the rank with the same place in its island, which passes rows on inside
+**                  message, to the rank with the same place in its island, which passes rows on
+**                  inside
 **   ring           everybody's rows go round, each rank keeps a copy of what is for it
 **
 ** send and recv move bytes in order through a mailbox per (source, target, channel number).

@@ -4,8 +4,8 @@
 ** straight from everybody's memory, and waits again before anybody may change what was read:
 **
 **   all_reduce   publish | fold my slice into my y | copy the other slices from their owners |
-**                        ^ barrier                 ^ barrier                                 ^
-*barrier
+**                        |                         |                                         |
+**                     barrier                   barrier                                   barrier
 **
 ** Of one rank's memory a slice is read only by the owner of that slice, so x and y may be the same.
 ** A small all_reduce is folded whole by every rank into private memory, which saves a barrier.

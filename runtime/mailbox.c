@@ -1,6 +1,5 @@
 /* mailbox.c - slots and two counters. A slot belongs to one side at a time, so bytes are copied
-*with
-** the gate unlocked. */
+** with the gate unlocked. */
 #include "mailbox.h"
 
 #include <stdlib.h>

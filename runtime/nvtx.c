@@ -92,24 +92,24 @@ int32_t tl_nvtx_open(const char **why) {
   return tool.on;
 }
 
-void tl_nvtx_push(const char *text) {
+static void push_range(const char *text) {
   if (!tool.on) return;
   const attributes event = {
       .version = VERSION, .size = sizeof event, .message_type = 1, .message = text};
   ((int (*)(void *, const attributes *))tool.core2[PUSH])(tool.domain, &event);
 }
 
-void tl_nvtx_pop(void) {
+static void pop_range(void) {
   if (tool.on) ((int (*)(void *))tool.core2[POP])(tool.domain);
 }
 
 static void push(tl_spans *spans, const char *text) {
-  tl_nvtx_push(text);
+  push_range(text);
   spans->open++;
 }
 
 static void pop_to(tl_spans *spans, int32_t depth) {
-  for (; spans->open > depth; spans->open--) tl_nvtx_pop();
+  for (; spans->open > depth; spans->open--) pop_range();
 }
 
 void tl_spans_begin(tl_spans *spans, const tl_program *program, int32_t on, int64_t step) {

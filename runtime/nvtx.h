@@ -25,9 +25,6 @@
 
 /* 1 if a profiler listens; else *why says why not. Opens its library the first time. */
 int32_t tl_nvtx_open(const char **why);
-/* Opens and closes a range of this thread; ranges nest. */
-void tl_nvtx_push(const char *text);
-void tl_nvtx_pop(void);
 
 /* The ranges of one run of a section. A caller begins, enters and leaves every instruction, and
 ** ends whatever happened. */

@@ -27,7 +27,9 @@ static int prints(int byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-int tl_byte_of_character(const char *text, int64_t bytes, uint8_t *out) {
+/* The byte that the character at `text` stands for goes to *out. Returns the character's length, 0
+** when it stands for no byte. */
+static int byte_of_character(const char *text, int64_t bytes, uint8_t *out) {
   const int length = tl_character_length(text, bytes);
   const uint8_t lead = (uint8_t)text[0];
   const int code = length == 1 ? lead : length == 2 ? (lead & 31) << 6 | (text[1] & 63) : 0x10000;
@@ -102,7 +104,7 @@ static char *raw_bytes(tl_tokenizer *t, const char *text, int64_t bytes, int64_t
   int64_t n = 0;
   for (int64_t i = 0; raw != NULL && i < bytes;) {
     uint8_t byte;
-    const int length = tl_byte_of_character(text + i, bytes - i, &byte);
+    const int length = byte_of_character(text + i, bytes - i, &byte);
     if (length == 0) {
       memcpy(raw, text, (size_t)bytes);
       n = bytes;

@@ -107,7 +107,7 @@ void tl_merges_add(tl_merges *merges, tl_merge merge) {
   if (slot->left < 0) *slot = merge;
 }
 
-const tl_merge *tl_merges_find(const tl_merges *merges, int32_t left, int32_t right) {
+static const tl_merge *find_merge(const tl_merges *merges, int32_t left, int32_t right) {
   const tl_merge *slot = pair_slot(merges, left, right);
   return slot->left < 0 ? NULL : slot;
 }
@@ -162,7 +162,7 @@ static candidate pop(merger *m) {
 /* Looks at the pair that begins at place `at`. */
 static int consider(merger *m, int64_t at) {
   if (at < 0 || m->after[at] >= m->count) return 1;
-  const tl_merge *merge = tl_merges_find(m->merges, m->symbols[at], m->symbols[m->after[at]]);
+  const tl_merge *merge = find_merge(m->merges, m->symbols[at], m->symbols[m->after[at]]);
   return merge == NULL || push(m, (candidate){merge->rank, at, merge});
 }
 

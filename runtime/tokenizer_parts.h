@@ -46,7 +46,6 @@ tl_status tl_merges_open(int64_t count, tl_merges *out);
 void tl_merges_release(tl_merges *merges);
 /* The first rank of a pair stays. */
 void tl_merges_add(tl_merges *merges, tl_merge merge);
-const tl_merge *tl_merges_find(const tl_merges *merges, int32_t left, int32_t right);
 /* Joins what can be joined in symbols[0 .. *count), in place. */
 tl_status tl_merges_apply(const tl_merges *merges, int32_t *symbols, int64_t *count);
 
@@ -109,9 +108,6 @@ tl_status tl_tokenizer_compile(tl_tokenizer *tokenizer, const char *pattern, int
 tl_status tl_tokenizer_read_json(tl_tokenizer *tokenizer, const char *path);
 tl_status tl_tokenizer_read_gpt2(tl_tokenizer *tokenizer, const char *vocab, const char *merges);
 
-/* GPT-2's map of bytes to printable characters, and back: at `text`, one character; its byte to
-** *out. Returns the character's length, 0 when it stands for no byte. */
-int tl_byte_of_character(const char *text, int64_t bytes, uint8_t *out);
 /* The length of the UTF-8 character at `text`, 1 for a byte that begins none. */
 int tl_character_length(const char *text, int64_t bytes);
 

@@ -215,29 +215,31 @@ static tl_status note_scratch(walk *w) {
   return TL_OK;
 }
 
-static tl_status walk_all(walk *w) {
-  static const tl_section orders[][4] = {
-      {TL_SECTION_STEP,    TL_SECTION_STEP,    TL_SECTION_EVAL,    TL_SECTION_EVAL   },
-      {TL_SECTION_EVAL,    TL_SECTION_STEP,    TL_SECTION_EVAL,    TL_SECTION_STEP   },
-      {TL_SECTION_SERVE_0, TL_SECTION_SERVE_0, TL_SECTION_SERVE_1, TL_SECTION_SERVE_1},
-      {TL_SECTION_SERVE_2, TL_SECTION_SERVE_2, TL_SECTION_SERVE_3, TL_SECTION_SERVE_3},
-      {TL_SECTION_SERVE_4, TL_SECTION_SERVE_4, TL_SECTION_SERVE_5, TL_SECTION_SERVE_5},
-      {TL_SECTION_SERVE_6, TL_SECTION_SERVE_6, TL_SECTION_SERVE_7, TL_SECTION_SERVE_7},
-      {TL_SECTION_SERVE_8, TL_SECTION_SERVE_8, TL_SECTION_SERVE_9, TL_SECTION_SERVE_9},
+/* Each of two sections first after init, again, and after the other. */
+static tl_status walk_pair(walk *w, tl_section a, tl_section b) {
+  const tl_section orders[2][4] = {
+      {a, a, b, b},
+      {b, a, b, a}
   };
-  const size_t bytes = (size_t)w->piece_count * sizeof *w->pieces;
-  start_pieces(w);
-  TL_TRY(walk_section(w, TL_SECTION_INIT));
-  note_results(w, TL_SECTION_INIT);
-  memcpy(w->kept, w->pieces, bytes);
-  TL_TRY(note_scratch(w));
-  for (size_t order = 0; order < sizeof orders / sizeof orders[0]; order++) {
-    memcpy(w->pieces, w->kept, bytes);
+  for (int32_t order = 0; order < 2; order++) {
+    memcpy(w->pieces, w->kept, (size_t)w->piece_count * sizeof *w->pieces);
     for (int32_t k = 0; k < 4; k++) {
       TL_TRY(walk_section(w, orders[order][k]));
       note_results(w, orders[order][k]);
     }
   }
+  return TL_OK;
+}
+
+static tl_status walk_all(walk *w) {
+  start_pieces(w);
+  TL_TRY(walk_section(w, TL_SECTION_INIT));
+  note_results(w, TL_SECTION_INIT);
+  memcpy(w->kept, w->pieces, (size_t)w->piece_count * sizeof *w->pieces);
+  TL_TRY(note_scratch(w));
+  TL_TRY(walk_pair(w, TL_SECTION_STEP, TL_SECTION_EVAL));
+  for (int32_t s = TL_SECTION_SERVE_0; s + 1 < TL_SECTIONS; s += 2)
+    TL_TRY(walk_pair(w, (tl_section)s, (tl_section)(s + 1)));
   return TL_OK;
 }
 

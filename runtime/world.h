@@ -90,8 +90,8 @@ void tl_world_place(tl_world *world, int32_t rank, char *out, size_t bytes);
 /* Looks at all waits; aborts the world, and returns 1, when one has lasted too long. */
 int32_t tl_world_judge(tl_world *world);
 
-/* The two ways in which a wait of `rank` ends badly; no gate may be locked. The
-** first aborts the world and returns TL_LOST, the second TL_COMM. */
+/* The two ways in which a wait of `rank` ends badly; no gate may be locked. The first aborts the
+** world and returns TL_LOST, the second TL_COMM. */
 tl_status tl_world_silent(tl_world *world, int32_t rank, int32_t peer);
 tl_status tl_world_stopped(tl_world *world);
 

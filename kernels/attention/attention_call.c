@@ -6,8 +6,9 @@
 
 #include "../math.h"
 
-tl_status tl_attention_check_view(const char *name, const tl_view *view, int64_t rows,
-                                  int64_t heads, int64_t width, tl_dtype wanted) {
+/* Fails unless `view` is (rows, heads, width) of dtype `wanted`; TL_DTYPE_COUNT: f32 or bf16. */
+static tl_status check_view(const char *name, const tl_view *view, int64_t rows, int64_t heads,
+                            int64_t width, tl_dtype wanted) {
   if (view->dims != 3 || view->shape[0] != rows || view->shape[1] != heads ||
       view->shape[2] != width) {
     return tl_fail(TL_SHAPE, "attention: %s must be (%lld, %lld, %lld)", name, (long long)rows,
@@ -21,7 +22,7 @@ tl_status tl_attention_check_view(const char *name, const tl_view *view, int64_t
   return TL_OK;
 }
 
-tl_status tl_attention_check_lse(const tl_view *lse, const tl_attention_sizes *sizes) {
+static tl_status check_lse(const tl_view *lse, const tl_attention_sizes *sizes) {
   if (lse->dtype != TL_F32 || lse->dims != 2 || lse->shape[0] != sizes->rows ||
       lse->shape[1] != sizes->heads) {
     return tl_fail(TL_SHAPE, "attention: lse must be (%lld, %lld) f32", (long long)sizes->rows,
@@ -32,19 +33,19 @@ tl_status tl_attention_check_lse(const tl_view *lse, const tl_attention_sizes *s
 
 tl_status tl_attention_check_forward(const tl_call *call, const tl_attention_sizes *z) {
   const tl_view *o = &call->out[0];
-  TL_TRY(tl_attention_check_view("o", o, z->rows, z->heads, z->value_width, TL_DTYPE_COUNT));
-  return tl_attention_check_lse(&call->out[1], z);
+  TL_TRY(check_view("o", o, z->rows, z->heads, z->value_width, TL_DTYPE_COUNT));
+  return check_lse(&call->out[1], z);
 }
 
 tl_status tl_attention_check_backward(const tl_call *call, const tl_attention_sizes *z) {
   const tl_view *in = call->in, *out = call->out;
   const int64_t rows = z->rows, group = z->heads / z->kv_heads, leaves = call->ints[3];
-  TL_TRY(tl_attention_check_view("o", &in[3], rows, z->heads, z->value_width, TL_DTYPE_COUNT));
-  TL_TRY(tl_attention_check_lse(&in[4], z));
-  TL_TRY(tl_attention_check_view("do", &in[5], rows, z->heads, z->value_width, z->dtype));
-  TL_TRY(tl_attention_check_view("dq", &out[0], rows, z->heads, z->width, TL_DTYPE_COUNT));
-  TL_TRY(tl_attention_check_view("dk", &out[1], rows, z->kv_heads, z->width, TL_DTYPE_COUNT));
-  TL_TRY(tl_attention_check_view("dv", &out[2], rows, z->kv_heads, z->value_width, TL_DTYPE_COUNT));
+  TL_TRY(check_view("o", &in[3], rows, z->heads, z->value_width, TL_DTYPE_COUNT));
+  TL_TRY(check_lse(&in[4], z));
+  TL_TRY(check_view("do", &in[5], rows, z->heads, z->value_width, z->dtype));
+  TL_TRY(check_view("dq", &out[0], rows, z->heads, z->width, TL_DTYPE_COUNT));
+  TL_TRY(check_view("dk", &out[1], rows, z->kv_heads, z->width, TL_DTYPE_COUNT));
+  TL_TRY(check_view("dv", &out[2], rows, z->kv_heads, z->value_width, TL_DTYPE_COUNT));
   if (leaves < 1 || leaves > TL_ATTENTION_LEAVES_MAX || (leaves & (leaves - 1)) != 0 ||
       group % leaves != 0) {
     return tl_fail(TL_ARGUMENT,
@@ -112,9 +113,9 @@ static tl_status check_shapes(const tl_call *call, tl_attention_sizes *out) {
     return tl_fail(TL_SHAPE, "attention: head widths are %lld (q, k) and %lld (v); from 1 to %d",
                    (long long)out->width, (long long)out->value_width, TL_ATTENTION_WIDTH_MAX);
   }
-  TL_TRY(tl_attention_check_view("q", q, out->rows, out->heads, out->width, TL_DTYPE_COUNT));
-  TL_TRY(tl_attention_check_view("k", k, out->rows, out->kv_heads, out->width, out->dtype));
-  return tl_attention_check_view("v", v, out->rows, out->kv_heads, out->value_width, out->dtype);
+  TL_TRY(check_view("q", q, out->rows, out->heads, out->width, TL_DTYPE_COUNT));
+  TL_TRY(check_view("k", k, out->rows, out->kv_heads, out->width, out->dtype));
+  return check_view("v", v, out->rows, out->kv_heads, out->value_width, out->dtype);
 }
 
 tl_status tl_attention_describe(const tl_call *call, const tl_view *cu, tl_attention_sizes *out) {

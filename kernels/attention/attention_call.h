@@ -40,12 +40,6 @@ tl_status tl_attention_describe(const tl_call *call, const tl_view *cu, tl_atten
 /* The same, and the entries of cu. */
 tl_status tl_attention_check(const tl_call *call, const tl_view *cu, tl_attention_sizes *out);
 
-/* Fails unless `view` is (rows, heads, width) of dtype `wanted`; TL_DTYPE_COUNT: f32 or bf16. */
-tl_status tl_attention_check_view(const char *name, const tl_view *view, int64_t rows,
-                                  int64_t heads, int64_t width, tl_dtype wanted);
-
-tl_status tl_attention_check_lse(const tl_view *lse, const tl_attention_sizes *sizes);
-
 /* The outputs of the forward pass; what the backward pass has beside q, k, v and cu. */
 tl_status tl_attention_check_forward(const tl_call *call, const tl_attention_sizes *sizes);
 tl_status tl_attention_check_backward(const tl_call *call, const tl_attention_sizes *sizes);

@@ -65,7 +65,7 @@ local function add_block(actions, block, index, depth, micro)
     local mode = s > block.first and 1 or index > 1 and whole and 2 or 0
     table.insert(actions[s // micro + 1], {
       kind = "sum", buffer = target, first = s, samples = stop - s + 1, row = block.row,
-        rows = block.rows, mode = mode,
+      rows = block.rows, mode = mode,
     })
     s = stop + 1
   end
@@ -104,7 +104,7 @@ local function add_subtree(actions, o, leaf, count, depth)
   local odd = place & 1
   table.insert(actions[first // o.micro + 1], {
     kind = "sum", buffer = depth - odd, first = first, samples = last - first, mode = 2 * odd,
-      leaves = count > 1 and count or nil,
+    leaves = count > 1 and count or nil,
   })
   return depth - odd, place >> odd
 end

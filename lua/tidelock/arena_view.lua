@@ -14,8 +14,7 @@ local arena_view = {}
 
 --- Buffers of a rank's step, as the planner placed them.
 ---@return table[] # { name, bytes, offset, first, last, kind, site }: instructions from 1; both
----  ends of
----  the section where the buffer lives throughout
+---  ends of the section where the buffer lives throughout
 function arena_view.buffers(rank)
   local range, list = rank.sections.step, {}
   local begin, finish = range[1], range[1] + range[2] - 1

@@ -6,8 +6,7 @@
 ---
 --- An operand is kept once: an input that an instruction before has left, unchanged since, is that
 --- copy. Buffers that live together do not overlap, so the last write to a buffer is all that has
---- to
---- be known. Places that are written and were read before (table!) are kept before and after.
+--- to be known. Places that are written and were read before (table!) are kept before and after.
 local core = require "tidelock.core"
 local logical = require "tidelock.logical"
 local work = require "tidelock.work"

@@ -11,7 +11,7 @@
 -- the data are functions of seed and step, so the step is all that they need.
 --
 -- Nothing in a folder is code, and nothing of it is believed unchecked: state.json says which
--- tensors there are and what they hash to.
+-- tensors there are and what they hash to, and ends with the hash of its own text (seal.lua).
 
 local contracts = require "tidelock.contracts"
 local core = require "tidelock.core"
@@ -19,10 +19,11 @@ local emit = require "tidelock.stages.emit"
 local experts = require "tidelock.experts"
 local hf_export = require "tidelock.hf_export"
 local key = require "tidelock.key"
+local seal = require "tidelock.seal"
 
 local checkpoint = {}
 
-local version = 1
+local version = 2 -- 1 has no seal
 local file_bytes_max = 4 << 30
 
 --- Where each kind of tensor lives in a rank's arena, and in the files.
@@ -55,12 +56,21 @@ local function usage(format, ...) error({ status = 2, message = format:format(..
 ---@field parent? { key: string, step: integer }
 ---@field hf? table # the model as transformers would have it, or the reason why not
 
+local kinds_of_fields = {
+  step = "integer", version = "integer", updates = "integer", contracts = "integer",
+  key = "string", recipe_hash = "string", fields = "string", weights_hash = "string",
+  optimizer_hash = "string", tensors = "table", parts = "table",
+}
+
 local function whole_state(state)
-  return type(state) == "table" and math.type(state.step) == "integer" and state.step >= 0
-    and math.type(state.version) == "integer" and type(state.key) == "string"
-    and type(state.tensors) == "table" and type(state.fields) == "string"
-    and type(state.parts) == "table" and type(state.weights_hash) == "string"
-    and type(state.optimizer_hash) == "string" and math.type(state.updates) == "integer"
+  for name, kind in pairs(kinds_of_fields) do
+    if (math.type(state[name]) or type(state[name])) ~= kind then return false end
+  end
+  for _, entry in ipairs(state.tensors) do
+    if type(entry) ~= "table" or type(entry.file) ~= "string" or type(entry.name) ~= "string"
+      or type(entry.hash) ~= "string" then return false end
+  end
+  return state.step >= 0
 end
 
 --- The state of the checkpoint in `folder`, or nil and what is wrong with it.
@@ -70,12 +80,13 @@ function checkpoint.read(folder)
   local text, message = core.files.read_all(path)
   if not text then return nil, message end
   local good, state = pcall(core.json.decode, text)
-  if good and type(state) == "table" and math.type(state.version) == "integer"
-    and state.version > version then
+  if not good or type(state) ~= "table" then state = {} end
+  if math.type(state.version) == "integer" and state.version > version then
     return nil, ("%s: version %d of the format; this program reads up to %d"):format(path,
       state.version, version)
   end
-  if not good or not whole_state(state) then
+  local sealed = seal.decode(text) or state.version == 1 and not state.xxh64
+  if not sealed or not whole_state(state) then
     return nil, path .. ": it is damaged: not the state of a checkpoint"
   end
   return state
@@ -399,7 +410,7 @@ function checkpoint.start(run, dir, options)
   }
   local folder = dir .. "/" .. step_name(step)
   local saver = core.saver(folder, files, {
-    { name = "state.json", text = core.json.encode(state) .. "\n" },
+    { name = "state.json", text = seal.encode(state) .. "\n" },
   })
   return { saver = saver, folder = folder, step = step, bytes = bytes, state = state }
 end

@@ -31,8 +31,8 @@ end
 local function name_all(t, put)
   for rank = 0, t:ranks() - 1 do
     local at = t.meta.ranks[rank + 1].coordinates
-    put { ph = "M", pid = rank, tid = 0, name = "process_name", args = { name =
-      ("rank %d: tp %d, pp %d, dp %d"):format(rank, at.tp, at.pp, at.dp) } }
+    put { ph = "M", pid = rank, tid = 0, name = "process_name", args = {
+      name = ("rank %d: tp %d, pp %d, dp %d"):format(rank, at.tp, at.pp, at.dp) } }
     put { ph = "M", pid = rank, tid = 0, name = "process_sort_index", args = { sort_index = rank } }
     local lanes = {}
     for _, made in ipairs(t:program(rank).instructions) do lanes[made.lane] = true end
@@ -40,8 +40,8 @@ local function name_all(t, put)
     for lane in pairs(lanes) do sorted[#sorted + 1] = lane end
     table.sort(sorted)
     for _, lane in ipairs(sorted) do
-      put { ph = "M", pid = rank, tid = lane, name = "thread_name", args = { name =
-        "lane " .. lane } }
+      put { ph = "M", pid = rank, tid = lane, name = "thread_name", args = {
+        name = "lane " .. lane } }
     end
   end
 end

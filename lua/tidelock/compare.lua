@@ -5,8 +5,7 @@
 ---     inside each      copies of one share on several ranks must agree
 ---
 --- "First" is in the order of causes (logical.lua): of the outputs that differ, the one that no
---- other
---- can have caused.
+--- other can have caused.
 local core = require "tidelock.core"
 
 local compare = {}

@@ -147,8 +147,7 @@ end
 -- reports ---------------------------------------------------------------------------------------
 
 --- The report of two traces. `again(step)` gives two traces with the values of that step, or nil
---- and
---- a reason; it is asked where these have none.
+--- and a reason; it is asked where these have none.
 ---@return string[] lines
 ---@return boolean equal
 function diff.traces(a, b, again)

@@ -3,8 +3,7 @@
 ---     find     the first step and output that differ                      hashes suffice
 ---     locate   the element, both values, the rank that owns it            values are needed
 ---     explain  the instruction run again from what it had: itself, and what ranks keep to
----     themselves
----              before it; then its inputs and numbers on both sides
+---              themselves before it; then its inputs and numbers on both sides
 local compare = require "tidelock.compare"
 local core = require "tidelock.core"
 local rerun = require "tidelock.rerun"

@@ -1,9 +1,8 @@
 --- experts_lower.lua - stacks of expert weights in memory, their gradients, and the load of
 --- experts.
 ---
----     stack   | expert 0 | expert 8 | ... |     weights of a wave on this rank; a logical weight
----     is a
----                                               view of its slot
+---     stack   | expert 0 | expert 8 | ... |     weights of a wave on this rank; a logical
+---                                               weight is a view of its slot
 ---     sums    one stack of accumulators for each group of samples that the owner serves, then
 ---             | source 0 | source 1 | -> fold -> all_reduce over edp: the tree over dp leaves
 local accumulate = require "tidelock.accumulate"
@@ -97,8 +96,8 @@ function moe.accumulate(self, use, sum, env, o)
       elseif action.kind == "zero" then
         self:emit("fill", {}, { target }, { value = 0 }, o)
       else
-        self:emit("binary", { target, stack[action.from] }, { target }, { kind = 0, broadcast =
-          0 }, o)
+        self:emit("binary", { target, stack[action.from] }, { target }, { kind = 0,
+          broadcast = 0 }, o)
       end
     end
   end

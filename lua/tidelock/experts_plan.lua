@@ -1,12 +1,10 @@
---- experts_plan.lua - what `./tl plan` says of mixtures of experts: the buffers' formula, term by
---- term.
+--- experts_plan.lua - what `./tl plan` says of mixtures of experts: each term of their buffers.
 ---
----     T tokens of a micro-batch on a rank    k top_k    e ranks of ep    s experts of a rank in a
----     wave
+---     T   tokens of a micro-batch on a rank       k   top_k       E   experts      W   waves
+---     e   ranks of ep                             s   experts of a rank in a wave: E / (e W)
 ---
----     a wave sends T min(k, e s) rows and receives e T min(k, s), whatever the routing: with W
----     waves
----     min(k, E / (e W)) e T, so that no routing can run out of memory
+---     a wave sends at most T min(k, e s) rows and receives at most e T min(k, s), whatever the
+---     routing, so no routing can run out of memory
 local screen = require "tidelock.screen"
 local sim = require "tidelock.experts_sim"
 

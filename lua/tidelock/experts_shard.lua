@@ -2,8 +2,7 @@
 ---
 ---     route -> counts -> [all_gather] -> order         who goes where
 ---     for each wave:  take_rows -> exchange -> gate, up -> swiglu -> down -> exchange
----     combine                                          slots in order, the shared expert, one
----     rounding
+---     combine                                          slots in order, then the shared expert
 ---
 --- With b buffers the dispatch of a wave stands before the products of the wave b - 1 before it, so
 --- that messages and products can run at once. With one wave the backward pass reads what the
@@ -219,8 +218,8 @@ end
 --- How far each expert is from the mean load, once the step's rows are counted.
 function moe.load_sign(s, node)
   local y = s:like(node.outputs[1], "step")
-  return { (s:add(node, "load_sign", {}, { y }, {}, { load = node.path, experts =
-    node.attrs.experts })) }
+  return { (s:add(node, "load_sign", {}, { y }, {}, { load = node.path,
+    experts = node.attrs.experts })) }
 end
 
 --- Rule of the shard stage: inputs are x, logits, gates, ups, downs and, where they are, what the

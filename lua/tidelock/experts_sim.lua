@@ -171,8 +171,8 @@ end
 ---@param f tidelock.SimFacts
 ---@param layer tidelock.SimLayer
 function sim.layer(f, layer)
-  local self = setmetatable({ facts = f, layer = layer, tasks = {}, bytes = { link = 0, network =
-    0 } }, Sim)
+  local self = setmetatable({ facts = f, layer = layer, tasks = {}, bytes = { link = 0,
+    network = 0 } }, Sim)
   local work, n, w = products(f, layer), f.ranks, layer.waves
   local before = {}
   local function rows(s, t) return layer.rows[s][t] / w end

@@ -262,8 +262,7 @@ local function update(self, own, gradient, fields, control, o)
   self:emit("adamw", { lower.reshaped(gradient, own.weight.shape), control }, { own.weight, own.m,
     own.v, own.master }, {
     scalar_first = 0, beta1 = optimizer.beta1, beta2 = optimizer.beta2, eps = optimizer.eps,
-      decay = fields.decay,
-    lr_scale = fields.lr_scale,
+    decay = fields.decay, lr_scale = fields.lr_scale,
   }, o)
 end
 
@@ -326,8 +325,8 @@ function finish.step(self, shared)
     if held(self, shared, param) and not param.fields.frozen then
       gradients[param.name] = gradient_of(self, shared, param)
       if not param.expert then gradients[param.name].buffer.final = param end
-      self:keep(param.name .. ".grad", gradients[param.name], { value = param.value, param =
-        param })
+      self:keep(param.name .. ".grad", gradients[param.name], { value = param.value,
+        param = param })
     end
   end
   local updates = after.values(self, shared)

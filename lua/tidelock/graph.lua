@@ -3,10 +3,8 @@
 ---     value --node--> value --node--> value          nodes are kept in the order of the calls
 ---
 --- A value has named dims: (tokens, dim), (tokens, heads, head_dim), (dim). A dim that the model
---- maps
---- to the axis "tp" may be cut over tensor-parallel ranks; which dims those are belongs to the
---- model,
---- because it fixes where the leaves of sums lie, at every tp. Nothing is computed here.
+--- maps to the axis "tp" may be cut over tensor-parallel ranks; which dims those are belongs to the
+--- model, because it fixes where the leaves of sums lie, at every tp. Nothing is computed here.
 local states = require "tidelock.states"
 local types = require "tidelock.types"
 local where = require "tidelock.where"
@@ -381,8 +379,8 @@ local function binary(name, a, b)
   if name == "div" and not (a.fixed and b.fixed) then
     fail(g, "values are not divided by values: multiply by exp(-log(x))")
   end
-  return g:node("binary", { a, b }, { { a.dims, a.dtype } }, { kind = kinds[name], broadcast =
-    broadcast, name = name })
+  return g:node("binary", { a, b }, { { a.dims, a.dtype } }, { kind = kinds[name],
+    broadcast = broadcast, name = name })
 end
 
 function Value.__add(a, b) return binary("add", a, b) end
@@ -438,8 +436,8 @@ function Graph:add_loss(name, values, scale)
   states.term(self, joined(self:path(), name), values, fail)
 end
 
-states.extend(Graph, { fail = fail, find_dim = find_dim, dims_text = dims_text, is_value =
-  is_value, same_dims = same_dims })
+states.extend(Graph, { fail = fail, find_dim = find_dim, dims_text = dims_text,
+  is_value = is_value, same_dims = same_dims })
 
 -- What operators take; "?": may be left out. The others look at their operands themselves.
 local wants = {

@@ -25,8 +25,8 @@ local function gradient_pieces(run, facts, at, index)
   local param = facts.param
   if param.expert then
     if select(2, experts.coordinates(run.spec.layout, at)) ~= 0 then return {} end
-    return { { tensor = run.ranks:read(index, facts.tensor), rows = param.rows, cols =
-      param.cols } }
+    return { { tensor = run.ranks:read(index, facts.tensor), rows = param.rows,
+      cols = param.cols } }
   end
   if at.dp ~= 0 or (not param.axis and at.tp ~= 0) or at.tp % param.replicas ~= 0 then return {} end
   return { {

@@ -6,8 +6,7 @@
 --- Every output has a key. Outputs with one key are shares of one logical tensor: those that lie at
 --- different places add up, those at one place are copies and must agree. What has no layout-free
 --- meaning (partial sums on their way, accumulators) is `own`: it can be compared between runs of
---- one
---- layout only.
+--- one layout only.
 ---
 --- `phase` and `order` put outputs in an order in which causes come before effects.
 local core = require "tidelock.core"
@@ -65,8 +64,7 @@ end
 local function place_of(node) return node.path ~= "" and node.path or "head" end
 
 --- Names of the values of the forward pass that are in the model's graph, so that they do not
---- depend
---- on the layout; then of those that the operators add.
+--- depend on the layout; then of those that the operators add.
 local function forward_names(plan)
   local l, names, used, op_of = plan["local"], {}, {}, {}
   for _, node in ipairs(plan.graph.nodes) do
@@ -118,8 +116,7 @@ local function backward_names(plan, names, pending)
 end
 
 --- Values whose sum or maximum over ranks is still to come: what an operator writes there is a
---- share
---- that no layout-free name fits.
+--- share that no layout-free name fits.
 local function pending_of(plan)
   local pending = {}
   for _, nodes in ipairs { plan["local"].nodes, plan.backward.nodes } do

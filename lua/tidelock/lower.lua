@@ -34,10 +34,9 @@ function lower.new(plan, rank, ep, shared)
   local l, b, spec = plan["local"], plan.backward, plan.spec
   local self = setmetatable({
     plan = plan, l = l, b = b, spec = spec, rank = rank, ep = ep, instructions = {}, buffers = {},
-    kept = {},
-    persistent = {}, tables = {}, sections = {}, sums = {}, chunk_of = shared.chunk_of,
-      keep_patterns = shared.keep, pp = spec.layout.pp,
-    dp = spec.layout.dp, samples = spec.batch.samples // spec.layout.dp,
+    kept = {}, persistent = {}, tables = {}, sections = {}, sums = {}, chunk_of = shared.chunk_of,
+    keep_patterns = shared.keep, pp = spec.layout.pp, dp = spec.layout.dp,
+    samples = spec.batch.samples // spec.layout.dp,
   }, Lower)
   return self
 end

@@ -86,7 +86,6 @@ local function span_of(layout, name)
   end
   return layout[name], strides[name] * layout[name]
 end
-predict.span_of = span_of
 
 --- Seconds and bytes of a message of `moved` bytes, and the kind of link.
 function predict.message(facts, span, moved)

@@ -88,9 +88,8 @@ end
 ---@field recorded table # tensors
 ---@field again table
 
---- Runs an instruction again: nil when it gives what was kept, or when it cannot be told (then
---- with a
---- reason); else what differs.
+--- Runs an instruction again: nil when it gives what was kept, or when it cannot be told (then with
+--- a reason); else what differs.
 ---@return tidelock.Verdict?
 ---@return string? reason
 function rerun.check(t, rank, step, instruction)

@@ -40,8 +40,8 @@ local function shards_of(self, param)
     if own and (not list.pp or list.pp == at.pp) then
       list.pp = at.pp
       list[#list + 1] = {
-        rank = index - 1, row_first = emit.resolve(param.row_first, at.tp), col_first =
-          emit.resolve(param.col_first, at.tp),
+        rank = index - 1, row_first = emit.resolve(param.row_first, at.tp),
+        col_first = emit.resolve(param.col_first, at.tp),
       }
     end
   end
@@ -64,7 +64,7 @@ local function gather(self, param, key)
     end
     pieces[i] = {
       tensor = t, row_first = shard.row_first, col_first = shard.col_first, rows = param.rows,
-        cols = param.cols,
+      cols = param.cols,
     }
   end
   local whole = core.assemble(dtype, param.value.vector and { rows } or { rows, cols }, pieces)

@@ -1,6 +1,5 @@
 --- sides.lua - what is known of the two runs that `./tl diff` compares, before any trace: the
---- recipe
---- and the losses.
+--- recipe and the losses.
 ---
 ---     a side    a folder of a trace (recorder.lua) or of a run (runs.lua)
 local checkpoint = require "tidelock.checkpoint"

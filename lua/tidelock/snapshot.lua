@@ -1,13 +1,11 @@
 --- snapshot.lua - the arena of a rank for PyTorch's memory viewer (pytorch.org/memory_viz): a
---- pickle
---- with one segment, the blocks that live throughout, and a trace of all others.
+--- pickle with one segment, the blocks that live throughout, and a trace of all others.
 ---
 ---     segments        [ { address, total_size, blocks = [ { size, state, frames }, .. ] } ]
 ---     device_traces   [ [ { action = "alloc", addr, size, frames, time_us }, .. ] ]
 ---
 --- The frames of a block are its recipe line and what it holds. The pickle uses protocol 2 and a
---- few
---- operations; Python's pickle and the viewer's own reader take it.
+--- few operations; Python's pickle and the viewer's own reader take it.
 local snapshot = {}
 
 -- pickle ----------------------------------------------------------------------------------------

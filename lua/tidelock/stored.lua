@@ -2,6 +2,7 @@
 --
 --     file, mapped   [ rows of rank 0 | rows of rank 1 | .. ]     a column cut reads parts of rows
 --                          |                  |
+--                          v                  v
 --     weight (bf16, or f32 as it is), and beside 16-bit weights the f32 master, exactly the file's
 --
 -- Rounding to bf16 is to the nearest, ties to even; everything to f32 is exact.

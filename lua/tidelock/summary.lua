@@ -47,8 +47,7 @@ end
 
 ---@param plan table # after the stage place
 ---@return table # { weights, tensors, layers, dim, vocab, heads, kv_heads, ranks, planned_bytes,
---- rank_bytes,
----  memory_kinds, leaf_buffers, stages, bubble }
+---  rank_bytes, memory_kinds, leaf_buffers, stages, bubble }
 function summary.of(plan)
   local model, layout = plan.spec.model, plan.spec.layout
   local count = 0
@@ -60,11 +59,11 @@ function summary.of(plan)
   end
   return {
     weights = count, tensors = #plan.graph.weights, layers = model.layers, dim = model.dim,
-      vocab = model.vocab,
-    heads = heads, kv_heads = kv_heads, ranks = layout.tp * layout.dp * layout.pp, planned_bytes =
-      arena_bytes(plan),
+    vocab = model.vocab,
+    heads = heads, kv_heads = kv_heads, ranks = layout.tp * layout.dp * layout.pp,
+    planned_bytes = arena_bytes(plan),
     rank_bytes = plan.places[fullest].bytes, memory_kinds = plan.places[fullest].kinds,
-      leaf_buffers = leaf_buffers(plan),
+    leaf_buffers = leaf_buffers(plan),
     stages = plan.stages, bubble = summary.bubble(plan),
   }
 end

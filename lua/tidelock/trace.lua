@@ -5,10 +5,8 @@
 ---       operator               calls       ms  waiting  share     GB/s  GFLOP/s
 ---
 --- Times are means of the traced steps; waiting for other ranks stands apart. GB/s count every
---- operand
---- once and GFLOP/s are as planned (work.lua). An instruction that moved more between ranks than
---- was
---- planned is named.
+--- operand once and GFLOP/s are as planned (work.lua). An instruction that moved more between ranks
+--- than was planned is named.
 local chrome = require "tidelock.chrome"
 local memory_file = require "tidelock.memory_file"
 local screen = require "tidelock.screen"

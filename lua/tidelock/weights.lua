@@ -95,9 +95,8 @@ local function defaults(weight, spec)
     init = default_init[weight.kind], decay = decays and spec.train.optimizer.decay or 0,
     lr_scale = 1, frozen = state, dtype = state and "f32" or spec.dtype,
     optimizer = spec.train.optimizer,
-    by = { init = "default", decay = "default", lr_scale = "default", frozen = "default", dtype =
-      "default",
-      optimizer = "default" },
+    by = { init = "default", decay = "default", lr_scale = "default", frozen = "default",
+      dtype = "default", optimizer = "default" },
   }
 end
 

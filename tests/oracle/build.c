@@ -49,6 +49,7 @@ static node *new_node(model *m, op op, value *x, int64_t cols) {
   n->op = op;
   n->in[0] = x;
   n->parts = 1;
+  n->heads = 1;
   n->out[0] = new_value(m, cols, m->c->bf16);
   n->rstd = zeroed(m->c->tokens, sizeof(float)), n->mean = zeroed(m->c->tokens, sizeof(float));
   return n;
@@ -64,6 +65,19 @@ static value *norm_node(model *m, value *x, const char *path) {
   node *n = new_node(m, NORM, x, x->cols);
   n->w[0] = new_weight(m, path, "gain", x->cols, 1, -1, ONES);
   if (m->c->gpt) n->bias[0] = new_weight(m, path, "bias", x->cols, 1, -1, ZEROS);
+  return n->out[0];
+}
+
+/* A norm of each head of x, where the model has them. */
+static value *head_norm(model *m, value *x, const char *path, const char *name, int64_t heads) {
+  char gain[32];
+  if (!m->c->qk_norm) return x;
+  node *n = new_node(m, NORM, x, x->cols);
+  n->heads = heads, n->apart = 1;
+  n->rstd = zeroed(m->c->tokens * heads, sizeof(float));
+  n->mean = zeroed(m->c->tokens * heads, sizeof(float));
+  snprintf(gain, sizeof gain, "%s.gain", name);
+  n->w[0] = new_weight(m, path, gain, x->cols / heads, 1, -1, ONES);
   return n->out[0];
 }
 
@@ -111,7 +125,9 @@ static value *attention_branch(model *m, value *x, const char *path, const char 
   const int64_t width = c->dim / c->heads, kv = c->kv_heads * width;
   const int64_t rows[] = {c->dim, kv, kv};
   node *parts = linear(m, norm_node(m, x, norm_path), path, 3, qkv, rows, OUTPUTS);
-  value *q = rope_node(m, parts->out[0], c->heads), *k = rope_node(m, parts->out[1], c->kv_heads);
+  value *q = head_norm(m, parts->out[0], path, "q_norm", c->heads);
+  value *k = head_norm(m, parts->out[1], path, "k_norm", c->kv_heads);
+  q = rope_node(m, q, c->heads), k = rope_node(m, k, c->kv_heads);
   node *n = new_node(m, ATTENTION, q, c->dim);
   n->in[1] = k, n->in[2] = parts->out[2];
   n->lse = zeroed(c->tokens * c->heads, sizeof(float));
@@ -179,6 +195,73 @@ static value *feed_forward(model *m, value *x, const char *path, const char *nor
   return linear(m, n->out[0], path, 1, down, &m->c->dim, INPUTS)->out[0];
 }
 
+/* --- experts: section 17 ---------------------------------------------------------------------- */
+
+/* The state of a router: a bias of each expert, or the table of the hash. */
+static weight *router_state(model *m, const char *path) {
+  const config *c = m->c;
+  if (c->router != 3 && !c->moves) return NULL;
+  weight *s = c->router == 3 ? new_weight(m, path, "choices", c->vocab, c->top_k, -1, ZEROS)
+                             : new_weight(m, path, "bias", c->experts, 1, -1, ZEROS);
+  s->state = 1;
+  if (c->router != 3) return s;
+  s->m = s->value; /* nothing updates it */
+  const uint64_t key = mix64((uint64_t)c->router_seed + mix64(hash_name(path)));
+  for (int64_t id = 0; id < c->vocab; id++) {
+    int64_t p[64];
+    for (int64_t i = 0; i < c->experts; i++) p[i] = i;
+    for (int64_t i = 0; i < c->top_k; i++) {
+      const uint64_t n = mix64(key + mix64((uint64_t)(64 * id + i))) >> 33;
+      const int64_t other = i + (int64_t)(n % (uint64_t)(c->experts - i)), kept = p[i];
+      p[i] = p[other], p[other] = kept;
+      s->value[id * c->top_k + i] = (float)p[i];
+    }
+  }
+  return s;
+}
+
+static value *swiglu(model *m, value *gate, value *up) {
+  node *n = new_node(m, SWIGLU, gate, gate->cols);
+  n->in[1] = up;
+  return n->out[0];
+}
+
+static value *shared_expert(model *m, value *x, const char *path) {
+  static const char *const gate_up[] = {"shared.gate", "shared.up"}, *const down[] = {
+                                                                         "shared.down"};
+  const int64_t rows[] = {m->c->shared * m->c->hidden, m->c->shared * m->c->hidden};
+  node *parts = linear(m, x, path, 2, gate_up, rows, OUTPUTS);
+  value *act = swiglu(m, parts->out[0], parts->out[1]);
+  return linear(m, act, path, 1, down, &m->c->dim, INPUTS)->out[0];
+}
+
+static value *moe_branch(model *m, value *x, const char *path, const char *norm_path) {
+  static const char *const router[] = {"router"}, *const names[] = {"gate", "up", "down"};
+  const config *c = m->c;
+  const int64_t rows = c->tokens * c->top_k;
+  value *y = norm_node(m, x, norm_path);
+  node *z = linear(m, y, path, 1, router, &c->experts, NONE);
+  z->out[0]->bf16 = 0;
+  value *shared = c->shared > 0 ? shared_expert(m, y, path) : NULL;
+  node *n = new_node(m, EXPERTS, y, c->dim);
+  n->in[1] = z->out[0], n->in[2] = shared;
+  n->w[0] = router_state(m, path);
+  n->expert = zeroed(3 * c->experts, sizeof *n->expert);
+  for (int64_t i = 0; i < 3 * c->experts; i++) {
+    char name[48];
+    const int down = i % 3 == 2;
+    snprintf(name, sizeof name, "experts.%lld.%s", (long long)i / 3, names[i % 3]);
+    n->expert[i] =
+        new_weight(m, path, name, down ? c->dim : c->hidden, down ? c->hidden : c->dim, -1, NORMAL);
+  }
+  n->chosen = zeroed(rows, sizeof *n->chosen), n->mix = zeroed(rows, sizeof(float));
+  n->gate = zeroed(rows * c->hidden, sizeof(float));
+  n->up = zeroed(rows * c->hidden, sizeof(float));
+  n->act = zeroed(rows * c->hidden, sizeof(float));
+  n->slot = zeroed(rows * c->dim, sizeof(float));
+  return n->out[0];
+}
+
 /* A state of the stream, 0.25 at first. */
 static value *level(model *m, value *x, const char *path) {
   node *n = new_node(m, LEVEL, x, x->cols);
@@ -196,9 +279,12 @@ static value *layer(model *m, value *x, int64_t i) {
   value *mixed =
       m->c->mla ? mla_branch(m, x, path, norm_path) : attention_branch(m, x, path, norm_path);
   x = add(m, x, dropout(m, mixed, path));
-  snprintf(path, sizeof path, "layers.%lld.%s", (long long)i, m->c->gpt ? "gelu" : "swiglu");
+  const char *const wide = m->c->experts > 0 ? "moe" : m->c->gpt ? "gelu" : "swiglu";
+  snprintf(path, sizeof path, "layers.%lld.%s", (long long)i, wide);
   snprintf(norm_path, sizeof norm_path, "%s.%s", path, norm);
-  x = add(m, x, dropout(m, feed_forward(m, x, path, norm_path), path));
+  mixed =
+      m->c->experts > 0 ? moe_branch(m, x, path, norm_path) : feed_forward(m, x, path, norm_path);
+  x = add(m, x, dropout(m, mixed, path));
   snprintf(path, sizeof path, "layers.%lld.kept", (long long)i);
   if (m->c->level) x = level(m, x, path);
   if (!m->c->linear) return x;

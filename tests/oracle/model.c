@@ -28,8 +28,8 @@ static void linear_value(const model *m, const node *n) {
 }
 
 static norm norm_of(const model *m, const node *n) {
-  return (norm){.rows = m->c->tokens,
-                .d = n->in[0]->cols,
+  return (norm){.rows = m->c->tokens * n->heads,
+                .d = n->in[0]->cols / n->heads,
                 .layer = m->c->gpt,
                 .bf16 = m->c->bf16,
                 .x = n->in[0]->x,
@@ -104,6 +104,7 @@ static void node_value(const model *m, const node *n) {
     case JOIN: join_value(&p, n->in[0]->x, n->in[1]->x, y); break;
     case DROPOUT: drop(m, n, n->in[0]->x, y); break;
     case LEVEL: level_value(m->c, n->w[0], n->in[0]->x, y); break;
+    case EXPERTS: experts_value(m, n); break;
     default:
       for (int64_t i = 0; i < m->c->tokens * n->out[0]->cols; i++) element_value(m, n, i);
   }
@@ -111,7 +112,7 @@ static void node_value(const model *m, const node *n) {
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-static void contribute(value *x, float *grad) { x->grad[x->grads++] = grad; }
+void contribute(value *x, float *grad) { x->grad[x->grads++] = grad; }
 
 /* Contributions in the order of forward uses, rounded after every addition: section 11. */
 static float *gradient(const model *m, value *x) {
@@ -161,9 +162,9 @@ static void table_block(const void *context, const piece *p, float *out) {
       for (int64_t i = 0; i < u->k; i++) out[u->ids[t] * u->k + i] += u->dy[t * u->k + i];
 }
 
-static void matrix_gradient(weight *w, int64_t runs, block_sum *sum, const use *u) {
+void matrix_gradient(const config *c, weight *w, int64_t runs, block_sum *sum, const void *use) {
   float *grad = zeroed(w->rows * w->cols, sizeof *grad);
-  matrix_blocks(u->c, runs, w->rows * w->cols, sum, u, grad);
+  matrix_blocks(c, runs, w->rows * w->cols, sum, use, grad);
   add_gradient(w, grad);
 }
 
@@ -215,11 +216,40 @@ static void linear_gradient(const model *m, const node *n, float *const *dy) {
   for (int i = 0; i < n->parts; i++) {
     const use u = {
         .c = m->c, .dy = dy[i], .x = n->in[0]->x, .n = n->w[i]->rows, .k = n->in[0]->cols};
-    matrix_gradient(n->w[i], n->dims == NONE ? m->c->leaves_tp : 1, linear_block, &u);
+    matrix_gradient(m->c, n->w[i], n->dims == NONE ? m->c->leaves_tp : 1, linear_block, &u);
     if (n->bias[i] != NULL)
       vector_gradient(m, n->bias[i], n->dims == OUTPUTS ? 1 : m->c->leaves_tp,
                       (terms){.dy = dy[i]});
   }
+}
+
+/* The gain's gradient from one head: terms of its channels alone. */
+static void head_gradient(const model *m, const node *n, const float *dy, int64_t head,
+                          float *out) {
+  const int64_t tokens = m->c->tokens, cols = n->in[0]->cols, width = cols / n->heads;
+  float *own = zeroed(tokens * width, sizeof *own), *x = zeroed(tokens * width, sizeof *own);
+  float *rstd = zeroed(tokens, sizeof *own);
+  for (int64_t t = 0; t < tokens; t++) {
+    rstd[t] = n->rstd[t * n->heads + head];
+    memcpy(own + t * width, dy + t * cols + head * width, (size_t)width * sizeof *own);
+    memcpy(x + t * width, n->in[0]->x + t * cols + head * width, (size_t)width * sizeof *own);
+  }
+  vector_blocks(m->c, 1, &(terms){.kind = 1, .d = width, .dy = own, .x = x, .rstd = rstd}, out);
+  free(own);
+  free(x);
+  free(rstd);
+}
+
+/* Norms of heads: each head's sum, chains over runs of heads, the tree over the runs. */
+static void heads_gradient(const model *m, const node *n, const float *dy) {
+  const int64_t width = n->in[0]->cols / n->heads, runs = n->heads & -n->heads;
+  float *run = zeroed(runs * width, sizeof *run), *head = zeroed(width, sizeof *head);
+  for (int64_t h = 0; h < n->heads; h++) { /* fewer than 64 in a run: one block */
+    head_gradient(m, n, dy, h, head);
+    for (int64_t i = 0; i < width; i++) run[h / (n->heads / runs) * width + i] += head[i];
+  }
+  tree(run, runs, width);
+  add_gradient(n->w[0], run);
 }
 
 static void norm_node_gradient(const model *m, const node *n, float *dy) {
@@ -227,6 +257,10 @@ static void norm_node_gradient(const model *m, const node *n, float *dy) {
   const norm row = norm_of(m, n);
   norm_gradient(&row, dy, dx);
   contribute(n->in[0], dx);
+  if (n->apart) {
+    heads_gradient(m, n, dy);
+    return;
+  }
   vector_gradient(
       m, n->w[0], m->c->leaves_tp,
       (terms){
@@ -294,13 +328,14 @@ static void node_gradient(const model *m, const node *n) {
                      .k = m->c->dim,
                      .n = n->op == EMBEDDING ? n->w[0]->rows : 0};
   switch (n->op) {
-    case EMBEDDING: matrix_gradient(n->w[0], 1, table_block, &table); break;
+    case EMBEDDING: matrix_gradient(m->c, n->w[0], 1, table_block, &table); break;
     case LINEAR: linear_gradient(m, n, dy); break;
     case NORM: norm_node_gradient(m, n, dy[0]); break;
     case SWIGLU: swiglu_gradient(m, n, dy[0]); break;
     case ATTENTION: attention_node_gradient(m, n, dy[0]); break;
     case SPLIT: split_gradient(m, n, dy); break;
     case JOIN: join_node_gradient(m, n, dy[0]); break;
+    case EXPERTS: experts_gradient(m, n, dy[0]); break;
     case ADD: contribute(n->in[0], dy[0]), contribute(n->in[1], dy[0]); break;
     default: unary_gradient(m, n, dy[0]);
   }

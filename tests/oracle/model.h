@@ -26,7 +26,8 @@ typedef enum op {
   ATTENTION,
   ADD,
   DROPOUT,
-  LEVEL
+  LEVEL,
+  EXPERTS
 } op;
 
 /* Which dims of a linear are leaf dims: those it makes, those it sums, none. */
@@ -39,9 +40,14 @@ typedef struct node {
   int parts;
   leaf_dims dims;           /* LINEAR */
   int positions;            /* EMBEDDING: of positions, not of ids */
-  int64_t heads;            /* ROPE, SPLIT, JOIN: of the first value; 1 where it has none */
+  int apart;                /* NORM: of heads */
+  int64_t heads;            /* NORM, ROPE, SPLIT, JOIN: of the first value; 1 where it has none */
   uint64_t stream;          /* DROPOUT */
   float *rstd, *mean, *lse; /* (tokens), (tokens), (tokens, heads) */
+  /* EXPERTS: of x, z and, or NULL, the shared expert's y; w[0] is a bias, a table, or NULL */
+  weight **expert;                     /* gate, up, down of each */
+  int32_t *chosen;                     /* (tokens, top_k) */
+  float *mix, *gate, *up, *act, *slot; /* mix (tokens, top_k), others of a row each */
 } node;
 
 /* The model; `c` are the numbers of its recipe. */
@@ -55,5 +61,13 @@ struct model {
   weight weight[WEIGHTS_MAX];
   int nodes, weights;
 };
+
+/* model.c */
+void contribute(value *x, float *grad);
+void matrix_gradient(const config *c, weight *w, int64_t runs, block_sum *sum, const void *use);
+
+/* experts.c */
+void experts_value(const model *m, const node *n);
+void experts_gradient(const model *m, const node *n, float *dy);
 
 #endif

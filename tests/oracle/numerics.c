@@ -2,7 +2,8 @@
 **
 **   numerics NAME=NUMBER .. FILE ..      options first; the files are the texts, in order
 **
-** One line a step: its number, the bits of the loss and of the gradient norm, the weights hash.
+** One line a step: its number, the bits of the loss and of the gradient norm, the hashes of weights
+** and of the optimizer's state.
 */
 #include <math.h>
 #include <stdio.h>
@@ -51,19 +52,38 @@ static float learning_rate(const config *c, int64_t t) {
 
 /* --- 16: the weights hash --------------------------------------------------------------------- */
 
-static uint64_t weights_hash(const config *c, const weight *weights, int64_t count) {
+/* The true elements of x, which belongs to w; a bf16 number has 16 bits. */
+static uint64_t tensor_hash(const weight *w, const float *x, int bf16) {
+  const uint64_t name = hash_name(w->name);
   uint64_t sum = 0;
-  for (int64_t k = 0; k < count; k++) {
-    const weight *w = &weights[k];
-    const uint64_t name = hash_name(w->name);
-    for (int64_t i = 0; i < w->rows_true * w->cols; i++) {
-      uint32_t bits;
-      memcpy(&bits, &w->value[i], 4);
-      if (c->bf16 && !w->state) bits >>= 16;
-      sum += mix64(mix64(name + ((uint64_t)i + 1) * 0x9e3779b97f4a7c15) ^ bits);
-    }
+  for (int64_t i = 0; i < w->rows_true * w->cols; i++) {
+    uint32_t bits;
+    memcpy(&bits, &x[i], 4);
+    if (bf16) bits >>= 16;
+    sum += mix64(mix64(name + ((uint64_t)i + 1) * 0x9e3779b97f4a7c15) ^ bits);
   }
   return sum;
+}
+
+static uint64_t weights_hash(const config *c, const weight *weights, int64_t count) {
+  uint64_t sum = 0;
+  for (int64_t k = 0; k < count; k++)
+    sum += tensor_hash(&weights[k], weights[k].value, c->bf16 && !weights[k].state);
+  return sum;
+}
+
+static uint64_t state_hash(const config *c, const weight *weights, int64_t count) {
+  uint64_t m = 0, v = 0, master = 0;
+  char text[64];
+  for (int64_t k = 0; k < count; k++) {
+    const weight *w = &weights[k];
+    if (w->state) continue;
+    m += tensor_hash(w, w->m, 0), v += tensor_hash(w, w->v, 0);
+    if (c->bf16) master += tensor_hash(w, w->exact, 0);
+  }
+  snprintf(text, sizeof text, "%016llx %016llx %016llx", (unsigned long long)m,
+           (unsigned long long)v, (unsigned long long)master);
+  return hash_bytes(text, (int64_t)strlen(text));
 }
 
 /* --- training --------------------------------------------------------------------------------- */
@@ -93,8 +113,9 @@ static void train(const config *c, const corpus *texts) {
     const float q = clip / (norm + (float)1e-6);
     if (clip > 0 && q < 1) s.factor = q;
     for (int64_t i = 0; i < count; i++) update(c, &weights[i], &s);
-    printf("%lld %08x %08x %016llx\n", (long long)t, bits_of(loss), bits_of(norm),
-           (unsigned long long)weights_hash(c, weights, count));
+    printf("%lld %08x %08x %016llx %016llx\n", (long long)t, bits_of(loss), bits_of(norm),
+           (unsigned long long)weights_hash(c, weights, count),
+           (unsigned long long)state_hash(c, weights, count));
   }
 }
 
@@ -114,6 +135,7 @@ int main(int argc, char **argv) {
 #define NUMBER(name) .name = option(argc, argv, #name)
   config c = {.bf16 = (int)option(argc, argv, "bf16"),
               .gpt = (int)option(argc, argv, "gpt"),
+              .qk_norm = (int)option(argc, argv, "qk_norm"),
               .linear = (int)option(argc, argv, "linear"),
               .level = (int)option(argc, argv, "level"),
               .mla = (int)option(argc, argv, "mla"),
@@ -123,6 +145,17 @@ int main(int argc, char **argv) {
               WHOLE(nope_dim),
               WHOLE(rope_dim),
               WHOLE(v_dim),
+              WHOLE(experts),
+              WHOLE(top_k),
+              WHOLE(shared),
+              WHOLE(groups),
+              WHOLE(top_groups),
+              .router = (int)option(argc, argv, "router"),
+              .normalize = (int)option(argc, argv, "normalize"),
+              .moves = (int)option(argc, argv, "moves"),
+              NUMBER(scale),
+              NUMBER(balance),
+              WHOLE(router_seed),
               WHOLE(vocab),
               WHOLE(dim),
               WHOLE(layers),

@@ -8,7 +8,8 @@
 **   attention.c    section 9, rope      build.c       section 7: the nodes
 **   sums.c         sections 12, 13      model.c       the nodes, forward and backward
 **   states.c       sections 12, 13      latent.c      pieces of heads
-**   corpus.c       section 6            numerics.c    the rest, and the training loop
+**   corpus.c       section 6            experts.c     section 17
+**   numerics.c     the rest, and the training loop
 */
 #ifndef ORACLE_H
 #define ORACLE_H
@@ -43,11 +44,18 @@ float unit(uint32_t word);
 /* What is trained: numbers of a recipe. */
 typedef struct config {
   int bf16, gpt; /* gpt: layer_norm, gelu, biases, positions, a tied head, dropout, no rope */
+  int qk_norm;   /* norms of the heads of q and k */
   int linear;    /* a linear without leaf dims behind every layer */
   int level;     /* a moving average of the stream, a state, that every layer's stream meets */
   int mla;       /* latent attention in the place of attention; pairs are neighbours, base 100 */
   int yarn;      /* waves stretched by 3 from 32 tokens, borders 4 and 1, mscale 1 and 0.7 */
   int64_t q_rank, kv_rank, nope_dim, rope_dim, v_dim; /* of latent attention */
+  int64_t experts;                                    /* 0: none; hidden is the width of one */
+  int64_t top_k, shared, groups, top_groups;
+  int router, normalize; /* softmax, sigmoid, sqrt_softplus, hash from 0 */
+  int moves;             /* balance moves a bias, else it is the weight of a loss */
+  double scale, balance; /* 0: no balance */
+  int64_t router_seed;   /* of the hash */
   int64_t vocab, vocab_padded, dim, layers, heads, kv_heads, hidden, samples, length;
   int64_t tokens; /* samples * length */
   int64_t leaves_tp, leaves_dp, kv_block, split, seed, steps, warmup, total;

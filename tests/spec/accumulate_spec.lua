@@ -66,13 +66,13 @@ describe("sums of weight gradients", function()
   end)
 
   it("add an empty leaf as zero", function()
-    assert.are.equal("((0 + [0]) + (0 + [1]))", run { samples = 2, micro = 1, leaves = 4, length =
-      256, matrix = true })
+    assert.are.equal("((0 + [0]) + (0 + [1]))", run { samples = 2, micro = 1, leaves = 4,
+      length = 256, matrix = true })
   end)
 
   it("close a block after 8,192 tokens and add blocks ascending", function()
-    assert.are.equal("(([0 1] + [2 3]) + [4])", run { samples = 5, micro = 1, leaves = 1, length =
-      4096, matrix = true })
+    assert.are.equal("(([0 1] + [2 3]) + [4])", run { samples = 5, micro = 1, leaves = 1,
+      length = 4096, matrix = true })
   end)
 
   it("cut a sample that is longer than a block", function()
@@ -90,8 +90,8 @@ describe("sums of weight gradients", function()
       it(string.format("do not depend on micro, dp or what is one sum: length %d, %d leaves",
         length, leaves), function()
         for _, samples in ipairs { 8, 12, 16, 24 } do
-          local whole = run { samples = samples, micro = samples, leaves = leaves, length =
-            length, matrix = true }
+          local whole = run { samples = samples, micro = samples, leaves = leaves,
+            length = length, matrix = true }
           for dp = 1, leaves do
             if leaves % dp == 0 and samples % dp == 0 then
               local share = samples // dp
@@ -101,7 +101,7 @@ describe("sums of weight gradients", function()
                   for rank = 0, dp - 1 do
                     parts[rank + 1] = run {
                       samples = share, micro = micro, leaves = leaves // dp, length = length,
-                        matrix = true, base = rank * share, together = 1 << (micro + dp) % 4,
+                      matrix = true, base = rank * share, together = 1 << (micro + dp) % 4,
                     }
                   end
                   assert.are.equal(whole, tree(parts))
@@ -126,11 +126,11 @@ describe("sums of weight gradients", function()
 
   it("use a stack of 1 + log2(leaves) buffers, one less where a leaf is one instruction", function()
     for exponent = 0, 5 do
-      local _, depth = accumulate.plan { samples = 64, micro = 4, leaves = 1 << exponent, length =
-        16, matrix = true }
+      local _, depth = accumulate.plan { samples = 64, micro = 4, leaves = 1 << exponent,
+        length = 16, matrix = true }
       assert.are.equal(exponent < 4 and exponent + 1 or exponent, depth)
-      _, depth = accumulate.plan { samples = 64, micro = 4, leaves = 1 << exponent, length =
-        16, matrix = false }
+      _, depth = accumulate.plan { samples = 64, micro = 4, leaves = 1 << exponent,
+        length = 16, matrix = false }
       assert.are.equal(exponent + 1, depth)
     end
   end)

@@ -1,10 +1,12 @@
 --- Checkpoints: whole or not there, in any layout, the same bits as without.
 local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
+local data = require "tidelock.data"
 local export = require "tidelock.export"
 local models = require "support.models"
 local new_folder = require "support.folder"
 local saves = require "tidelock.saves"
+local seal = require "tidelock.seal"
 local support = require "support"
 
 local function contains(part, text)
@@ -149,8 +151,33 @@ describe("a checkpoint", function()
       core.files.write_atomic(path .. "/state.json", text)
       contains(part, refused(checkpoint.find, path))
     end
-    core.files.write_atomic(path .. "/state.json", (whole:gsub('"step":1', '"step":-1')))
-    contains("it is damaged", refused(checkpoint.find, path))
+    local state = core.json.decode(whole)
+    state.xxh64 = nil
+    for name, wrong in pairs { step = -1, updates = "1", tensors = { { file = "x" } } } do
+      local other = setmetatable({ [name] = wrong }, { __index = state })
+      local copy = {}
+      for field in pairs(state) do copy[field] = other[field] end
+      core.files.write_atomic(path .. "/state.json", seal.encode(copy))
+      contains("it is damaged", refused(checkpoint.find, path))
+    end
+  end)
+
+  it("with a state of which a byte has changed is refused", function()
+    local path = saved({}, folder.root, 1)
+    local whole = core.files.read_all(path .. "/state.json")
+    for _, change in ipairs {
+      { '"step":1', '"step":2' }, { '"updates":1', '"updates":0' }, { '"xxh64"', '"xxh65"' },
+      { '"version":2', '"version":1' }, { "}\n$", "" },
+    } do
+      local text, count = whole:gsub(change[1], change[2])
+      assert.equal(1, count, change[1])
+      core.files.write_atomic(path .. "/state.json", text)
+      contains("it is damaged", refused(checkpoint.find, path))
+    end
+    local state = core.json.decode(whole) -- as older versions wrote it
+    state.xxh64, state.version = nil, 1
+    core.files.write_atomic(path .. "/state.json", core.json.encode(state) .. "\n")
+    assert.equal(1, checkpoint.find(path).state.step)
   end)
 
   it("that is not there is told", function()
@@ -171,6 +198,22 @@ describe("a checkpoint", function()
     local run <close> = models.start(other, { resume = found, forks = { "train.lr" } })
     assert.is_true(run.forks)
     assert.equal(1, run.done)
+  end)
+
+  it("of other data is refused, also where it forks for another reason", function()
+    local function fed(seed)
+      local list = {}
+      for i = 1, 24 do list[i] = { tokens = models.tokens(seed + i, 16, 61) } end
+      return { data = data.given(list) }
+    end
+    local found = checkpoint.find(saved(fed(0), folder.root, 1))
+    local other = models.with(fed(1), { ["train.lr"] = 0.01 })
+    for _, forks in ipairs { {}, { "train.lr" } } do
+      contains("data: its bytes are others",
+        refused(models.start, other, { resume = found, forks = forks }))
+    end
+    local run <close> = models.start(other, { resume = found, forks = { "train.lr", "data" } })
+    assert.is_true(run.forks)
   end)
 
   it("of another model is refused by its first tensor that does not fit", function()
@@ -235,8 +278,9 @@ describe("the checkpoints of a run", function()
     again:step()
     local second = open(again, { every = 1 })
     second:save(again)
-    local text = core.files.read_all(path)
-    core.files.write_atomic(path, (text:gsub('("weights_hash":")%x', "%1x")))
+    local state = core.json.decode(core.files.read_all(path))
+    state.xxh64, state.weights_hash = nil, ("0"):rep(16)
+    core.files.write_atomic(path, seal.encode(state))
     local good, message = pcall(second.save, second, again)
     second:close()
     assert.is_false(good)

@@ -279,3 +279,71 @@ describe("a group", function()
     collectgarbage()
   end)
 end)
+
+describe("collectives of a program", function()
+  it("let nobody change what others still read", function()
+    local n, size = 4, 1 << 15
+    for _, op in ipairs { "all_gather", "reduce_scatter", "all_reduce" } do
+      local b = programs.new { "all" }
+      local from, to = op == "reduce_scatter" and n or 1, op == "all_gather" and n or 1
+      local attrs = { group = 0, outer = op ~= "all_reduce" and 1 or nil }
+      local x, y = b:tensor("f32", { from * size }), {}
+      for turn = 1, 6 do
+        y[turn] = b:tensor("f32", { to * size })
+        b:add("step", "fill", {}, { x }, { value = turn })
+        b:add("step", op, { x }, { y[turn] }, attrs)
+        b:add("step", "fill", {}, { x }, { value = -1 })
+      end
+      local p <close> = b:program()
+      local ranks <close> = programs.ranks(p, n, { delay_us = 200 })
+      for step = 0, 3 do ranks:run("step", { step = step }) end
+      for rank = 0, n - 1 do
+        for turn = 1, 6 do
+          local expected = core.tensor("f32", { to * size })
+          expected:fill(op == "all_gather" and turn or turn * n)
+          assert.bits(expected, ranks:read(rank, y[turn]))
+        end
+      end
+    end
+  end)
+end)
+
+describe("an exchange of rows of two experts", function()
+  --- Rank r has counts[r] rows for each expert and owns expert r. `room`: rows of the output.
+  local function exchanged(hops, room, stage)
+    local counts, width = { { 3, 2 }, { 1, 4 } }, 3
+    local b = programs.new { "all" }
+    local x = b:tensor("f32", { 5, width }, { persistent = true })
+    local table_of = b:tensor("i32", { 2, 2 }, { persistent = true })
+    local y = b:tensor("f32", { room, width })
+    local outputs = { y, hops > 0 and b:tensor("f32", { stage, width }) or 0 }
+    b:add("step", "exchange", { x, table_of }, outputs, { group = 0, share = 1, waves = 1,
+      wave = 0, home = 0, hops = hops, island = 1, experts = { 0, 1 } })
+    local p <close> = b:program()
+    local ranks <close> = programs.ranks(p, 2)
+    for rank = 0, 1 do
+      ranks:write(rank, x, support.filled("f32", { 5, width }, rank + 1))
+      ranks:write(rank, table_of, core.tensor("i32", { 2, 2 }, counts))
+    end
+    ranks:run("step")
+    return ranks:read(0, y), ranks:read(1, y)
+  end
+
+  it("brings each owner its rows, homes ascending, whatever the way", function()
+    local a, b = support.filled("f32", { 5, 3 }, 1), support.filled("f32", { 5, 3 }, 2)
+    for hops = 0, 2 do
+      local first, second = exchanged(hops, 6, 12)
+      assert.bits(a:narrow(1, 1, 3), first:narrow(1, 1, 3))
+      assert.bits(b:narrow(1, 1, 1), first:narrow(1, 4, 1))
+      assert.bits(a:narrow(1, 4, 2), second:narrow(1, 1, 2))
+      assert.bits(b:narrow(1, 2, 4), second:narrow(1, 3, 4))
+    end
+  end)
+
+  it("writes no row that has no place", function()
+    assert.matches("an exchange of 5 rows for 6 has room for 5 and 5",
+      programs.message(exchanged, 0, 5, 0))
+    assert.matches("2 rows from an island, room for 1", programs.message(exchanged, 1, 6, 1))
+    assert.matches("5 rows in a ring, room for 4", programs.message(exchanged, 2, 6, 8))
+  end)
+end)

@@ -82,7 +82,7 @@ end)
 --- Words of a command line, quotes removed, up to a comment or the file that takes its output.
 local function words_of(line)
   local words = {}
-  line = line:gsub("%s+#.*$", ""):gsub("%s+> %S+$", ""):gsub("'([^']*)'", function(quoted)
+  line = line:gsub("%s+#.*$", ""):gsub("%s+> %S+$", ""):gsub("(['\"])(.-)%1", function(_, quoted)
     return (quoted:gsub(" ", "\1"))
   end)
   for word in line:gmatch "%S+" do words[#words + 1] = word:gsub("\1", " ") end

@@ -49,6 +49,15 @@ describe("case H21: dropout under tensor parallelism", function()
     assert.is_false(core.equal(whole, mask(8, 1024, { key = core.hash_int "h.1.drop" })))
   end)
 
+  it("keeps an element whose number is the rate itself", function()
+    local stream = core.hash_int "h.0.drop"
+    for _, index in ipairs { 5, 700 } do
+      local rate = (core.random_words(0, stream, index, 0) >> 8) * 2.0 ^ -24
+      assert.is_true(mask(1, 1024, { rate = rate }):flat()[index + 1] > 0)
+      assert.equal(0, mask(1, 1024, { rate = rate + 2.0 ^ -24 }):flat()[index + 1])
+    end
+  end)
+
   it("drops a tenth of 1,000,000 elements", function()
     local y = mask(1000, 1000, { length = 1000, tokens = 1000, features = 1000 })
     local kept, bits = 0, core.tensor("f32", { 1 }, { core.f32(1 / core.f32(0.9)) }):bits()[1]

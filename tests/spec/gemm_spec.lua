@@ -388,22 +388,7 @@ describe("nothing that is free changes a bit:", function()
     end]]
 
   it("the level of the processor", function()
-    local path = os.tmpname()
-    local file = assert(io.open(path, "w"))
-    file:write(script)
-    file:close()
-    local hashes = {}
-    for i, level in ipairs { "avx512", "avx2", "portable" } do
-      local pipe = assert(io.popen(("TL_SIMD=%s %s lua %s 2>/dev/null"):format(level,
-        support.program, path)))
-      hashes[i] = pipe:read "a"
-      pipe:close()
-    end
-    os.remove(path)
-    local _, lines = hashes[1]:gsub("\n", "\n")
-    assert.equal(24, lines)
-    assert.equal(hashes[1], hashes[2])
-    assert.equal(hashes[1], hashes[3])
+    support.same_at_levels(script, 24)
   end)
 end)
 

@@ -24,7 +24,7 @@ describe("the key", function()
       "train.steps=20", "blocks.attention.q=128", "blocks.gemm={ 128, 128, 64 }",
       "train.lr={ \"constant\", 0.001 }", "train.optimizer=adamw", "policy=layout", "dtype=f32",
       "layout.sequence_parallel=false", "eval=nil",
-        "policy={ \"batch\", leaves = { tp = 4, dp = 8 } }",
+      "policy={ \"batch\", leaves = { tp = 4, dp = 8 } }",
     } do
       assert.equal(own, key_of(word), word)
     end

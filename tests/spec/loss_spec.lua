@@ -102,6 +102,15 @@ describe("the loss over a sharded vocabulary", function()
   end)
 end)
 
+describe("the largest logit of a row", function()
+  it("is +0 where all are -0, and of true columns alone", function()
+    local z = core.tensor("f32", { 2, 4 }, { -0.0, -0.0, -0.0, 9, -3, -2, -5, 9 })
+    local m = support.poison("f32", { 2 })
+    core.call("row_max", { z }, { m }, { columns = 3 })
+    assert.same({ 0, core.tensor("f32", { 1 }, { -2 }):bits()[1] }, m:bits())
+  end)
+end)
+
 describe("targets that are ignored", function()
   local z = promises.spread("f32", { 6, 16 }, 1, 4)
 

@@ -255,8 +255,8 @@ describe("a mixture", function()
     written.saver:close()
     for _, fields in ipairs { {}, { tp = 2, ep = 2 },
       { dp = 4, ep = 2, pp = 2, experts = "modulo" } } do
-      local other <close> = models.start(models.with(own, dotted(fields)), { resume =
-        checkpoint.find(written.folder) })
+      local other <close> = models.start(models.with(own, dotted(fields)), {
+        resume = checkpoint.find(written.folder) })
       assert.equal(expected, steps(other, 2), described(fields))
     end
     folder:remove()

@@ -65,8 +65,8 @@ describe("the router", function()
         local experts, k = #flat // 10, #ids // 10
         local z, list = { table.unpack(flat, 1, experts) }, { table.unpack(ids, 1, k) }
         for i = 1, k do d[i] = support.fill_value(3, i) end
-        local a = { kind = case.attrs.kind, normalize = case.attrs.normalize, scale =
-          case.attrs.scale, groups = 1 }
+        local a = { kind = case.attrs.kind, normalize = case.attrs.normalize,
+          scale = case.attrs.scale, groups = 1 }
         promises.check_slopes(function(x) return (moe.route_row(x, nil, a, k, list)) end, z, d,
           moe.route_grad_row(z, list, d, a))
       end
@@ -224,12 +224,12 @@ describe("products of experts", function()
       local dy, x = support.filled(dtype, { 50, 8 }, 1), support.filled(dtype, { 50, 16 }, 2)
       local segments = core.tensor("i32", { 1, 4 }, { 0, 21, 21, 50 })
       local one, two = support.poison("f32", { 1, 128 }), support.poison("f32", { 1, 128 })
-      core.call("grouped_linear_grad_weight", { dy, x, segments }, { one }, { first = 0, samples =
-        3, mode = 0 })
-      core.call("grouped_linear_grad_weight", { dy, x, segments }, { two }, { first = 0, samples =
-        1, mode = 0 })
-      core.call("grouped_linear_grad_weight", { dy, x, segments }, { two }, { first = 1, samples =
-        2, mode = 1 })
+      core.call("grouped_linear_grad_weight", { dy, x, segments }, { one }, { first = 0,
+        samples = 3, mode = 0 })
+      core.call("grouped_linear_grad_weight", { dy, x, segments }, { two }, { first = 0,
+        samples = 1, mode = 0 })
+      core.call("grouped_linear_grad_weight", { dy, x, segments }, { two }, { first = 1,
+        samples = 2, mode = 1 })
       assert.bits(one, two)
     end
   end)

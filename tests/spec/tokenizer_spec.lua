@@ -164,6 +164,25 @@ describe("normalizers and splitting", function()
     })
     assert.same({ 257, 52 }, core.tokenizer(path):encode "1234")
   end)
+
+  it("lose nothing to a pattern that matches nothing", function()
+    local t = tokenizer { pre_tokenizer = { type = "Sequence", pretokenizers = {
+      { type = "Split", pattern = { Regex = "x*" }, behavior = "Isolated" },
+      { type = "ByteLevel", use_regex = false },
+    } } }
+    for _, text in ipairs { "ab", "abxxab", "xé", "é" } do
+      assert.equal(text, t:decode(t:encode(text)))
+    end
+    assert.same({ 256, 0x78, 0x78, 256 }, t:encode "abxxab")
+  end)
+
+  it("put a space before a text that has none", function()
+    local t = tokenizer {
+      pre_tokenizer = { type = "ByteLevel", add_prefix_space = true, use_regex = false },
+    }
+    assert.same({ 0x20, 256 }, t:encode "ab")
+    assert.same({ 0x20, 256 }, t:encode " ab")
+  end)
 end)
 
 describe("a SentencePiece tokenizer", function()
@@ -198,12 +217,34 @@ describe("a SentencePiece tokenizer", function()
 
   it("puts a space before a text, and its bytes for what has no token", function()
     local tokenizer = core.tokenizer(path)
-    assert.same({ 262, 258, 99 + 2 }, { tokenizer:encode "ab c" [1], table.unpack(
-      tokenizer:encode "ab c", 2) })
+    assert.same({ 262, 258, 2 + 0x63 }, tokenizer:encode "ab c")
     assert.same({ 1, 262 }, tokenizer:encode("ab", true))
     for _, text in ipairs { "ab c", "é\nx", "", "  a" } do
       assert.equal(text, tokenizer:decode(tokenizer:encode(text, true)))
     end
+  end)
+end)
+
+describe("a character without a token", function()
+  local folder
+  before_each(function() folder = new_folder() end)
+  after_each(function() folder:remove() end)
+
+  local function ids(fuse, unknown)
+    local path = written(folder, { model = { type = "BPE", vocab = { a = 0, ["<unk>"] = 1, aa = 2 },
+      merges = { "a a" }, unk_token = unknown, fuse_unk = fuse } })
+    return core.tokenizer(path):encode "aéba"
+  end
+
+  it("is the unknown token, once for neighbours where the file says so", function()
+    assert.same({ 0, 1, 1, 0 }, ids(false, "<unk>"))
+    assert.same({ 0, 1, 0 }, ids(true, "<unk>"))
+  end)
+
+  it("is an error where there is none", function()
+    local good, message = pcall(ids, false, nil)
+    assert.is_false(good)
+    contains("no token for é and none for what is unknown", message)
   end)
 end)
 

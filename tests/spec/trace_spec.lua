@@ -5,6 +5,7 @@ local logical = require "tidelock.logical"
 local models = require "support.models"
 local new_folder = require "support.folder"
 local planted = require "support.planted"
+local programs = require "support.programs"
 local recorder = require "tidelock.recorder"
 local snapshot = require "tidelock.snapshot"
 local support = require "support"
@@ -90,6 +91,29 @@ describe("a trace", function()
     end
     assert.matches(("more than planned: step 2, rank 1, instruction %d all_gather over tp"):format(
       index - 1), trace.text(u))
+  end)
+
+  it("hashes all of an output, whoever does it, and adds up the times of its steps", function()
+    local rows = 40007 -- no whole number of tasks
+    local b = programs.new { "all" }
+    local x = b:tensor("f32", { rows, 2 }, { persistent = true })
+    local y = b:tensor("f32", { rows, 2 })
+    b:add("step", "scale", { x }, { y }, { factor = 3 })
+    local p <close> = b:program()
+    for _, threads in ipairs { 1, 2 } do
+      local ranks <close> = programs.ranks(p, 1, { threads = threads })
+      ranks:write(0, x, support.filled("f32", { rows, 2 }, 5))
+      local output = { 1, 1, core.hash_int "y", rows, 2, 2, 0, rows, rows, 0, 2, 0, 0 }
+      ranks:trace { { outputs = { output } } }
+      ranks:run("step", { step = 0 })
+      local once, record = ranks:times(0)[1], ranks:record(0, 1, 1)
+      local start, stop = string.unpack("<i8i8", record)
+      assert.equal(stop - start, once)
+      assert.equal(ranks:read(0, y):hash "y", ("%016x"):format(string.unpack("<i8", record, 65)))
+      ranks:run("step", { step = 1 })
+      start, stop = string.unpack("<i8i8", ranks:record(0, 1, 1))
+      assert.equal(once + (stop - start), ranks:times(0)[1])
+    end
   end)
 
   it("refuses what is not in the program", function()

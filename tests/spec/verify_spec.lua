@@ -143,6 +143,12 @@ describe("memory", function()
     b:add("step", "fill", {}, { x }, { value = 1 })
     b:add("eval", "scale", { x }, { y }, { factor = 2 })
     assert.matches("instruction 1 scale.* before byte 0 of the arena is written", refused(b))
+    for _, pair in ipairs { { "serve0", "serve1" }, { "serve8", "serve9" } } do
+      b, x, y = two() -- whichever of them runs first
+      b:add(pair[1], "fill", {}, { x }, { value = 1 })
+      b:add(pair[2], "scale", { x }, { y }, { factor = 2 })
+      assert.matches("instruction 1 scale.* before byte 0 of the arena is written", refused(b))
+    end
   end)
 
   it("is read as it was written", function()
@@ -199,12 +205,10 @@ describe("lanes", function()
   it("wait for what they read and overwrite", function()
     lanes { { 1 }, { 2 }, { 3 } }:program():close()
     assert.matches("instruction 1 scale %(by_hand.lua:1%): reads x %(tensor 0%) in lane 1 " ..
-      "without " ..
-      "waiting for instruction 0 fill %(by_hand.lua:0%), which writes it in lane 0",
+      "without waiting for instruction 0 fill %(by_hand.lua:0%), which writes it in lane 0",
       refused(lanes { {}, { 2 }, { 3 } }))
     assert.matches("instruction 3 fill %(by_hand.lua:3%): overwrites y %(tensor 0%) in lane 0 " ..
-      "without " ..
-      "waiting for instruction 1 scale %(by_hand.lua:1%), which reads it in lane 1",
+      "without waiting for instruction 1 scale %(by_hand.lua:1%), which reads it in lane 1",
       refused(lanes { { 1 }, {}, { 3 } }))
     assert.matches("instruction 4 scale .*: writes y %(tensor 1%) in lane 1 without waiting for " ..
       "instruction 2 scale .*, which writes it in lane 0", refused(lanes { { 1 }, { 2 }, {} }))

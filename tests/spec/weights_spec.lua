@@ -129,6 +129,17 @@ describe("weight files", function()
     assert.error_matches(function() file:read "x" end, "tensor x has dtype F16")
   end)
 
+  it("convert every element of another file's tensor, the last one too", function()
+    local t, from, to = support.filled("f32", { 4097 }, 3), folder:path "from", folder:path "to"
+    weights.write(from, { { name = "x", tensor = t } })
+    local file <close> = assert(weights.open(from))
+    weights.write(to, { { name = "x", file = file, entry = "x", dtype = "BF16" } })
+    local expected = support.poison("bf16", { 4097 })
+    core.call("cast", { t }, { expected }, {})
+    local written <close> = assert(weights.open(to))
+    assert.bits(expected, written:read "x")
+  end)
+
   describe("that are damaged", function()
     local function entry(name, dtype, shape, first, last)
       local text = '"%s":{"dtype":"%s","shape":[%s],"data_offsets":[%d,%d]}'
@@ -202,6 +213,16 @@ describe("weight files", function()
         end
         assert.is_nil((weights.open(folder:write("damaged", text:sub(1, i - 1)))))
       end
+    end)
+
+    it("have no header above 100 MB", function()
+      local path = folder:path "wide" -- sparse
+      local file = assert(io.open(path, "wb"))
+      file:write(string.pack("<I8", 100000001))
+      file:seek("set", 8 + 100000001 - 1)
+      file:write " "
+      file:close()
+      contains("the header has 100000001 bytes, more than 100000000", failure(path))
     end)
 
     it("load a tensor past 4 GiB of a sparse file (H28 d) #slow", function()

@@ -97,4 +97,25 @@ function support.files(folders, pattern)
   return list
 end
 
+--- Runs a Lua script, which prints so many lines, once for each level of processors; what it prints
+--- must be the same.
+---@param script string
+---@param lines integer
+function support.same_at_levels(script, lines)
+  local path, first = os.tmpname(), nil
+  local file = assert(io.open(path, "w"))
+  file:write(script)
+  file:close()
+  for _, level in ipairs { "avx512", "avx2", "portable" } do
+    local pipe = assert(io.popen(("TL_SIMD=%s %s lua %s 2>/dev/null"):format(level, support.program,
+      path)))
+    local text = pipe:read "a"
+    pipe:close()
+    first = first or text
+    assert.equal(lines, select(2, text:gsub("\n", "\n")), level)
+    assert.equal(first, text, level)
+  end
+  os.remove(path)
+end
+
 return support

@@ -200,8 +200,8 @@ for i, r in ipairs(routers) do
       for row = 0, rows - 1 do
         local z, d = row_of(x[1], row, experts), {}
         for slot = 1, k do d[slot] = x[4][x[3][row * k + slot] + 1] end
-        local own = moe.route_grad_row(z, row_of(x[2], row, k), d, { kind = a.kind, normalize =
-          a.normalize, scale = a.scale })
+        local own = moe.route_grad_row(z, row_of(x[2], row, k), d, { kind = a.kind,
+          normalize = a.normalize, scale = a.scale })
         if x[5] then add_balance(own, z, row_of(x[5], row // 5, experts), attrs.balance) end
         table.move(own, 1, experts, #dz + 1, dz)
       end

@@ -10,8 +10,7 @@
 --     data      what tl.data.* made;  eval { data, every, samples } or nil
 --     batch     { samples, micro, length };  layout { tp, cp, pp, dp, ep, order, .. };  blocks
 --     policy    { name, leaves = { tp, dp, cp }, arithmetic, seed }
---     train     { steps, lr, clip, optimizer, save }; rates.at(train.lr, step) is the rate of a
---     step
+--     train     { steps, lr, clip, optimizer, save }; rates.at(train.lr, step) is a step's rate
 --     log       { every, watch };  notes: sentences about choices that were made
 --     experts   a list of { experts, top_k, site }: the mixtures of the model
 --     site      function(path) -> "file:line" or "command line"

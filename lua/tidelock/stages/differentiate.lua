@@ -51,8 +51,8 @@ end
 
 --- A use of a step value: `op` sums over tokens into accumulators (runs, rows, cols).
 function Diff:use(x, use)
-  use.order, use.site, use.layer = self.node.id * 64 + (use.input or 0), self.node.site,
-    self.node.layer
+  use.order, use.site = self.node.id * 64 + (use.input or 0), self.node.site
+  use.layer = self.node.layer
   use.path, use.value = self.node.path, x
   self.uses[x.id] = self.uses[x.id] or {}
   table.insert(self.uses[x.id], use)
@@ -93,10 +93,9 @@ function Diff:vector(x, kind, inputs, input, apart)
   end
   local region = inputs[1].region
   self:use(x, {
-    op = "sum_tokens", inputs = inputs, input = input, attrs = { kind = kind }, runs = region ==
-      "trunk" and self.n or 1,
-    region = region, vector = true, rows = apart and apart.here * apart.width or x.rows,
-    cols = x.cols, apart = apart,
+    op = "sum_tokens", inputs = inputs, input = input, attrs = { kind = kind },
+    runs = region == "trunk" and self.n or 1, region = region, vector = true,
+    rows = apart and apart.here * apart.width or x.rows, cols = x.cols, apart = apart,
   })
 end
 
@@ -136,10 +135,10 @@ function rule.linear(d, node, dys)
     if not column and not extra.inner then region = x.region end
     d:use(param.value, {
       op = "linear_grad_weight", inputs = { dys[i], x }, input = 1 + i, attrs = {},
-        rows = param.rows, cols = param.cols,
+      rows = param.rows, cols = param.cols,
       runs = region == "trunk" and not column and not extra.inner and d.n or 1,
       region = region == "trunk" and not column and not extra.inner and "trunk" or "heads",
-        matrix = true,
+      matrix = true,
     })
     if extra.biases[i] then
       local bias = extra.biases[i]
@@ -196,8 +195,8 @@ function rule.attention(d, node, dys)
   local root = shared and { dtype = "f32" } or nil
   local dk, dv = d:value(k, root), d:value(v, root)
   d:add("attention_grad", { q, k, v, o, lse, dys[1], cu }, { dq, dk, dv }, {
-    window = attrs.window, kv_block = attrs.kv_block, split = attrs.split, head_leaves =
-      node.head_leaves,
+    window = attrs.window, kv_block = attrs.kv_block, split = attrs.split,
+    head_leaves = node.head_leaves,
     scale = attrs.scale, dk_scale = shared and 1 or attrs.scale,
   }, { shape_of = node })
   if shared then
@@ -332,7 +331,7 @@ local function seed(d, l)
     {}, { phase = "loss" })
   d.loss_use = {
     op = "sum_tokens", inputs = { masked }, attrs = { kind = 0 }, runs = 1, region = "loss",
-      vector = true, rows = 1,
+    vector = true, rows = 1,
     cols = 1, site = d.node.site, layer = "head", path = "loss", order = 0, id = 0,
   }
 end
@@ -377,7 +376,7 @@ function differentiate.run(plan)
   return {
     backward = {
       nodes = d.tokens_list, step = step_list, uses = d.uses, accumulated = d.accumulated,
-        values = values,
+      values = values,
       loss_use = d.loss_use, count = d.count,
     },
   }

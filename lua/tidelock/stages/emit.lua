@@ -77,7 +77,7 @@ local function base_program(rank, bytes, group_names, group_index)
     if varies then varying[#varying + 1] = i end
     instructions[i] = {
       op = made.op, inputs = inputs, outputs = outputs, attrs = attrs, site = site_index[site],
-        micro = made.micro,
+      micro = made.micro,
       lane = 0, phase = made.phase, waits = {},
     }
   end

@@ -18,7 +18,7 @@ local function items_of(rank)
       items[#items + 1] = {
         size = buffer.bytes, first = buffer.persistent and 1 or buffer.first,
         last = buffer.persistent and #rank.instructions or last, name = buffer.name or "?",
-          buffer = buffer,
+        buffer = buffer,
         persistent = buffer.persistent,
       }
     end

@@ -10,8 +10,7 @@
 ---     step     weights and what is made of them alone, once a step
 ---
 --- Where regions do not meet, `gather` (trunk -> all tokens) and `reduce` (f32 roots of the ranks
---- ->
---- trunk, through the tree) are inserted; each is the gradient of the other. Numbers that differ
+--- through the tree -> trunk) are inserted; each is the gradient of the other. Numbers that differ
 --- between tp ranks are `by_tp` lists, so that one result serves all ranks.
 local fit = require "tidelock.fit"
 local heads_shard = require("tidelock.heads").shard
@@ -131,9 +130,9 @@ function Shard:param(weight)
     return replicas > 1 and (r // replicas) * head or r * (axis == 0 and rows or cols)
   end)
   local param = {
-    weight = weight, name = weight.name, fields = self.plan.fields[weight.name], rows = rows,
-      cols = cols,
-    axis = axis, replicas = replicas, lead = lead, full_rows = full_rows, full_cols = full_cols,
+    weight = weight, name = weight.name, fields = self.plan.fields[weight.name],
+    rows = rows, cols = cols, full_rows = full_rows, full_cols = full_cols,
+    axis = axis, replicas = replicas, lead = lead,
     true_rows = weight.rows, row_first = axis == 0 and first or 0, col_first = axis == 1 and first
       or 0,
     parts = axis and n or 1,
@@ -325,7 +324,7 @@ function rule.dropout(s, node, inputs)
   for _, dim in ipairs(node.inputs[1].dims) do full = full * (dim.size or 1) end
   return same_region(s, node, inputs, {
     key_name = node.attrs.key, rate = node.attrs.rate, length = s.length, tokens = tokens,
-      features = full,
+    features = full,
     token_first = by_tp(s.t, function(r) return trunk and r * tokens or 0 end),
     feature_first = by_tp(s.t, function(r) return x.region == "heads" and s.t > 1 and r * x.cols
       or 0 end),
@@ -352,8 +351,8 @@ function rule.attention(s, node, inputs)
   local lse = s:value("heads", s.tokens, (s:cut(qd[2])), "f32")
   local blocks = s.spec.blocks.attention
   local attrs = {
-    window = node.attrs.window, kv_block = blocks.kv or (c <= 128 and 128 or 64), split =
-      blocks.split,
+    window = node.attrs.window,
+    kv_block = blocks.kv or (c <= 128 and 128 or 64), split = blocks.split,
     scale = node.attrs.scale or 1 / math.sqrt(c),
   }
   s:add(node, "attention", { inputs[1], inputs[2], inputs[3], s:get(s.plan.graph.cu) },
@@ -435,10 +434,10 @@ function shard.run(plan)
   end
   return {
     ["local"] = {
-      nodes = s.nodes, values = s.values, params = s.order, t = s.t, n = s.n, sp = s.sp, tokens =
-        s.tokens,
+      nodes = s.nodes, values = s.values, params = s.order, t = s.t, n = s.n, sp = s.sp,
+      tokens = s.tokens,
       samples = s.samples, length = s.length, ids = s.ids, targets = s.targets, cu = s.cu,
-        loss = loss, terms = terms,
+      loss = loss, terms = terms,
     },
   }
 end
