@@ -1,12 +1,14 @@
 --- bench_records.lua - where the time of traced steps goes, instruction by instruction, and what
 --- this machine could do at best, measured in the same run.
 ---
----     record   { op, shape, calls, seconds, wait, flop, bytes, moved, talks }
----              of rank 0, by operator and shapes
+---     record   { op, shape, calls, seconds, own, wait, flop, bytes, moved, talks }
+---              of rank 0, by operator and shapes; own: of seconds, what nothing else ran beside
+---              (waits.lua), so that the own times of a step are no longer than the step
 ---     ceiling  products of large matrices (flops.lua); memory: a large tensor read and written
 local core = require "tidelock.core"
 local flops = require "tidelock.flops"
 local rounds = require "tidelock.bench_rounds"
+local waits = require "tidelock.waits"
 local work = require "tidelock.work"
 
 local records = {}
@@ -70,25 +72,52 @@ end
 
 local record_form = "<i8i8i8i8I4I4I4I4I4I4I4I4"
 
---- Adds the records of a step.
-local function add_step(run, program, by, list)
-  local range = program.sections.step
-  local bytes, at = run.ranks:record(0, range[1], range[2]), 1
-  for i = range[1], range[1] + range[2] - 1 do
+--- The instructions of a rank's last traced step: { made, start, stop, ns, wait, moved, talks }.
+local function read_rank(run, rank)
+  local program = run.plan.programs[run.table[rank + 1].program]
+  local range, list, at = program.sections.step, {}, 1
+  local bytes = run.ranks:record(rank, range[1], range[2])
+  for i = 1, range[2] do
+    local made = program.instructions[range[1] + i - 1]
     local start, stop, wait, moved = string.unpack(record_form, bytes, at)
     at = at + 64
-    local made = program.instructions[i]
+    list[i] = { made = made, start = start, stop = stop, ns = stop - start, wait = wait,
+      moved = moved, talks = made.attrs.group ~= nil }
+  end
+  return list, program
+end
+
+--- Waits of rank 0 where its device notes none.
+local function find_waits(run, list)
+  local ranks = {}
+  for rank = 0, #run.table - 1 do
+    local its, program = list, run.plan.programs[run.table[rank + 1].program]
+    if rank > 0 then its = read_rank(run, rank) end
+    ranks[rank + 1] = { list = its,
+      counter = waits.counter(rank, program.groups, run.table[rank + 1].groups) }
+  end
+  for k, ns in ipairs(waits.of(ranks)[1]) do list[k].wait = ns end
+end
+
+--- Adds the records of a step.
+local function add_step(run, by, list)
+  local all, program = read_rank(run, 0)
+  if run.spec.device == "cuda" and #run.table > 1 then find_waits(run, all) end
+  local own = waits.share(all)
+  for k, step in ipairs(all) do
+    local made = step.made
     local ins, outs = operands(program, made.inputs), operands(program, made.outputs)
     local shape = shape_of(ins, outs)
     local id = made.op .. " " .. shape
     local one = by[id]
     if not one then
-      one = { op = made.op, shape = shape, calls = 0, seconds = 0, wait = 0, flop = 0, bytes = 0,
-        moved = 0, talks = made.attrs.group ~= nil }
+      one = { op = made.op, shape = shape, calls = 0, seconds = 0, own = 0, wait = 0, flop = 0,
+        bytes = 0, moved = 0, talks = step.talks }
       by[id], list[#list + 1] = one, one
     end
-    one.calls, one.seconds = one.calls + 1, one.seconds + (stop - start) / 1e9
-    one.wait, one.moved = one.wait + wait / 1e9, one.moved + moved
+    one.calls, one.seconds = one.calls + 1, one.seconds + step.ns / 1e9
+    one.own, one.wait = one.own + own[k] / 1e9, one.wait + math.min(own[k], step.wait) / 1e9
+    one.moved = one.moved + step.moved
     one.flop = one.flop + work.flop(made.op, ins, made.attrs, run.spec.batch.length)
     one.bytes = one.bytes + work.bytes(ins, outs)
   end
@@ -99,17 +128,16 @@ end
 ---@param steps integer
 ---@return table[] list, number wall, number inside # seconds of a step; of its section
 function records.of(run, steps)
-  local program = run.plan.programs[run.table[1].program]
   run.ranks:trace(true)
   run:step() -- on a GPU the traced step is captured
   local by, list, inside, wall = {}, {}, 0, 0
   for _ = 1, steps do
     wall = wall + rounds.measure(function() inside = inside + run:step().ms / 1000 end).seconds
-    add_step(run, program, by, list)
+    add_step(run, by, list)
   end
   run.ranks:trace(false)
   for _, one in ipairs(list) do
-    for _, name in ipairs { "calls", "seconds", "wait", "flop", "bytes", "moved" } do
+    for _, name in ipairs { "calls", "seconds", "own", "wait", "flop", "bytes", "moved" } do
       one[name] = one[name] / steps
     end
   end

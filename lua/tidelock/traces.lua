@@ -9,6 +9,7 @@
 --- others.
 local core = require "tidelock.core"
 local recorder = require "tidelock.recorder"
+local waits = require "tidelock.waits"
 
 local traces = {}
 
@@ -138,12 +139,37 @@ function Trace:ran(rank, step, o)
   return o.instruction >= first and o.instruction <= last
 end
 
+--- Ids of a rank's messages, in the order of its instructions (waits.lua).
+function Trace:messages(rank)
+  return waits.counter(rank, self:program(rank).groups, self.meta.ranks[rank + 1].groups)
+end
+
+--- What ranks on GPUs waited for each other in a step, by rank and place in the section; nil on the
+--- host, whose records have it.
+local function waits_of(self, step)
+  if self.meta.device ~= "cuda" or self:ranks() == 1 then return nil end
+  if self.waited and self.waited.step == step then return self.waited.list end
+  local ranks = {}
+  for rank = 0, self:ranks() - 1 do
+    local first, last = self:section(rank, step)
+    local block, list = self:block(rank, step), {}
+    for i = first, last do
+      local start, stop = string.unpack("<i8i8", block, (i - first) * record_bytes + 1)
+      list[i - first + 1] = { made = self:program(rank).instructions[i], ns = stop - start }
+    end
+    ranks[rank + 1] = { counter = self:messages(rank), list = list }
+  end
+  self.waited = { step = step, list = waits.of(ranks) }
+  return self.waited.list
+end
+
 --- Times of an instruction, in nanoseconds, and what it moved and launched.
 function Trace:times(rank, step, instruction)
-  local first = self:section(rank, step)
+  local first, list = self:section(rank, step), waits_of(self, step)
   local at = (instruction - first) * record_bytes + 1
   local start, stop, wait, moved, launches, bx, by, bz, tx, ty, tz, shared =
     string.unpack("<i8i8i8i8I4I4I4I4I4I4I4I4", self:block(rank, step), at)
+  if list then wait = list[rank + 1][instruction - first + 1] end
   return {
     start_ns = start, end_ns = stop, wait_ns = wait, moved = moved, launches = launches,
     blocks = { bx, by, bz }, threads = { tx, ty, tz }, shared = shared,
