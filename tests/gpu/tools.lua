@@ -5,9 +5,9 @@
 ---     build-cuda/tidelock lua tests/gpu/tools.lua predict      llama_1b: planned and measured steps,
 ---                                                              and what those lack of the ceiling
 ---
---- Run it from the root of the tree. `device=host` in front of the cases runs them on the host, as a
---- check of this script. What needs two GPUs says that it was left out where there is one. Needs no
---- Lua packages; `profile` needs cc, or the library in NVTX_TOOL.
+--- Run it from the root of the tree. `gpus=1` leaves out what needs two, as a machine with one does;
+--- `device=host` runs all on the host, as a check of this script. Needs no Lua packages; `profile`
+--- needs cc, or the library in NVTX_TOOL.
 local child = require "tidelock.child"
 local core = require "tidelock.core"
 
@@ -15,13 +15,19 @@ local folder = arg[0]:match "^(.*)/[^/]*$" or "."
 package.path = folder .. "/../?.lua;" .. folder .. "/?.lua;" .. package.path
 local new_folder = require "support.folder"
 
-local device, wanted = "cuda", {}
+local device, most, wanted = "cuda", 2, {}
 for _, word in ipairs(arg) do
-  local named = word:match "^device=(%a+)$"
-  if named then device = named else wanted[#wanted + 1] = word end
+  local name, value = word:match "^(%l+)=(%w+)$"
+  if name == "device" then
+    device = value
+  elseif name == "gpus" then
+    most = assert(math.tointeger(tonumber(value)), "gpus=1")
+  else
+    wanted[#wanted + 1] = word
+  end
 end
 local gpus, why = core.cuda_count()
-if device == "host" then gpus = 2 end
+gpus = math.min(most, device == "host" and 2 or gpus)
 if gpus == 0 then
   print("skipped: " .. why)
   print "0 passed, 0 failed"
@@ -48,7 +54,7 @@ local tools = { device = device, gpus = gpus, room = room, small = small }
 function tools.run(words, status, variables)
   local list = {}
   for word in words:gmatch "%S+" do list[#list + 1] = word end
-  local text, ended, complaint = child.run(list, 120, nil, variables)
+  local text, ended, complaint = child.run(list, 60, nil, variables)
   if ended.status ~= (status or 0) then
     error(("%s: %s: %s"):format(words, child.reason(ended) or "status 0",
       (text .. complaint):sub(-400)), 0)
@@ -67,18 +73,21 @@ function tools.check(good, format, ...)
   if not good then error(format:format(...), 0) end
 end
 
-local cases = {}
+local cases, last = {}, {}
 for _, part in ipairs { "tools_traces", "tools_speed" } do
-  for _, case in ipairs(require(part)(tools)) do cases[#cases + 1] = case end
+  for _, case in ipairs(require(part)(tools)) do
+    local list = case.gpus and last or cases
+    list[#list + 1] = case
+  end
 end
+table.move(last, 1, #last, #cases + 1, cases)
 
 local passed, failed = 0, 0
 for _, case in ipairs(cases) do
   local asked = #wanted == 0 and not case.long
   for _, name in ipairs(wanted) do asked = asked or name == case.name end
   if asked and (case.gpus or 1) > gpus then
-    print(("%-9s left out: it needs %d GPUs, this machine has %d"):format(case.name, case.gpus,
-      gpus))
+    print(("%-9s left out: it needs %d GPUs, %d here"):format(case.name, case.gpus, gpus))
   elseif asked then
     local begin = core.files.seconds()
     local good, found = pcall(case.run)

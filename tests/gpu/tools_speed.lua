@@ -41,7 +41,8 @@ return function(tools)
     local path, counts, runs = room:path "cells.jsonl", {}, {}
     local both = cuda and "host,cuda" or "host"
     local text = run(("verify %s --device %s --steps 2 --dtype bf16 "
-      .. "--jsonl %s --layouts tp=2;dp=2;pp=2,schedule=1f1b"):format(tools.small, both, path))
+      .. "--jsonl %s --layouts %s"):format(tools.small, both, path,
+      tools.gpus > 1 and "tp=2;dp=2;pp=2,schedule=1f1b" or "pp=1"))
     for _, row in ipairs(log.read(path)) do
       local key = row.device .. " " .. row.status
       counts[key] = (counts[key] or 0) + 1
@@ -71,19 +72,13 @@ return function(tools)
   end
 
   --- The parts of a step's gap are the gap: they are its per cents, and add up to 100.
-  local function step()
-    local said = {}
-    for _, layout in ipairs { "layout.dp=1", "layout.tp=2" } do
-      if layout == "layout.dp=1" or tools.gpus > 1 then
-        local text = run(("bench step %s --alone --rounds 2 --steps 2 -o json dtype=bf16 %s%s"):format(
-          tools.small, layout, device))
-        local note, sum = core.json.decode(find(text, "%b{}")).tables[2].notes[1], 0
-        for share in note:gmatch "([%d.]+)%%" do sum = sum + tonumber(share) end
-        check(math.abs(sum - 100) < 1, "%s: they add up to %.1f", note, sum)
-        said[#said + 1] = layout .. ": " .. note:gsub("^of the gap: ", "")
-      end
-    end
-    return table.concat(said, "; ")
+  local function step(layout)
+    local text = run(("bench step %s --alone --rounds 2 --steps 2 -o json dtype=bf16 %s%s"):format(
+      tools.small, layout, device))
+    local note, sum = core.json.decode(find(text, "%b{}")).tables[2].notes[1], 0
+    for share in note:gmatch "([%d.]+)%%" do sum = sum + tonumber(share) end
+    check(math.abs(sum - 100) < 1, "%s: they add up to %.1f", note, sum)
+    return layout .. ": " .. note:gsub("^of the gap: ", "")
   end
 
   local function roofline()
@@ -128,11 +123,11 @@ return tl.load "%s/recipes/llama_1b.lua":with {
 
   local base = { "eval=nil", "device=" .. tools.device, "batch.samples=16" }
   local layouts = { -- those with explain also say what the step lacks
-    { "policy=batch", "layout.dp=1", explain = true },
+    { "policy=batch", "layout.dp=1", explain = true }, { "layout.dp=1" },
     { "policy=batch", "layout.dp=2", explain = true },
     { "policy=batch", "layout.dp=1", "layout.tp=2", explain = true },
     { "policy=batch", "layout.dp=1", "layout.pp=2", "batch.micro=4" },
-    { "layout.dp=1" }, { "layout.dp=2" }, { "layout.dp=1", "layout.tp=2" },
+    { "layout.dp=2" }, { "layout.dp=1", "layout.tp=2" },
   }
 
   local function opened(path, words)
@@ -178,8 +173,10 @@ return tl.load "%s/recipes/llama_1b.lua":with {
 
   for i, case in ipairs {
     { name = "repeat", run = repeated }, { name = "metrics", run = metrics },
-    { name = "step", run = step }, { name = "roofline", run = roofline },
-    { name = "matrix", run = matrix }, { name = "links", run = collectives, gpus = 2 },
+    { name = "roofline", run = roofline }, { name = "matrix", run = matrix },
+    { name = "step", run = function() return step "layout.dp=1" end },
+    { name = "steps", run = function() return step "layout.tp=2" end, gpus = 2 },
+    { name = "links", run = collectives, gpus = 2 },
     { name = "predict", run = predict, long = true },
   } do cases[i] = case end
   return cases

@@ -18,18 +18,18 @@ return function(tools)
     return dir
   end
 
-  local function traced_alike()
+  --- Traces of the GPUs hold the hashes of the host's.
+  local function alike(dtypes, layouts)
     local said = {}
-    for _, dtype in ipairs { "f32", "bf16" } do
+    for _, dtype in ipairs(dtypes) do
       local host = trace("host-" .. dtype, "--full dtype=" .. dtype)
-      local list = { "", "layout.tp=2", "layout.dp=2", "layout.pp=2" }
-      for i = 1, tools.gpus > 1 and dtype == "bf16" and #list or 1 do
-        local there = trace(("gpu-%s-%d"):format(dtype, i), "--full dtype=" .. dtype .. device .. " "
-          .. list[i])
+      for i, layout in ipairs(layouts) do
+        local there = trace(("gpu-%s-%d"):format(dtype, i), ("--full dtype=%s%s %s"):format(dtype,
+          device, layout))
         local text = run(("diff %s %s"):format(host, there))
         find(text, "The bits must be equal")
-        said[#said + 1] = ("%s %s"):format(dtype, list[i] == "" and "one rank" or list[i])
         find(text, "steps 0 to 2 %(0: initial values%): all outputs equal")
+        said[#said + 1] = dtype .. " " .. layout
       end
     end
     return "hashes of host and GPU equal: " .. table.concat(said, ", ")
@@ -146,10 +146,15 @@ return function(tools)
       waited[1] / 1e6, waited[2] / 1e6)
   end
 
-  cases[1] = { name = "trace", run = traced_alike }
+  cases[1] = { name = "trace", run = function()
+    return alike({ "f32", "bf16" }, { "layout.dp=1" })
+  end }
   cases[2] = { name = "fault", run = fault_named }
   cases[3] = { name = "memory", run = memory_as_planned }
   cases[4] = { name = "profile", run = profiled }
   cases[5] = { name = "waits", run = waits_apart, gpus = 2 }
+  cases[6] = { name = "traces", gpus = 2, run = function()
+    return alike({ "bf16" }, { "layout.tp=2", "layout.dp=2", "layout.pp=2" })
+  end }
   return cases
 end
