@@ -303,9 +303,9 @@ static tl_status wait_with_peers(tl_gpu *gpu, tl_executor *e, void *stream) {
   }
 }
 
-/* Queues an instruction. `faults`, where a test planted some: what they change is changed before the
-** output is hashed. */
-static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index, const tl_run *faults) {
+/* `faults`, where a test planted some: what they change is changed before the output is hashed. */
+static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index,
+                                   const tl_run *faults) {
   const int32_t traits = tl_ops[gpu->program->instructions[index].op].traits;
   void *stream = tl_lanes_stream(gpu->lanes, index);
   TL_TRY(tl_lanes_before(gpu->lanes, index));

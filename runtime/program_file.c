@@ -334,9 +334,8 @@ tl_status tl_plan_load(const char *path, tl_plan *out) {
   *out = (tl_plan){0};
   TL_TRY(read_file(path, &file, &bytes));
   json_t *all = json_loadb(file, bytes, JSON_REJECT_DUPLICATES, &error);
-  tl_status status = all != NULL
-                         ? read_plan(file, bytes, all, out)
-                         : tl_fail(TL_IO, "line %d: %s", error.line, error.text);
+  tl_status status = all != NULL ? read_plan(file, bytes, all, out)
+                                 : tl_fail(TL_IO, "line %d: %s", error.line, error.text);
   json_decref(all);
   free(file);
   if (status == TL_OK) {

@@ -7,8 +7,8 @@
 ---                               link       messages without their waits
 ---                               outside    of the section: Lua, data, the loss on its way
 ---
---- A message beside a kernel takes no time of the step: only what nothing hides counts, so the parts
---- are the gap.
+--- A message beside a kernel takes no time of the step: only what nothing hides counts, so the
+--- parts are the gap.
 local records = require "tidelock.bench_records"
 local screen = require "tidelock.screen"
 

@@ -1,7 +1,7 @@
 --- waits.lua - which time of a step belongs to whom: messages, waiting for ranks, work beside them.
 ---
 ---     rank 0   [linear]  [all_reduce . . . . . . ]      its own 3 ms: the last to come waits for
----     rank 1   [linear            ]  [all_reduce ]      nobody; the other 4 ms of rank 0 are a wait
+---     rank 1   [linear            ]  [all_reduce ]      nobody, and rank 0 has waited 4 ms
 ---
 ---     kernels  [a        ][b     ]                      a message beside a and b takes no time of
 ---     messages     [send . . . . . . .]                 the step until b has ended

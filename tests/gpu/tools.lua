@@ -2,12 +2,12 @@
 ---
 ---     build-cuda/tidelock lua tests/gpu/tools.lua              all but the last of these
 ---     build-cuda/tidelock lua tests/gpu/tools.lua fault trace  these
----     build-cuda/tidelock lua tests/gpu/tools.lua predict      llama_1b: planned and measured steps,
----                                                              and what those lack of the ceiling
+---     build-cuda/tidelock lua tests/gpu/tools.lua predict      llama_1b: steps as planned and as
+---                                                              measured, what they lack and why
 ---
---- Run it from the root of the tree. `gpus=1` leaves out what needs two, as a machine with one does;
---- `device=host` runs all on the host, as a check of this script. Needs no Lua packages; `profile`
---- needs cc, or the library in NVTX_TOOL.
+--- Run it from the root of the tree. `gpus=1` leaves out what needs two, as a machine with one
+--- does; `device=host` runs all on the host, as a check of this script. Needs no Lua packages;
+--- `profile` needs cc, or the library in NVTX_TOOL.
 local child = require "tidelock.child"
 local core = require "tidelock.core"
 

@@ -25,8 +25,8 @@ return function(tools)
   --- Hashes again and again, idle and under load, with what NVML says beside them.
   local function repeated()
     local path, said = room:path "repeats.jsonl", {}
-    local text = run(("verify %s --device %s --dtype bf16 --steps 2 --repeat-for 6s --jsonl %s"):format(
-      tools.small, tools.device, path))
+    local text = run(("verify %s --device %s --dtype bf16 --steps 2 --repeat-for 6s "
+      .. "--jsonl %s"):format(tools.small, tools.device, path))
     find(text, "all with the same bits")
     for i, row in ipairs(log.read(path)) do
       local words = plausible(row, "run " .. i)
@@ -52,8 +52,8 @@ return function(tools)
     end
     check(not counts["cuda differ"] and not counts["host differ"], "%s", text)
     check(not cuda or counts["cuda equal"] and (tools.gpus == 1 or runs.cuda), "%s", text)
-    return find(text, "(%d+ equal, %d+ differ, %d+ not run)") .. (cuda and ("; cuda %d equal"):format(
-      counts["cuda equal"]) or "")
+    local said = find(text, "(%d+ equal, %d+ differ, %d+ not run)")
+    return cuda and ("%s; cuda %d equal"):format(said, counts["cuda equal"]) or said
   end
 
   local function metrics()
@@ -61,8 +61,8 @@ return function(tools)
     run(("run %s --quiet --runs %s --metrics %s dtype=bf16%s"):format(tools.small,
       room:path "metered", path, device))
     local text, said = core.files.read_all(path), {}
-    for _, name in ipairs { "clock_hertz", "temperature_celsius", "power_watts", "step_seconds", "mfu",
-      "loss", "tokens_total", "memory_bytes", "memory_planned_bytes" } do
+    for _, name in ipairs { "clock_hertz", "temperature_celsius", "power_watts", "step_seconds",
+      "mfu", "loss", "tokens_total", "memory_bytes", "memory_planned_bytes" } do
       local value = text:match("\ntidelock_" .. name .. " (%S+)")
       check(value or not cuda and name:find "_[hcw]%a+$", "no %s", name)
       said[#said + 1] = name .. " " .. (value or "-")
@@ -82,8 +82,8 @@ return function(tools)
   end
 
   local function roofline()
-    local text = run(("bench roofline %s --alone --rounds 2 -o json dtype=bf16%s"):format(tools.small,
-      device))
+    local text = run(("bench roofline %s --alone --rounds 2 -o json dtype=bf16%s"):format(
+      tools.small, device))
     local all = core.json.decode(find(text, "%b{}"))
     local title, best = all.tables[1].title, 0
     for _, row in ipairs(all.tables[1].rows) do
@@ -162,8 +162,9 @@ return tl.load "%s/recipes/llama_1b.lua":with {
         end
         table.sort(ms)
         local middle = (ms[3] + ms[4]) / 2
-        print(("  %-47s planned %6.1f ms, measured %6.1f (%.1f to %.1f), error %+.1f %%; open %.1f s")
-          :format(name, planned, middle, ms[1], ms[#ms], 100 * (planned / middle - 1), open))
+        print(("  %-47s planned %6.1f ms, measured %6.1f (%.1f to %.1f), error %+.1f %%; open "
+          .. "%.1f s"):format(name, planned, middle, ms[1], ms[#ms],
+          100 * (planned / middle - 1), open))
         if words.explain then explain(one) end
         io.stdout:flush()
       end

@@ -106,15 +106,16 @@ return function(tools)
     end
     local words = ("run %s --runs %s --stop-at 4 dtype=bf16%s"):format(tools.small,
       room:path "profiled", device)
-    local text = run(words .. " --profile 2:3", 0, ("NVTX_INJECTION64_PATH=%s NVTX_TOOL_LOG=%s"):format(
-      library, log))
+    local text = run(words .. " --profile 2:3", 0,
+      ("NVTX_INJECTION64_PATH=%s NVTX_TOOL_LOG=%s"):format(library, log))
     find(text, "profile +steps 2 to 3, a profiler listens")
     local opened, closed, steps, instructions = 0, 0, 0, 0
     for line in core.files.read_all(log):gmatch "[^\n]+" do
       opened = opened + (line:find "^%+" and 1 or 0)
       closed = closed + (line:find "^%-" and 1 or 0)
       steps = steps + (line:find "^%+ 0 step [23]$" and 1 or 0)
-      instructions = instructions + (line:find "^%+ 2 instruction %d+ [%w_]+ %(.-:%d+%)" and 1 or 0)
+      local named = line:find "^%+ 2 instruction %d+ [%w_]+ %(.-:%d+%)"
+      instructions = instructions + (named and 1 or 0)
     end
     local recipe = requests.recipe(tools.small, { "device=" .. tools.device, "dtype=bf16" })
     local plan = require "tidelock.plan" (recipe)
