@@ -249,6 +249,28 @@ static tl_status prepare_products(tl_gpu *gpu, tl_executor *e, tl_range all, con
   return TL_OK;
 }
 
+static tl_status wait_with_peers(tl_gpu *gpu, tl_executor *e, void *stream);
+
+/* `faults`, where a test planted some: what they change is changed before the output is hashed. */
+static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index,
+                                   const tl_run *faults) {
+  const int32_t traits = tl_ops[gpu->program->instructions[index].op].traits;
+  void *stream = tl_lanes_stream(gpu->lanes, index);
+  TL_TRY(tl_lanes_before(gpu->lanes, index));
+  if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_before(gpu->trace, index, stream));
+  if (traits & TL_TRAIT_DATA) {
+    TL_TRY(queue_data(gpu, e, index));
+  } else if (traits & TL_TRAIT_COMM) {
+    TL_TRY(queue_message(gpu, e, index));
+  } else {
+    TL_TRY(queue_kernel(gpu, e, index));
+  }
+  if (faults != NULL) TL_TRY(wait_with_peers(gpu, e, stream));
+  if (faults != NULL) TL_TRY(tl_execute_faults(e, index, faults->step.step, 1));
+  if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_after(gpu->trace, index, e->views, stream));
+  return tl_lanes_after(gpu->lanes, index);
+}
+
 static tl_status queue_step(tl_gpu *gpu) {
   TRY_CUDA(gpu, "numbers of the step",
            copy_in(address(gpu->step), gpu->host_step, sizeof *gpu->host_step,
@@ -301,28 +323,6 @@ static tl_status wait_with_peers(tl_gpu *gpu, tl_executor *e, void *stream) {
     }
     nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
   }
-}
-
-/* `faults`, where a test planted some: what they change is changed before the output is hashed. */
-static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index,
-                                   const tl_run *faults) {
-  const int32_t traits = tl_ops[gpu->program->instructions[index].op].traits;
-  void *stream = tl_lanes_stream(gpu->lanes, index);
-  TL_TRY(tl_lanes_before(gpu->lanes, index));
-  if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_before(gpu->trace, index, stream));
-  if (traits & TL_TRAIT_DATA) {
-    TL_TRY(queue_data(gpu, e, index));
-  } else if (traits & TL_TRAIT_COMM) {
-    TL_TRY(queue_message(gpu, e, index));
-  } else {
-    TL_TRY(queue_kernel(gpu, e, index));
-  }
-  if (faults != NULL) {
-    TL_TRY(wait_with_peers(gpu, e, stream));
-    TL_TRY(tl_execute_faults(e, index, faults->step.step, 1));
-  }
-  if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_after(gpu->trace, index, e->views, stream));
-  return tl_lanes_after(gpu->lanes, index);
 }
 
 static tl_status queue_delay(tl_gpu *gpu, const tl_executor *e, int32_t index, int64_t step) {
@@ -385,7 +385,6 @@ static tl_status run_kept(tl_gpu *gpu, tl_executor *e, int32_t index, const tl_r
 static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
   const tl_range section = gpu->program->sections[run->section];
   const int kept = e->trace != NULL && gpu->trace == NULL;
-  const int wait = run->check;
   tl_spans spans;
   TL_TRY(queue_step(gpu));
   tl_spans_begin(&spans, gpu->program, run->profile & TL_PROFILE_RANGES, step->step);
@@ -393,7 +392,7 @@ static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
     tl_world_at(e->world, e->rank, index);
     tl_spans_enter(&spans, index);
     const tl_status status =
-        kept ? run_kept(gpu, e, index, run) : run_one(gpu, e, index, run, wait);
+        kept ? run_kept(gpu, e, index, run) : run_one(gpu, e, index, run, run->check);
     tl_spans_leave(&spans);
     if (status != TL_OK) return tl_spans_end(&spans), tl_execute_locate(e, index, step, status);
   }
