@@ -6,8 +6,9 @@
 ---                                                              measured, what they lack and why
 ---
 --- Run it from the root of the tree. `gpus=1` leaves out what needs two, as a machine with one
---- does; `device=host` runs all on the host, as a check of this script. Needs no Lua packages;
---- `profile` needs cc, or the library in NVTX_TOOL.
+--- does; `device=host` runs all on the host, as a check of this script; `seconds=60`: after these
+--- `predict` begins with no other layout. Needs no Lua packages; `profile` needs cc, or the library
+--- in NVTX_TOOL.
 local child = require "tidelock.child"
 local core = require "tidelock.core"
 
@@ -15,13 +16,15 @@ local folder = arg[0]:match "^(.*)/[^/]*$" or "."
 package.path = folder .. "/../?.lua;" .. folder .. "/?.lua;" .. package.path
 local new_folder = require "support.folder"
 
-local device, most, wanted = "cuda", 2, {}
+local device, most, seconds, wanted = "cuda", 2, math.huge, {}
 for _, word in ipairs(arg) do
   local name, value = word:match "^(%l+)=(%w+)$"
   if name == "device" then
     device = value
   elseif name == "gpus" then
     most = assert(math.tointeger(tonumber(value)), "gpus=1")
+  elseif name == "seconds" then
+    seconds = assert(tonumber(value), "seconds=60")
   else
     wanted[#wanted + 1] = word
   end
@@ -48,7 +51,7 @@ return tl.recipe {
   train = { steps = 8, lr = 1e-2 },
 }]])
 
-local tools = { device = device, gpus = gpus, room = room, small = small }
+local tools = { device = device, gpus = gpus, room = room, small = small, seconds = seconds }
 
 --- Runs this program; its text, and that it ended with `status` (0 unless given).
 function tools.run(words, status, variables)
