@@ -99,10 +99,19 @@ local function find_waits(run, list)
   for k, ns in ipairs(waits.of(ranks)[1]) do list[k].wait = ns end
 end
 
+--- What a message moves by plan, for devices that do not count it.
+local function planned_bytes(run, made, ins, outs)
+  if not made.attrs.group then return 0 end
+  local program = run.plan.programs[run.table[1].program]
+  local members = run.table[1].groups[program.groups[made.attrs.group + 1]]
+  return work.moved(made.op, ins, outs, members and #members or 1) or 0
+end
+
 --- Adds the records of a step.
 local function add_step(run, by, list)
   local all, program = read_rank(run, 0)
-  if run.spec.device == "cuda" and #run.table > 1 then find_waits(run, all) end
+  local counted = run.spec.device ~= "cuda"
+  if not counted and #run.table > 1 then find_waits(run, all) end
   local own = waits.share(all)
   for k, step in ipairs(all) do
     local made = step.made
@@ -117,7 +126,7 @@ local function add_step(run, by, list)
     end
     one.calls, one.seconds = one.calls + 1, one.seconds + step.ns / 1e9
     one.own, one.wait = one.own + own[k] / 1e9, one.wait + math.min(own[k], step.wait) / 1e9
-    one.moved = one.moved + step.moved
+    one.moved = one.moved + (counted and step.moved or planned_bytes(run, made, ins, outs))
     one.flop = one.flop + work.flop(made.op, ins, made.attrs, run.spec.batch.length)
     one.bytes = one.bytes + work.bytes(ins, outs)
   end
