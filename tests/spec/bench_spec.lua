@@ -3,6 +3,8 @@
 local bench = require "tidelock.bench"
 local commands = require "tidelock.commands"
 local core = require "tidelock.core"
+local driver = require "tidelock.driver"
+local records = require "tidelock.bench_records"
 local rounds = require "tidelock.bench_rounds"
 local support = require "support"
 
@@ -91,6 +93,23 @@ describe("bench", function()
     end
     assert.is_true(kinds.kernels)
   end)
+
+  it("takes the planned bytes of messages where a device counts none, and they are the counted",
+    function()
+      local requests = require "tidelock.requests"
+      for _, layout in ipairs { "layout.tp=2", "layout.dp=2", "layout.pp=2" } do
+        local run <close> = driver.start(requests.recipe("recipes/quickstart.lua",
+          { "batch.samples=8", "batch.micro=4", "batch.length=16", layout }))
+        run:step()
+        local sums = {}
+        for i, device in ipairs { "host", "cuda" } do
+          run.spec.device, sums[i] = device, 0
+          for _, one in ipairs((records.of(run, 1))) do sums[i] = sums[i] + one.moved end
+        end
+        assert.is_true(sums[1] > 0, layout)
+        assert.equal(sums[1], sums[2], layout)
+      end
+    end)
 
   it("puts every operator and shape below its ceiling", function()
     local rows = well_formed(run("roofline " .. tiny), 1)[1].rows
