@@ -90,7 +90,7 @@ static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison,
   TL_TRY(tl_lanes_open(gpu->cuda, gpu->program, &gpu->lanes));
   TL_TRY(tl_cuda_alloc(gpu->cuda, gpu->program->arena_bytes, &gpu->arena));
   tl_memory_note(TL_MEMORY_ARENA, gpu->program->arena_bytes);
-  TL_TRY(tl_cuda_alloc(gpu->cuda, sizeof(tl_device_step), &gpu->step));
+  TL_TRY(tl_cuda_alloc(gpu->cuda, sizeof(tl_device_step) + 64, &gpu->step)); /* and a hash */
   TRY_CUDA(gpu, "pinned memory",
            host_alloc(&pinned, sizeof(tl_device_step), TL_CUDA_HOST_PORTABLE));
   gpu->host_step = pinned;
@@ -495,4 +495,10 @@ tl_status tl_gpu_fill(tl_gpu *gpu, void *to, int64_t bytes, int32_t byte) {
   TRY_CUDA(gpu, "fill",
            fill(address(to), (unsigned char)byte, (size_t)bytes, tl_cuda_stream(gpu->cuda)));
   return wait_for(gpu);
+}
+
+tl_status tl_gpu_hash(tl_gpu *gpu, const tl_hash_part *part, const tl_view *view, uint64_t *out) {
+  void *word = (char *)gpu->step + sizeof(tl_device_step);
+  TL_TRY(tl_gpu_hash_part(gpu->cuda, part, view, word));
+  return tl_gpu_read(gpu, word, sizeof *out, out);
 }

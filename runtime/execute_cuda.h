@@ -48,4 +48,7 @@ tl_status tl_gpu_read(tl_gpu *gpu, const void *from, int64_t bytes, void *to);
 tl_status tl_gpu_write(tl_gpu *gpu, void *to, int64_t bytes, const void *from);
 tl_status tl_gpu_fill(tl_gpu *gpu, void *to, int64_t bytes, int32_t byte);
 
+/* The share of a shard in the arena (hash.h), by a kernel; waits. */
+tl_status tl_gpu_hash(tl_gpu *gpu, const tl_hash_part *part, const tl_view *view, uint64_t *out);
+
 #endif

@@ -7,6 +7,11 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+
+/* Blocks of several huge pages ask for them: their first touch, page by page, is what a copy of
+** gigabytes from a GPU would wait for. */
+enum { HUGE_PAGE = 2 << 20, HUGE_BYTES = 4 * HUGE_PAGE };
 
 typedef struct header {
   int64_t bytes;
@@ -33,14 +38,16 @@ void tl_memory_note(tl_memory kind, int64_t bytes) {
 }
 
 tl_status tl_memory_alloc(tl_memory kind, int64_t bytes, void **out) {
-  if (bytes < 0 || bytes > INT64_MAX - 2 * TL_ALIGNMENT)
+  if (bytes < 0 || bytes > INT64_MAX - 2 * HUGE_PAGE)
     return tl_fail(TL_MEMORY, "%s memory: %lld bytes cannot be allocated", tl_memory_name(kind),
                    (long long)bytes);
-  const int64_t rounded = (bytes + TL_ALIGNMENT - 1) / TL_ALIGNMENT * TL_ALIGNMENT;
-  char *base = aligned_alloc(TL_ALIGNMENT, (size_t)(rounded + TL_ALIGNMENT));
+  const int64_t unit = bytes >= HUGE_BYTES ? HUGE_PAGE : TL_ALIGNMENT;
+  const int64_t rounded = (bytes + TL_ALIGNMENT + unit - 1) / unit * unit;
+  char *base = aligned_alloc((size_t)unit, (size_t)rounded);
   if (base == NULL)
     return tl_fail(TL_MEMORY, "%s memory: no room for %lld bytes more; %lld are in use",
                    tl_memory_name(kind), (long long)bytes, (long long)tl_memory_current(kind));
+  if (unit == HUGE_PAGE) (void)madvise(base, (size_t)rounded, MADV_HUGEPAGE); /* a wish */
   *(header *)base = (header){.bytes = bytes, .kind = kind};
   tl_memory_note(kind, bytes);
   *out = base + TL_ALIGNMENT;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hash_team.h"
 #include "ranks_inner.h"
 #include "results.h"
 
@@ -157,6 +158,25 @@ tl_status tl_ranks_write(const tl_ranks *ranks, int32_t rank, int32_t tensor, co
   tl_gpu *gpu = ranks->list[rank].executor.gpu;
   if (gpu != NULL) return tl_gpu_write(gpu, to.data, tl_view_bytes(&to), from);
   memcpy(to.data, from, (size_t)tl_view_bytes(&to));
+  return TL_OK;
+}
+
+tl_status tl_ranks_hash(const tl_ranks *ranks, int32_t rank, int32_t tensor,
+                        const tl_hash_part *part, uint64_t *out) {
+  tl_view of;
+  TL_TRY(place_of(ranks, rank, tensor, &of));
+  if (part->rows < 1 || part->cols < 1 || part->cols > part->pitch ||
+      part->rows > tl_view_count(&of) / part->pitch)
+    return tl_fail(TL_ARGUMENT,
+                   "hash: rows times cols is more than the tensor has: %lld rows, %lld of %lld "
+                   "columns, of %lld elements",
+                   (long long)part->rows, (long long)part->cols, (long long)part->pitch,
+                   (long long)tl_view_count(&of));
+  if (!tl_ranks_here(ranks, rank))
+    return tl_remote_hash((tl_ranks *)(uintptr_t)ranks, rank, tensor, part, out);
+  const tl_executor *e = &ranks->list[rank].executor;
+  if (e->gpu != NULL) return tl_gpu_hash(e->gpu, part, &of, out);
+  *out = tl_hash_by_team(e->team, part, of.data, of.dtype);
   return TL_OK;
 }
 

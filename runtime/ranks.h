@@ -71,6 +71,10 @@ tl_status tl_ranks_view(const tl_ranks *ranks, int32_t rank, int32_t tensor, tl_
 /* Copies a whole tensor out of the rank's arena or into it, wherever that is. */
 tl_status tl_ranks_read(const tl_ranks *ranks, int32_t rank, int32_t tensor, void *to);
 tl_status tl_ranks_write(const tl_ranks *ranks, int32_t rank, int32_t tensor, const void *from);
+/* The share of the tensor in its logical one's hash (hash.h), where the rank is: nothing but the
+** sum travels. `part` may name fewer rows and columns than the tensor has, of its pitch. */
+tl_status tl_ranks_hash(const tl_ranks *ranks, int32_t rank, int32_t tensor,
+                        const tl_hash_part *part, uint64_t *out);
 int32_t tl_ranks_count(const tl_ranks *ranks);
 const tl_program *tl_ranks_program(const tl_ranks *ranks, int32_t rank);
 

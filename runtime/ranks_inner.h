@@ -71,6 +71,8 @@ tl_status tl_ranks_trace_one(tl_ranks *ranks, int32_t rank, int32_t on, const tl
 /* For ranks elsewhere: what rank 0 asks of them. */
 tl_status tl_remote_run(tl_ranks *ranks, const tl_run *run, double limit_s);
 tl_status tl_remote_finish(tl_ranks *ranks);
+tl_status tl_remote_hash(tl_ranks *ranks, int32_t rank, int32_t tensor, const tl_hash_part *part,
+                         uint64_t *out);
 tl_status tl_remote_read(tl_ranks *ranks, int32_t rank, int32_t tensor, void *to, int64_t bytes);
 tl_status tl_remote_write(tl_ranks *ranks, int32_t rank, int32_t tensor, const void *from,
                           int64_t bytes);

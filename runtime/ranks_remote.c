@@ -6,6 +6,8 @@
 **                          <-  ANSWER, while it is traced: records, hashes, captures, one each
 **   READ tensor            ->
 **                          <-  ANSWER: its bytes
+**   HASH tensor, part      ->
+**                          <-  ANSWER: its share
 **   WRITE tensor, bytes    ->
 **                          <-  ANSWER
 **   TRACE on, counts       ->  outputs and captures, one each, follow
@@ -18,7 +20,7 @@
 
 #include "ranks_inner.h"
 
-enum { ORDER_RUN = 1, ORDER_READ, ORDER_WRITE, ORDER_TRACE, ORDER_CLOSE, ANSWER, DONE };
+enum { ORDER_RUN = 1, ORDER_READ, ORDER_HASH, ORDER_WRITE, ORDER_TRACE, ORDER_CLOSE, ANSWER, DONE };
 
 typedef struct order {
   double limit_s;
@@ -27,6 +29,7 @@ typedef struct order {
   int32_t on, output_count, capture_count;
   int64_t capture_bytes;
   float scalars[TL_SCALARS_MAX];
+  tl_hash_part part;
 } order;
 
 /* The next message of `rank`, which has to be of this kind and, when bytes >= 0, of this size. */
@@ -99,6 +102,17 @@ tl_status tl_remote_read(tl_ranks *ranks, int32_t rank, int32_t tensor, void *to
   TL_TRY(tl_job_send(ranks->job, rank, ORDER_READ, &o, sizeof o));
   TL_TRY(expect(ranks, rank, ANSWER, bytes, &frame));
   memcpy(to, frame.data, (size_t)bytes);
+  free(frame.data);
+  return TL_OK;
+}
+
+tl_status tl_remote_hash(tl_ranks *ranks, int32_t rank, int32_t tensor, const tl_hash_part *part,
+                         uint64_t *out) {
+  const order o = {.tensor = tensor, .part = *part};
+  tl_frame frame;
+  TL_TRY(tl_job_send(ranks->job, rank, ORDER_HASH, &o, sizeof o));
+  TL_TRY(expect(ranks, rank, ANSWER, sizeof *out, &frame));
+  memcpy(out, frame.data, sizeof *out);
   free(frame.data);
   return TL_OK;
 }
@@ -215,6 +229,12 @@ static tl_status serve_read(tl_ranks *ranks, const order *o) {
   return status;
 }
 
+static tl_status serve_hash(tl_ranks *ranks, const order *o) {
+  uint64_t sum;
+  TL_TRY(tl_ranks_hash(ranks, ranks->first, o->tensor, &o->part, &sum));
+  return tl_job_send(ranks->job, 0, ANSWER, &sum, sizeof sum);
+}
+
 static tl_status serve_write(tl_ranks *ranks, const order *o) {
   tl_frame frame;
   tl_view view;
@@ -229,6 +249,7 @@ static tl_status serve_one(tl_ranks *ranks, int32_t kind, const order *o) {
   switch (kind) {
     case ORDER_RUN: return serve_run(ranks, o);
     case ORDER_READ: return serve_read(ranks, o);
+    case ORDER_HASH: return serve_hash(ranks, o);
     case ORDER_WRITE: return serve_write(ranks, o);
     case ORDER_TRACE: return serve_trace(ranks, o);
     default: return tl_fail(TL_COMM, "rank 0 sends an order of kind %d", kind);

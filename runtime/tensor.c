@@ -43,6 +43,13 @@ static tl_status wrap(const tl_view *view, buffer *b, tl_tensor **out) {
 }
 
 tl_status tl_tensor_new(tl_dtype dtype, int32_t dims, const int64_t *shape, tl_tensor **out) {
+  TL_TRY(tl_tensor_new_unset(dtype, dims, shape, out));
+  memset((*out)->view.data, 0, (size_t)tl_view_bytes(&(*out)->view));
+  return TL_OK;
+}
+
+tl_status tl_tensor_new_unset(tl_dtype dtype, int32_t dims, const int64_t *shape,
+                              tl_tensor **out) {
   int64_t bytes = 0;
   TL_TRY(check_shape(dtype, dims, shape, &bytes));
   buffer *b = calloc(1, sizeof *b);
@@ -50,7 +57,6 @@ tl_status tl_tensor_new(tl_dtype dtype, int32_t dims, const int64_t *shape, tl_t
   b->references = 1;
   tl_status status;
   TL_TRY_GOTO(status, tl_memory_alloc(TL_MEMORY_TENSOR, bytes, &b->data), done);
-  memset(b->data, 0, (size_t)bytes);
   tl_view view = {.data = b->data, .dtype = dtype, .dims = dims};
   for (int32_t i = 0; i < dims; i++) view.shape[i] = shape[i];
   TL_TRY_GOTO(status, wrap(&view, b, out), done);

@@ -1,13 +1,11 @@
 /* trace.c - arrays made once; hashing and copying around each instruction. */
 #include "trace.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "hash_team.h"
 #include "memory.h"
-
-enum { TASK_ELEMENTS = 32 << 10 }; /* hashed by one task of a team */
 
 typedef struct span {
   int32_t first, count;
@@ -162,33 +160,6 @@ tl_status tl_trace_before(tl_trace *t, const tl_trace_source *s, int32_t instruc
   return capture(t, s, t->before[instruction]);
 }
 
-typedef struct work {
-  const tl_hash_part *part;
-  const void *data;
-  tl_dtype dtype;
-  int64_t each; /* rows of a task */
-  _Atomic uint64_t sum;
-} work;
-
-static void hash_task(void *context, int64_t index, int32_t worker) {
-  (void)worker;
-  work *w = context;
-  const uint64_t sum = tl_hash_rows(w->part, w->data, w->dtype, index * w->each, w->each);
-  atomic_fetch_add_explicit(&w->sum, sum, memory_order_relaxed); /* integers: in any order */
-}
-
-static uint64_t hash_output(const tl_trace_source *s, const tl_hash_part *part, const void *data,
-                            tl_dtype dtype) {
-  work w = {.part = part, .data = data, .dtype = dtype, .each = TASK_ELEMENTS / part->cols + 1};
-  if (part->sampled) w.each *= 16;
-  const int64_t tasks = (part->rows + w.each - 1) / w.each;
-  if (tasks > 1 && s->team != NULL) {
-    tl_team_for(s->team, tasks, hash_task, &w);
-    return w.sum;
-  }
-  return tl_hash_rows(part, data, dtype, 0, part->rows);
-}
-
 tl_status tl_trace_after(tl_trace *t, const tl_trace_source *s, int32_t instruction) {
   const span list = t->outputs_of[instruction];
   for (int32_t i = list.first; i < list.first + list.count; i++) {
@@ -196,7 +167,7 @@ tl_status tl_trace_after(tl_trace *t, const tl_trace_source *s, int32_t instruct
     const tl_view *view = &s->views[t->program->instructions[instruction].out.first + o->position];
     const void *data;
     TL_TRY(data_of(t, s, view, &data));
-    t->hashes[i] = hash_output(s, &o->part, data, view->dtype);
+    t->hashes[i] = tl_hash_by_team(s->team, &o->part, data, view->dtype);
   }
   return capture(t, s, t->after[instruction]);
 }

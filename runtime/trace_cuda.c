@@ -84,18 +84,18 @@ static uint64_t *stamp_of(tl_gpu_trace *t, int32_t instruction, int which) {
   return t->device + t->hash_count + STAMPS * instruction + which;
 }
 
-static tl_status launch(tl_gpu_trace *t, void *stream, const char *kernel, int32_t blocks,
+static tl_status launch(tl_cuda *cuda, void *stream, const char *kernel, int32_t blocks,
                         const void *args) {
   const tl_cuda_grid grid = {
       .blocks = {(uint32_t)blocks,  1, 1},
         .threads = {TL_DEVICE_THREADS, 1, 1}
   };
-  return tl_cuda_launch_on(t->cuda, stream, kernel, &grid, args);
+  return tl_cuda_launch_on(cuda, stream, kernel, &grid, args);
 }
 
 static tl_status queue_stamp(tl_gpu_trace *t, void *stream, uint64_t *stamp, uint64_t *behind) {
   const tl_trace_stamp_args args = {.stamp = stamp, .behind = behind};
-  return launch(t, stream, "trace_stamp", 1, &args);
+  return launch(t->cuda, stream, "trace_stamp", 1, &args);
 }
 
 tl_status tl_gpu_trace_before(tl_gpu_trace *t, int32_t instruction, void *stream) {
@@ -122,11 +122,10 @@ void tl_gpu_trace_launch(tl_cuda *cuda, int64_t before, tl_trace_record *out) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static tl_trace_part part_of(tl_gpu_trace *t, const tl_trace_output *o, int32_t index,
-                             const tl_view *view) {
-  const tl_hash_part *p = &o->part;
+/* A part as the kernel takes it: `hash` is device memory. */
+static tl_trace_part part_of(const tl_hash_part *p, const tl_view *view, uint64_t *hash) {
   const int whole = p->cols == p->cols_full && p->pitch == p->cols;
-  tl_trace_part a = {.data = view->data, .hash = t->device + index};
+  tl_trace_part a = {.data = view->data, .hash = hash};
   a.name = p->name, a.cols = p->cols, a.pitch = p->pitch, a.row_first = p->row_first;
   a.piece_rows = p->piece_rows, a.piece_stride = p->piece_stride;
   a.col_first = p->col_first, a.cols_full = p->cols_full;
@@ -152,10 +151,10 @@ static tl_status queue_hash(tl_gpu_trace *t, int32_t instruction, const tl_view 
   for (; *next < count && a.count < TL_TRACE_PARTS; ++*next) {
     const tl_trace_output *o = &outputs[*next];
     if (o->part.rows == 0) continue;
-    a.parts[a.count] = part_of(t, o, first + *next, &views[out + o->position]);
+    a.parts[a.count] = part_of(&o->part, &views[out + o->position], t->device + first + *next);
     blocks += a.parts[a.count++].blocks;
   }
-  if (blocks > 0) return launch(t, stream, "trace_hash", blocks, &a);
+  if (blocks > 0) return launch(t->cuda, stream, "trace_hash", blocks, &a);
   return begun ? TL_OK : queue_stamp(t, stream, a.stamp, a.behind);
 }
 
@@ -190,4 +189,15 @@ void tl_gpu_trace_take(tl_gpu_trace *t, int32_t first, int32_t count, int64_t st
     tl_trace_outputs_of(t->trace, i, &output, &outputs);
     for (int32_t k = output; k < output + outputs; k++) tl_trace_set_hash(t->trace, k, t->host[k]);
   }
+}
+
+tl_status tl_gpu_hash_part(tl_cuda *cuda, const tl_hash_part *part, const tl_view *view,
+                           void *word) {
+  const uint64_t at = address(word);
+  TL_TRY(tl_cuda_enter(cuda));
+  tl_trace_args a = {.count = 1, .parts = {part_of(part, view, word)}};
+  TL_TRY(tl_cuda_check(tl_cuda_calls(cuda),
+                       tl_cuda_calls(cuda)->fill(at, 0, sizeof(uint64_t), tl_cuda_stream(cuda)),
+                       "a hash"));
+  return launch(cuda, tl_cuda_stream(cuda), "trace_hash", a.parts[0].blocks, &a);
 }

@@ -37,4 +37,9 @@ void tl_gpu_trace_take(tl_gpu_trace *trace, int32_t first, int32_t count, int64_
 /* Fills in the kernels queued since there were `before`: how many, and the last one's grid. */
 void tl_gpu_trace_launch(tl_cuda *cuda, int64_t before, tl_trace_record *out);
 
+/* Queues the share of a shard that is in device memory (hash.h) on the first stream; `word`, in
+** device memory too, gets it. */
+tl_status tl_gpu_hash_part(tl_cuda *cuda, const tl_hash_part *part, const tl_view *view,
+                           void *word);
+
 #endif

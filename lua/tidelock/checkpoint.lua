@@ -333,7 +333,8 @@ local function gather(run)
         local name = kind.prefix .. param.name
         local element = tensor:dtype() == "bf16" and 2 or 4
         list[#list + 1] = {
-          file = kind.file, name = name, tensor = tensor, hash = tensor:hash(name),
+          file = kind.file, name = name, tensor = tensor,
+          hash = run:stored_hash(param, kind.arena, name),
           bytes = param.weight.rows * param.weight.cols * element,
         }
       end

@@ -9,7 +9,6 @@ local blocks = require "tidelock.blocks"
 local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local data = require "tidelock.data"
-local emit = require "tidelock.stages.emit"
 local experts = require "tidelock.experts"
 local gpus = require "tidelock.gpus"
 local grid = require "tidelock.layout"
@@ -252,7 +251,7 @@ local function scalars_of(self, step)
 end
 
 --- What was planned for a rank with these coordinates.
-local function planned(self, at)
+function Run:planned(at)
   return self.plan.ranks[experts.plan_index(self.spec.layout, at)]
 end
 
@@ -261,7 +260,7 @@ local function terms_of(self)
   local values, bits = {}, {}
   for _, term in ipairs(self.plan["local"].terms) do
     for index, rank in ipairs(self.table) do
-      local v = planned(self, rank.coordinates).persistent["term " .. term.name]
+      local v = self:planned(rank.coordinates).persistent["term " .. term.name]
       if v and v.tensor and not values[term.name] then
         local t <close> = self.ranks:read(index - 1, v.tensor)
         values[term.name] = t:to_table()[1]
@@ -322,142 +321,7 @@ function Run:eval()
   return execute(self, "eval", { step = 0, scalars = {} })
 end
 
--- logical tensors
--- -----------------------------------------------------------------------------------
-
-local function param_of(self, name)
-  for _, param in ipairs(self.plan["local"].params) do
-    if param.name == name then return param end
-  end
-  local list = {}
-  for i, param in ipairs(self.plan["local"].params) do list[i] = param.name end
-  error(string.format("no weight is called %s; nearest: %s", name,
-    tostring(require("tidelock.suggest").nearest(name, list))), 0)
-end
-
---- The first of the ranks that hold the same shard of a weight.
-local function first_of(self, param, at)
-  if param.expert then return select(2, experts.coordinates(self.spec.layout, at)) == 0 end
-  return at.dp == 0 and (param.axis and at.tp % param.replicas == 0 or at.tp == 0)
-end
-
---- The rank (from 0) that a shard is read from: dp 0, the first holder, one of each set of
---- replicas.
-local function shards_of(self, param)
-  local list = {}
-  for index, rank in ipairs(self.table) do
-    local at = rank.coordinates
-    local v = planned(self, at).persistent["weight " .. param.name]
-    local own = v and v.tensor and first_of(self, param, at)
-    if own and (not list.pp or list.pp == at.pp) then
-      list.pp = at.pp
-      list[#list + 1] = {
-        rank = index - 1, row_first = emit.resolve(param.row_first, at.tp), col_first =
-          emit.resolve(param.col_first, at.tp),
-      }
-    end
-  end
-  return list
-end
-
---- Shards put together: true rows only. `key` picks the weight, "master ", "m " or "v ".
-local function gather(self, param, key)
-  local shards = shards_of(self, param)
-  local rows, cols = param.weight.rows, param.weight.cols
-  local pieces, dtype = {}, nil
-  for i, shard in ipairs(shards) do
-    local at = self.table[shard.rank + 1].coordinates
-    local v = planned(self, at).persistent[key .. param.name]
-    local t = self.ranks:read(shard.rank, v.tensor)
-    dtype = t:dtype()
-    pieces[i] = {
-      tensor = t, row_first = shard.row_first, col_first = shard.col_first, rows = param.rows,
-        cols = param.cols,
-    }
-  end
-  return core.assemble(dtype, param.value.vector and { rows } or { rows, cols }, pieces)
-end
-
---- The whole logical weight, in any layout: (rows, cols), or (rows) for a vector.
-function Run:weight(name) return gather(self, param_of(self, name), "weight ") end
-
---- The f32 value that the optimizer steps: the master beside bf16, the weight itself in f32.
-function Run:master(name)
-  local param = param_of(self, name)
-  local exact = param.fields.dtype ~= "f32" and not param.fields.frozen
-  return gather(self, param, exact and "master " or "weight ")
-end
-
---- A weight ("weight "), its f32 master ("master ") or a moment ("m ", "v "), whole; nil where no
---- rank keeps one.
-function Run:stored(param, arena)
-  for _, rank in ipairs(self.plan.ranks) do
-    local v = rank.persistent[arena .. param.name]
-    if v and v.tensor then return gather(self, param, arena) end
-  end
-end
-
---- All weights by name: { name, param }, in bytewise order.
-function Run:weights()
-  local list = {}
-  for i, param in ipairs(self.plan["local"].params) do list[i] = { name = param.name, param =
-    param } end
-  table.sort(list, function(a, b) return a.name < b.name end)
-  return list
-end
-
---- The sum of the hashes of all tensors of a kind: shares of shards add up, nothing is gathered.
-local function hash_of(self, key)
-  local sum = 0
-  for _, param in ipairs(self.plan["local"].params) do
-    for _, shard in ipairs(shards_of(self, param)) do
-      local at = self.table[shard.rank + 1].coordinates
-      local v = planned(self, at).persistent[key .. param.name]
-      local rows = math.min(param.rows, param.weight.rows - shard.row_first)
-      if v and rows > 0 then
-        sum = sum + self.ranks:hash(shard.rank, v.tensor, param.name, {
-          row_first = shard.row_first, col_first = shard.col_first, rows = rows,
-          cols_full = param.full_cols, cols = param.cols,
-        })
-      end
-    end
-  end
-  return sum
-end
-
---- The hash of all weights.
-function Run:weights_hash() return string.format("%016x", hash_of(self, "weight ")) end
-
---- The hash of the optimizer's state: first moments, second moments and f32 masters.
-function Run:optimizer_hash()
-  local parts = {}
-  for i, key in ipairs { "m ", "v ", "master " } do
-    parts[i] = string.format("%016x", hash_of(self, key))
-  end
-  return core.hash(table.concat(parts, " "))
-end
-
---- A tensor of the last step that `keep` or log.watch asked for, whole: (tokens, dim) over the
---- global batch, or the shape of a weight for gradients.
-function Run:kept(name)
-  local found = kept.read(self, name)
-  if not found then
-    error(string.format('%s was not kept; ask for it before planning: start { keep = { "%s" } }',
-      name, name), 0)
-  end
-  return found
-end
-
-function Run:watched()
-  local values = {}
-  for _, watch in ipairs(self.watches) do
-    for _, name in ipairs(kept.names(self, watch.pattern)) do
-      local tensor = self:kept(name)
-      values[name .. ":" .. watch.what] = tensor[watch.what](tensor)
-    end
-  end
-  return values
-end
+require "tidelock.run_tensors" (Run)
 
 --- Bytes of the arenas as counted by their allocator, beside the bytes that were planned; and the
 --- peaks of what is no arena: slots of messages, tables of the data, scratch of the workers, copies

@@ -202,6 +202,16 @@ function Run:master(name) end
 ---@param arena string
 ---@return tidelock.Tensor?
 function Run:stored(param, arena) end
+--- What Run:stored(param, arena):hash(name) gives, computed where the shards are: nothing travels.
+---@param param table
+---@param arena string
+---@param name string
+---@return string # 16 hex digits
+function Run:stored_hash(param, arena, name) end
+--- The plan of the rank with these coordinates: its tensors and programs.
+---@param at table # { tp, cp, pp, dp, .. }, from 0
+---@return table
+function Run:planned(at) end
 ---@return { name: string, param: table }[]
 function Run:weights() end
 ---@return string

@@ -28,7 +28,7 @@ function Ranks:write(rank, tensor, from) end
 ---@param rank integer
 ---@param tensor integer
 ---@param name string
----@param place table # { row_first, col_first, cols_full, rows, cols }
+---@param place table # { row_first, col_first, cols_full, rows, cols, pitch }
 ---@return integer
 function Ranks:hash(rank, tensor, name, place) end
 --- Records from the next run on: times alone, or what the tables say, one a rank.

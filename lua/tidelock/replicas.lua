@@ -32,7 +32,7 @@ local function part_of(param, at)
     emit.resolve(param.col_first, at.tp))
 end
 
---- Hashes of one tensor by part, then by value: { [part] = { order, ranks by hash } }.
+--- Who holds which part of one tensor: a list of { rank, tensor } for every part.
 local function collect(run, param, kind)
   local parts, list = {}, {}
   for index, rank in ipairs(run.table) do
@@ -42,29 +42,39 @@ local function collect(run, param, kind)
     if v and v.tensor then
       local part = part_of(param, at)
       if not parts[part] then
-        parts[part] = { hashes = {}, ranks = {} }
+        parts[part] = {}
         list[#list + 1] = parts[part]
       end
-      local hash = run.ranks:hash(index - 1, v.tensor, param.name, { row_first = 0, col_first = 0,
-        rows = param.rows, cols = param.cols, cols_full = param.cols })
-      local ranks = parts[part].ranks
-      if not ranks[hash] then
-        ranks[hash] = {}
-        table.insert(parts[part].hashes, hash)
-      end
-      table.insert(ranks[hash], index - 1)
+      table.insert(parts[part], { rank = index - 1, tensor = v.tensor })
     end
   end
   return list
 end
 
---- What is wrong with one tensor, or nil.
+--- The ranks of a part by what they have: hashes in the order in which they are found.
+local function compared(run, param, part)
+  local hashes, ranks = {}, {}
+  for _, holder in ipairs(part) do
+    local hash = run.ranks:hash(holder.rank, holder.tensor, param.name, { row_first = 0,
+      col_first = 0, rows = param.rows, cols = param.cols, cols_full = param.cols })
+    if not ranks[hash] then
+      ranks[hash] = {}
+      hashes[#hashes + 1] = hash
+    end
+    table.insert(ranks[hash], holder.rank)
+  end
+  return hashes, ranks
+end
+
+--- What is wrong with one tensor, or nil. A part that one rank holds alone is not looked at.
 local function difference(run, param, kind)
   for _, part in ipairs(collect(run, param, kind)) do
-    if #part.hashes > 1 then
+    local hashes, holders = {}, {}
+    if #part > 1 then hashes, holders = compared(run, param, part) end
+    if #hashes > 1 then
       local words = {}
-      for i, hash in ipairs(part.hashes) do
-        local ranks = part.ranks[hash]
+      for i, hash in ipairs(hashes) do
+        local ranks = holders[hash]
         words[i] = ("%s %s %s %016x"):format(#ranks == 1 and "rank" or "ranks",
           replicas.ranks_text(ranks), #ranks == 1 and "has" or "have", hash)
       end

@@ -5,7 +5,8 @@
 **       ms = }; profile: 1 ranges, 2 the profiler starts, 4 it stops (execute.h)
 **   core.profiler() -> true if one listens (nvtx.h); else false and why not
 **   ranks:read(rank, tensor) -> tensor        ranks:write(rank, tensor, from)
-**   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols }) -> integer
+**   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols,
+**     pitch }) -> integer
 **   ranks:trace(on)    ranks:times(rank) -> { ns, .. }    ranks:spans(rank) -> { { from, to }, .. }
 **   ranks:record(rank, instruction, count) -> bytes    ranks:captured(rank, first, count) -> bytes
 **   ranks:serve()   of a process whose rank is not 0 (job.h): until rank 0 closes its ranks
@@ -156,7 +157,7 @@ static int ranks_read(lua_State *L) {
   const tl_ranks *ranks = check_ranks(L);
   const tl_view view = check_place(L, ranks);
   tl_tensor **out = bind_push_tensor(L);
-  bind_check(L, tl_tensor_new(view.dtype, view.dims, view.shape, out));
+  bind_check(L, tl_tensor_new_unset(view.dtype, view.dims, view.shape, out));
   bind_check(L, tl_ranks_read(ranks, (int32_t)lua_tointeger(L, 2), (int32_t)lua_tointeger(L, 3) - 1,
                               tl_tensor_view(*out)->data));
   return 1;
@@ -173,36 +174,30 @@ static int ranks_write(lua_State *L) {
   return 0;
 }
 
-/* The share of a shard; rows and cols default to dim 0 and the product of the others. */
+/* The share of a shard; rows and cols default to dim 0 and the product of the others, pitch to
+** cols. */
 static int ranks_hash(lua_State *L) {
   const tl_ranks *ranks = check_ranks(L);
-  tl_view view = check_place(L, ranks);
+  const tl_view view = check_place(L, ranks);
   size_t length;
   const char *name = luaL_checklstring(L, 4, &length);
-  tl_hash_place place = {0, 0, tl_view_row(&view)};
   lua_settop(L, 5);
-  if (!lua_isnil(L, 5)) {
-    luaL_checktype(L, 5, LUA_TTABLE);
-    place.row_first = bind_integer(L, 5, "hash", "row_first", 0);
-    place.col_first = bind_integer(L, 5, "hash", "col_first", 0);
-    const int64_t rows = bind_integer(L, 5, "hash", "rows", view.shape[0]);
-    const int64_t cols = bind_integer(L, 5, "hash", "cols", tl_view_row(&view));
-    place.cols_full = bind_integer(L, 5, "hash", "cols_full", cols);
-    luaL_argcheck(L, rows > 0 && cols > 0 && rows * cols <= tl_view_count(&view), 5,
-                  "rows times cols is more than the tensor has");
-    luaL_argcheck(L, place.col_first >= 0 && place.col_first <= place.cols_full - cols, 5,
-                  "columns past cols_full");
-    view.dims = 2, view.shape[0] = rows, view.shape[1] = cols;
-  }
-  tl_tensor **copy = bind_push_tensor(L);
-  const int32_t rank = (int32_t)lua_tointeger(L, 2), tensor = (int32_t)lua_tointeger(L, 3) - 1;
-  tl_view whole;
-  bind_check(L, tl_ranks_view(ranks, rank, tensor, &whole));
-  bind_check(L, tl_tensor_new(whole.dtype, whole.dims, whole.shape, copy));
-  view.data = tl_tensor_view(*copy)->data;
-  bind_check(L, tl_ranks_read(ranks, rank, tensor, view.data));
-  lua_pushinteger(L,
-                  (lua_Integer)tl_hash_shard(tl_hash_bytes(name, (int64_t)length), &view, &place));
+  if (lua_isnil(L, 5)) lua_newtable(L), lua_replace(L, 5);
+  luaL_checktype(L, 5, LUA_TTABLE);
+  tl_hash_part part = {.name = tl_hash_bytes(name, (int64_t)length)};
+  part.row_first = bind_integer(L, 5, "hash", "row_first", 0);
+  part.col_first = bind_integer(L, 5, "hash", "col_first", 0);
+  part.rows = bind_integer(L, 5, "hash", "rows", view.shape[0]);
+  part.cols = bind_integer(L, 5, "hash", "cols", tl_view_row(&view));
+  part.pitch = bind_integer(L, 5, "hash", "pitch", part.cols);
+  part.cols_full = bind_integer(L, 5, "hash", "cols_full", part.cols);
+  part.piece_rows = part.rows, part.piece_stride = part.rows;
+  luaL_argcheck(L, part.col_first >= 0 && part.col_first <= part.cols_full - part.cols, 5,
+                "columns past cols_full");
+  uint64_t sum;
+  bind_check(L, tl_ranks_hash(ranks, (int32_t)lua_tointeger(L, 2), (int32_t)lua_tointeger(L, 3) - 1,
+                              &part, &sum));
+  lua_pushinteger(L, (lua_Integer)sum);
   return 1;
 }
 

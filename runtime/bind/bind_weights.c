@@ -109,8 +109,8 @@ static int weights_read(lua_State *L) {
                       TL_DIMS_MAX);
   static const int64_t single[1] = {1};
   tl_tensor **out = bind_push_tensor(L);
-  bind_check(L, tl_tensor_new(dtype, entry->dims > 0 ? entry->dims : 1,
-                              entry->dims > 0 ? entry->shape : single, out));
+  bind_check(L, tl_tensor_new_unset(dtype, entry->dims > 0 ? entry->dims : 1,
+                                    entry->dims > 0 ? entry->shape : single, out));
   const tl_view *view = tl_tensor_view(*out);
   if (entry->dtype == (int32_t)dtype && entry->bytes > 0)
     memcpy(view->data, entry->data, (size_t)entry->bytes);
@@ -150,7 +150,7 @@ static int weights_slice(lua_State *L) {
   luaL_argcheck(L, col >= 0 && cols > 0 && col <= whole - cols, 5,
                 "columns that the tensor does not have");
   tl_tensor **out = bind_push_tensor(L);
-  bind_check(L, tl_tensor_new(dtype, 2, (int64_t[]){rows, cols}, out));
+  bind_check(L, tl_tensor_new_unset(dtype, 2, (int64_t[]){rows, cols}, out));
   copy_box(entry, whole, row, col, tl_tensor_view(*out));
   return 1;
 }

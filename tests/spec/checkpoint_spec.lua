@@ -77,6 +77,27 @@ describe("a checkpoint", function()
     end)
   end
 
+  it("has hashes that shards add up to, wherever they are", function()
+    for _, layout in ipairs(layouts) do
+      local options = { dtype = "bf16", bias = true }
+      for field, value in pairs(layout) do options[field] = value end
+      local run <close> = models.start(options)
+      steps(run, 1)
+      local seen = 0
+      for _, param in ipairs(run.plan["local"].params) do
+        for _, arena in ipairs { "weight ", "master ", "m ", "v " } do
+          local whole = run:stored(param, arena)
+          if whole then
+            local name = arena .. param.name
+            assert.equal(whole:hash(name), run:stored_hash(param, arena, name), name)
+            seen = seen + 1
+          end
+        end
+      end
+      assert.is_true(seen > 20)
+    end
+  end)
+
   it("is cut into files by size, and read from all of them", function()
     local path = saved({}, folder.root, 1, { file_bytes_max = 20000 })
     local names = core.files.list(path)
