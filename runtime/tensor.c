@@ -48,8 +48,7 @@ tl_status tl_tensor_new(tl_dtype dtype, int32_t dims, const int64_t *shape, tl_t
   return TL_OK;
 }
 
-tl_status tl_tensor_new_unset(tl_dtype dtype, int32_t dims, const int64_t *shape,
-                              tl_tensor **out) {
+tl_status tl_tensor_new_unset(tl_dtype dtype, int32_t dims, const int64_t *shape, tl_tensor **out) {
   int64_t bytes = 0;
   TL_TRY(check_shape(dtype, dims, shape, &bytes));
   buffer *b = calloc(1, sizeof *b);

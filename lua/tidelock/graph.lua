@@ -66,7 +66,7 @@ function graph.new(dtype)
   local self = setmetatable({
     nodes = {}, values = {}, weights = {}, by_name = {}, dtype = dtype,
     scopes = { { path = "", dims = {} } }, layer = "embed", names = {}, losses = {}, terms = {},
-    schedules = {},
+    schedules = {}, tabulated = {},
   }, Graph)
   self:define("tokens")
   return self

@@ -92,11 +92,26 @@ local function tabulate(g, fn)
   return values
 end
 
---- x * fn: a number for each step, tabulated now. Equal tables share a scalar.
-function states.scheduled(g, x, fn, fail)
-  if not x.after then
-    fail(g, "a function of the step multiplies what is made of g.sum alone, on its way to g.update")
+--- What a function is, where its code and numbers alone say it: equal ones, such as those that every
+--- layer makes anew, give equal numbers. nil where it reaches anything else.
+local function identity_of(fn)
+  local good, code = pcall(string.dump, fn, true)
+  if not good then return nil end
+  local words = { code }
+  for i = 1, math.huge do
+    local name, value = debug.getupvalue(fn, i)
+    if not name then break end
+    local kind = math.type(value) or type(value)
+    if kind == "table" or kind == "function" or kind == "userdata" or kind == "thread" then
+      return nil
+    end
+    words[#words + 1] = kind .. ("%q"):format(value)
   end
+  return table.concat(words, "\0")
+end
+
+--- The place of a function's numbers in g.schedules.
+local function schedule_of(g, fn, fail)
   local words, values = {}, tabulate(g, fn)
   for step = 1, g.steps do
     local value = values[step]
@@ -117,8 +132,19 @@ function states.scheduled(g, x, fn, fail)
     end
     g.schedules[index], g.schedules[id] = values, index
   end
+  return { index = index, id = id }
+end
+
+--- x * fn: a number for each step, tabulated now. Equal tables share a scalar.
+function states.scheduled(g, x, fn, fail)
+  if not x.after then
+    fail(g, "a function of the step multiplies what is made of g.sum alone, on its way to g.update")
+  end
+  local identity = identity_of(fn)
+  local found = identity and g.tabulated[identity] or schedule_of(g, fn, fail)
+  if identity then g.tabulated[identity] = found end
   return g:node("scale_step", { x }, { { x.dims, x.dtype } },
-    { scalar = states.first_scalar + index - 1, name = id })
+    { scalar = states.first_scalar + found.index - 1, name = found.id })
 end
 
 --- The scalars that follow the optimizer's in step `step` (from 1); past the last the last.
