@@ -107,12 +107,8 @@ tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison
   if (gpu == NULL) return tl_fail(TL_MEMORY, "no room for a rank");
   gpu->program = program;
   const tl_status status = open_gpu(gpu, ordinal, poison, blocks);
-  if (status == TL_OK) {
-    *out = gpu;
-    return TL_OK;
-  }
-  tl_gpu_close(gpu);
-  return status;
+  if (status != TL_OK) return tl_gpu_close(gpu), status;
+  return *out = gpu, TL_OK;
 }
 
 void tl_gpu_forget(tl_gpu *gpu) {
