@@ -135,11 +135,12 @@ end
 --- Runs traced steps. Records are per step, the longest first.
 ---@param run tidelock.Run # it has run a step at least
 ---@param steps integer
----@return table[] list, number wall, number inside # seconds of a step; of its section
+---@return table[] list, number wall, number inside, number exposed # seconds of a step; of its
+---  section; of messages that nothing hides
 function records.of(run, steps)
   run.ranks:trace(true)
   run:step() -- on a GPU the traced step is captured
-  local by, list, inside, wall = {}, {}, 0, 0
+  local by, list, inside, wall, exposed = {}, {}, 0, 0, 0
   for _ = 1, steps do
     wall = wall + rounds.measure(function() inside = inside + run:step().ms / 1000 end).seconds
     add_step(run, by, list)
@@ -149,12 +150,13 @@ function records.of(run, steps)
     for _, name in ipairs { "calls", "seconds", "own", "wait", "flop", "bytes", "moved" } do
       one[name] = one[name] / steps
     end
+    exposed = exposed + (one.talks and one.own or 0)
   end
   table.sort(list, function(a, b)
     if a.seconds ~= b.seconds then return a.seconds > b.seconds end
     return a.op .. a.shape < b.op .. b.shape
   end)
-  return list, wall / steps, inside / steps
+  return list, wall / steps, inside / steps, exposed
 end
 
 return records

@@ -63,11 +63,11 @@ local function describe(row, plan)
   end
 end
 
---- Share of a step, one more, in which rank 0 has only messages, and waits for them.
+--- Share of a step, one more, that rank 0 spends on messages and on waiting for them.
 local function communication(run)
   local list, wall = records.of(run, 1)
   local seconds = 0
-  for _, one in ipairs(list) do seconds = seconds + (one.talks and one.own or 0) end
+  for _, one in ipairs(list) do seconds = seconds + (one.talks and one.seconds or 0) end
   return seconds / wall
 end
 

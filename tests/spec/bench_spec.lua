@@ -98,13 +98,13 @@ describe("bench", function()
     function()
       local requests = require "tidelock.requests"
       for _, layout in ipairs { "layout.tp=2", "layout.dp=2", "layout.pp=2" } do
-        local run <close> = driver.start(requests.recipe("recipes/quickstart.lua",
+        local one_run <close> = driver.start(requests.recipe("recipes/quickstart.lua",
           { "batch.samples=8", "batch.micro=4", "batch.length=16", layout }))
-        run:step()
+        one_run:step()
         local sums = {}
         for i, device in ipairs { "host", "cuda" } do
-          run.spec.device, sums[i] = device, 0
-          for _, one in ipairs((records.of(run, 1))) do sums[i] = sums[i] + one.moved end
+          one_run.spec.device, sums[i] = device, 0
+          for _, one in ipairs((records.of(one_run, 1))) do sums[i] = sums[i] + one.moved end
         end
         assert.is_true(sums[1] > 0, layout)
         assert.equal(sums[1], sums[2], layout)
