@@ -107,12 +107,8 @@ tl_status tl_gpu_open(const tl_program *program, int32_t ordinal, int32_t poison
   if (gpu == NULL) return tl_fail(TL_MEMORY, "no room for a rank");
   gpu->program = program;
   const tl_status status = open_gpu(gpu, ordinal, poison, blocks);
-  if (status == TL_OK) {
-    *out = gpu;
-    return TL_OK;
-  }
-  tl_gpu_close(gpu);
-  return status;
+  if (status != TL_OK) return tl_gpu_close(gpu), status;
+  return *out = gpu, TL_OK;
 }
 
 void tl_gpu_forget(tl_gpu *gpu) {
@@ -254,7 +250,11 @@ static tl_status prepare_products(tl_gpu *gpu, tl_executor *e, tl_range all, con
   return TL_OK;
 }
 
-static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
+static tl_status wait_with_peers(tl_gpu *gpu, tl_executor *e, void *stream);
+
+/* `faults`, where a test planted some: what they change is changed before the output is hashed. */
+static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index,
+                                   const tl_run *faults) {
   const int32_t traits = tl_ops[gpu->program->instructions[index].op].traits;
   void *stream = tl_lanes_stream(gpu->lanes, index);
   TL_TRY(tl_lanes_before(gpu->lanes, index));
@@ -266,6 +266,8 @@ static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
   } else {
     TL_TRY(queue_kernel(gpu, e, index));
   }
+  if (faults != NULL) TL_TRY(wait_with_peers(gpu, e, stream));
+  if (faults != NULL) TL_TRY(tl_execute_faults(e, index, faults->step.step, 1));
   if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_after(gpu->trace, index, e->views, stream));
   return tl_lanes_after(gpu->lanes, index);
 }
@@ -355,9 +357,8 @@ static tl_status check_instruction(tl_gpu *gpu, tl_executor *e, int32_t index) {
 static tl_status run_one(tl_gpu *gpu, tl_executor *e, int32_t index, const tl_run *run, int wait) {
   if (e->delay_us > 0) TL_TRY(queue_delay(gpu, e, index, run->step.step));
   TL_TRY(tl_execute_faults(e, index, run->step.step, 0));
-  TL_TRY(queue_instruction(gpu, e, index));
+  TL_TRY(queue_instruction(gpu, e, index, e->fault_count > 0 ? run : NULL));
   if (wait) TL_TRY(wait_with_peers(gpu, e, tl_lanes_stream(gpu->lanes, index)));
-  TL_TRY(tl_execute_faults(e, index, run->step.step, 1));
   return run->check ? check_instruction(gpu, e, index) : TL_OK;
 }
 
@@ -385,7 +386,6 @@ static tl_status run_kept(tl_gpu *gpu, tl_executor *e, int32_t index, const tl_r
 static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
   const tl_range section = gpu->program->sections[run->section];
   const int kept = e->trace != NULL && gpu->trace == NULL;
-  const int wait = run->check || e->fault_count > 0;
   tl_spans spans;
   TL_TRY(queue_step(gpu));
   tl_spans_begin(&spans, gpu->program, run->profile & TL_PROFILE_RANGES, step->step);
@@ -393,7 +393,7 @@ static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
     tl_world_at(e->world, e->rank, index);
     tl_spans_enter(&spans, index);
     const tl_status status =
-        kept ? run_kept(gpu, e, index, run) : run_one(gpu, e, index, run, wait);
+        kept ? run_kept(gpu, e, index, run) : run_one(gpu, e, index, run, run->check);
     tl_spans_leave(&spans);
     if (status != TL_OK) return tl_spans_end(&spans), tl_execute_locate(e, index, step, status);
   }
@@ -413,7 +413,7 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   for (int32_t k = 0, done; k < section.count && status == TL_OK; k += done > 0 ? done : 1) {
     const int32_t index = section.first + k;
     status = queue_fused(gpu, e, index, section.first + section.count, &done);
-    if (status == TL_OK && done == 0) status = queue_instruction(gpu, e, index);
+    if (status == TL_OK && done == 0) status = queue_instruction(gpu, e, index, NULL);
     if (status != TL_OK) tl_execute_locate(e, index, step, status);
   }
   if (status == TL_OK) status = queue_end(gpu);

@@ -1,15 +1,18 @@
 /* program_file.c - writes and reads programs as JSON, by jansson. */
 #include "program_file.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../kernels/op.h"
+#include "hash.h"
 #include "world.h"
 
-enum { VERSION = 1 };
+enum { VERSION = 2, SEAL_BYTES = 28 }; /* of ,"xxh64":"0123456789abcdef"} */
 
 static json_t *int32_list(const int32_t *list, int32_t count) {
   json_t *array = json_array();
@@ -71,18 +74,37 @@ static json_t *program_json(const tl_program *p) {
                    "instructions", instructions, "sections", sections, "results", results);
 }
 
+/* The end of the file: the hash of all that stands before it. */
+static void write_seal(const char *text, size_t bytes, char out[SEAL_BYTES + 1]) {
+  snprintf(out, SEAL_BYTES + 1, ",\"xxh64\":\"%016" PRIx64 "\"}",
+           tl_hash_bytes(text, (int64_t)bytes));
+}
+
+/* Text without its closing brace, then the seal. */
+static tl_status write_sealed(const char *text, const char *path) {
+  char seal[SEAL_BYTES + 1];
+  const size_t bytes = strlen(text) - 1;
+  FILE *file = fopen(path, "wb");
+  if (file == NULL) return tl_fail(TL_IO, "%s: cannot write it: %s", path, strerror(errno));
+  write_seal(text, bytes, seal);
+  const int good = fwrite(text, 1, bytes, file) == bytes && fputs(seal, file) >= 0;
+  if (fclose(file) != 0 || !good) return tl_fail(TL_IO, "%s: cannot write it", path);
+  return TL_OK;
+}
+
 tl_status tl_program_save(const tl_program *program, const char *about, const char *path) {
   json_error_t error;
   json_t *facts = json_loads(about, 0, &error);
   if (facts == NULL) return tl_fail(TL_ARGUMENT, "about: %s", error.text);
   json_t *all = program_json(program);
-  if (all == NULL || json_object_set_new(all, "about", facts) != 0) {
-    json_decref(all);
-    return tl_fail(TL_MEMORY, "%s: no room for its text", path);
-  }
-  const int failed = json_dump_file(all, path, JSON_COMPACT);
+  char *text = NULL;
+  if (all != NULL && json_object_set_new(all, "about", facts) == 0)
+    text = json_dumps(all, JSON_COMPACT);
   json_decref(all);
-  return failed ? tl_fail(TL_IO, "%s: cannot write it", path) : TL_OK;
+  if (text == NULL) return tl_fail(TL_MEMORY, "%s: no room for its text", path);
+  const tl_status status = write_sealed(text, path);
+  free(text);
+  return status;
 }
 
 /* Numbers of an array, to be freed by the caller; NULL where it is none, or holds other things. */
@@ -228,11 +250,8 @@ static tl_status read_group(tl_program *program, json_t *row) {
 
 static tl_status read_program(json_t *all, tl_program **out) {
   json_int_t arena;
-  int version;
-  if (json_unpack(all, "{s i s I}", "tidelock_program", &version, "arena_bytes", &arena) != 0)
-    return tl_fail(TL_PROGRAM, "this is no program");
-  if (version != VERSION)
-    return tl_fail(TL_PROGRAM, "a program of version %d; this build reads %d", version, VERSION);
+  if (json_unpack(all, "{s I}", "arena_bytes", &arena) != 0)
+    return tl_fail(TL_PROGRAM, "arena_bytes is missing");
   TL_TRY(tl_program_new(arena, out));
   TL_TRY(each(all, "texts", *out, read_text));
   TL_TRY(each(all, "groups", *out, read_group));
@@ -262,16 +281,63 @@ static tl_status read_about(json_t *about, tl_plan *out) {
   return TL_OK;
 }
 
+/* The whole file, to be freed by the caller. */
+static tl_status read_file(const char *path, char **out, size_t *bytes) {
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) return tl_fail(TL_IO, "unable to open %s: %s", path, strerror(errno));
+  char *text = NULL;
+  size_t have = 0, room = 0;
+  for (;;) {
+    if (have == room) {
+      char *more = realloc(text, room = room * 2 + (1 << 16));
+      if (more == NULL) return free(text), fclose(file), tl_fail(TL_MEMORY, "%s: no room", path);
+      text = more;
+    }
+    const size_t got = fread(text + have, 1, room - have, file);
+    if (got == 0) break;
+    have += got;
+  }
+  const int failed = ferror(file);
+  fclose(file);
+  if (failed) return free(text), tl_fail(TL_IO, "%s: cannot read it", path);
+  *out = text, *bytes = have;
+  return TL_OK;
+}
+
+static tl_status check_seal(const char *text, size_t bytes) {
+  char seal[SEAL_BYTES + 1];
+  if (bytes < SEAL_BYTES) return tl_fail(TL_PROGRAM, "it has no checksum");
+  const char *end = text + bytes - SEAL_BYTES;
+  if (memcmp(end, ",\"xxh64\":\"", 10) != 0) return tl_fail(TL_PROGRAM, "it has no checksum");
+  write_seal(text, bytes - SEAL_BYTES, seal);
+  if (memcmp(end, seal, SEAL_BYTES) != 0)
+    return tl_fail(TL_PROGRAM, "damaged: its bytes have the checksum %.16s, and %.16s was written",
+                   seal + 10, end + 10);
+  return TL_OK;
+}
+
+static tl_status read_plan(const char *text, size_t bytes, json_t *all, tl_plan *out) {
+  int version;
+  if (json_unpack(all, "{s i}", "tidelock_program", &version) != 0)
+    return tl_fail(TL_PROGRAM, "this is no program");
+  if (version != VERSION)
+    return tl_fail(TL_PROGRAM, "a program of version %d; this build reads %d", version, VERSION);
+  TL_TRY(check_seal(text, bytes));
+  TL_TRY(read_program(all, &out->program));
+  return read_about(json_object_get(all, "about"), out);
+}
+
 tl_status tl_plan_load(const char *path, tl_plan *out) {
   json_error_t error;
-  char text[TL_ERROR_BYTES];
+  char text[TL_ERROR_BYTES], *file = NULL;
+  size_t bytes = 0;
   *out = (tl_plan){0};
-  json_t *all = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-  if (all == NULL && error.line < 0) return tl_fail(TL_IO, "%s", error.text); /* names the file */
-  if (all == NULL) return tl_fail(TL_IO, "%s:%d: %s", path, error.line, error.text);
-  tl_status status = read_program(all, &out->program);
-  if (status == TL_OK) status = read_about(json_object_get(all, "about"), out);
+  TL_TRY(read_file(path, &file, &bytes));
+  json_t *all = json_loadb(file, bytes, JSON_REJECT_DUPLICATES, &error);
+  tl_status status = all != NULL ? read_plan(file, bytes, all, out)
+                                 : tl_fail(TL_IO, "line %d: %s", error.line, error.text);
   json_decref(all);
+  free(file);
   if (status == TL_OK) {
     static const int32_t alone[] = {0};
     out->rank.program = out->program;

@@ -2,17 +2,18 @@
 **
 **   ./tl plan R --program quickstart.plan  ->  tl_plan_load  ->  tl_ranks_open, tl_ranks_run
 **
-** The file is JSON of one line: "tidelock_program": 1, then
+** The file is JSON of one line: "tidelock_program": 2, then
 **
 **   about          seed, samples, length, vocab, and scalars: the numbers of each step
 **   texts          recipe lines, names
 **   tensors        [offset, dtype, shape, name or -1, persistent]
 **   instructions   [op, inputs, outputs, ints, floats as bits, waits, site, phase, micro, lane]
 **   sections       { name: [first, count] }      results  { name: tensor }      groups  [text]
+**   xxh64          the last: the hash of all bytes in front of the comma before it
 **
 ** Operators, dtypes, sections and results stand by name, so that a build with more of them reads
-** it. Loading builds the program as any other is built, and verifies it: a damaged file is an
-** error.
+** it. A file whose bytes have another hash is refused. Loading builds the program as any other is
+** built, and verifies it.
 */
 #ifndef TL_PROGRAM_FILE_H
 #define TL_PROGRAM_FILE_H

@@ -107,6 +107,7 @@ end
 local function show_header(facts, form)
   for _, fact in ipairs(facts) do
     if form == "md" then io.stdout:write(fact[1], ": ", fact[2], "\n") end
+    if form == "csv" then io.stdout:write(forms.csv_comment(fact[1], fact[2])) end
   end
   local object = { header = true }
   for _, fact in ipairs(facts) do object[fact[1]] = fact[2] end

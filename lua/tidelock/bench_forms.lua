@@ -40,6 +40,12 @@ local function csv_line(cells)
   return table.concat(texts, ",") .. "\r\n"
 end
 
+--- A line "# name: value" above the tables. CSV has no comments of its own; readers are told the
+--- sign, as pandas by comment="#".
+function forms.csv_comment(name, value)
+  return ("# %s: %s\r\n"):format(name, (value:gsub("[\r\n]+", " ")))
+end
+
 --- A table as CSV: its title in the first column, so that several can stand in one file.
 function forms.csv(result)
   local lines = { csv_line { "table", table.unpack(result.columns) } }

@@ -6,6 +6,9 @@
 ---     gap        38.8 ms  =     waits      for other ranks, in messages
 ---                               link       messages without their waits
 ---                               outside    of the section: Lua, data, the loss on its way
+---
+--- A message beside a kernel takes no time of the step: only what nothing hides counts, so the
+--- parts are the gap.
 local records = require "tidelock.bench_records"
 local screen = require "tidelock.screen"
 
@@ -18,16 +21,16 @@ gap.shown = 12
 function gap.parts(list, wall, inside, ceilings)
   local parts, by, busy, ceiling, waits, link = {}, {}, 0, 0, 0, 0
   for _, one in ipairs(list) do
-    busy = busy + one.seconds
+    busy = busy + one.own
     if one.talks then
-      waits, link = waits + one.wait, link + one.seconds - one.wait
+      waits, link = waits + one.wait, link + one.own - one.wait
     else
-      local least = math.min(one.seconds, records.least(one, ceilings))
+      local least = math.min(one.own, records.least(one, ceilings))
       ceiling = ceiling + least
       by[one.op] = by[one.op] or { "kernels", 0, one.op, 0, 0 }
       if by[one.op][4] == 0 then parts[#parts + 1] = by[one.op] end
-      by[one.op][2] = by[one.op][2] + one.seconds - least
-      by[one.op][4], by[one.op][5] = by[one.op][4] + one.seconds, by[one.op][5] + least
+      by[one.op][2] = by[one.op][2] + one.own - least
+      by[one.op][4], by[one.op][5] = by[one.op][4] + one.own, by[one.op][5] + least
     end
   end
   for _, part in ipairs(parts) do

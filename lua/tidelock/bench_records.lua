@@ -1,12 +1,14 @@
 --- bench_records.lua - where the time of traced steps goes, instruction by instruction, and what
 --- this machine could do at best, measured in the same run.
 ---
----     record   { op, shape, calls, seconds, wait, flop, bytes, moved, talks }
----              of rank 0, by operator and shapes
+---     record   { op, shape, calls, seconds, own, wait, flop, bytes, moved, talks }
+---              of rank 0, by operator and shapes; own: of seconds, what nothing else ran beside
+---              (waits.lua), so that the own times of a step are no longer than the step
 ---     ceiling  products of large matrices (flops.lua); memory: a large tensor read and written
 local core = require "tidelock.core"
 local flops = require "tidelock.flops"
 local rounds = require "tidelock.bench_rounds"
+local waits = require "tidelock.waits"
 local work = require "tidelock.work"
 
 local records = {}
@@ -68,52 +70,66 @@ local function shape_of(ins, outs)
   return table.concat(words, " ")
 end
 
---- Seconds that intervals cover, { from, to } in ns, where they overlap once.
-local function covered(list)
-  local sorted, sum, reached = table.move(list, 1, #list, 1, {}), 0, math.mininteger
-  table.sort(sorted, function(a, b) return a[1] < b[1] end)
-  for _, one in ipairs(sorted) do
-    sum = sum + math.max(0, one[2] - math.max(one[1], reached))
-    reached = math.max(reached, one[2])
-  end
-  return sum / 1e9
-end
-records.covered = covered
-
---- Seconds of messages beside which this rank does nothing else.
-local function exposed_of(spans)
-  local busy = {}
-  for _, one in ipairs(spans) do if not one.talks then busy[#busy + 1] = one end end
-  return covered(spans) - covered(busy)
-end
-
 local record_form = "<i8i8i8i8I4I4I4I4I4I4I4I4"
 
---- Adds the records of a step; returns its exposed seconds.
-local function add_step(run, program, by, list)
-  local spans = {}
-  local range = program.sections.step
-  local bytes, at = run.ranks:record(0, range[1], range[2]), 1
-  for i = range[1], range[1] + range[2] - 1 do
+--- The instructions of a rank's last traced step: { made, start, stop, ns, wait, moved, talks }.
+local function read_rank(run, rank)
+  local program = run.plan.programs[run.table[rank + 1].program]
+  local range, list, at = program.sections.step, {}, 1
+  local bytes = run.ranks:record(rank, range[1], range[2])
+  for i = 1, range[2] do
+    local made = program.instructions[range[1] + i - 1]
     local start, stop, wait, moved = string.unpack(record_form, bytes, at)
     at = at + 64
-    local made = program.instructions[i]
+    list[i] = { made = made, start = start, stop = stop, ns = stop - start, wait = wait,
+      moved = moved, talks = made.attrs.group ~= nil }
+  end
+  return list, program
+end
+
+--- Waits of rank 0 where its device notes none.
+local function find_waits(run, list)
+  local ranks = {}
+  for rank = 0, #run.table - 1 do
+    local its, program = list, run.plan.programs[run.table[rank + 1].program]
+    if rank > 0 then its = read_rank(run, rank) end
+    ranks[rank + 1] = { list = its,
+      counter = waits.counter(rank, program.groups, run.table[rank + 1].groups) }
+  end
+  for k, ns in ipairs(waits.of(ranks)[1]) do list[k].wait = ns end
+end
+
+--- What a message moves by plan, for devices that do not count it.
+local function planned_bytes(run, made, ins, outs)
+  if not made.attrs.group then return 0 end
+  local program = run.plan.programs[run.table[1].program]
+  local members = run.table[1].groups[program.groups[made.attrs.group + 1]]
+  return work.moved(made.op, ins, outs, members and #members or 1) or 0
+end
+
+--- Adds the records of a step.
+local function add_step(run, by, list)
+  local all, program = read_rank(run, 0)
+  local counted = run.spec.device ~= "cuda"
+  if not counted and #run.table > 1 then find_waits(run, all) end
+  local own = waits.share(all)
+  for k, step in ipairs(all) do
+    local made = step.made
     local ins, outs = operands(program, made.inputs), operands(program, made.outputs)
     local shape = shape_of(ins, outs)
     local id = made.op .. " " .. shape
     local one = by[id]
     if not one then
-      one = { op = made.op, shape = shape, calls = 0, seconds = 0, wait = 0, flop = 0, bytes = 0,
-        moved = 0, talks = made.attrs.group ~= nil }
+      one = { op = made.op, shape = shape, calls = 0, seconds = 0, own = 0, wait = 0, flop = 0,
+        bytes = 0, moved = 0, talks = step.talks }
       by[id], list[#list + 1] = one, one
     end
-    spans[#spans + 1] = { start, stop, talks = one.talks }
-    one.calls, one.seconds = one.calls + 1, one.seconds + (stop - start) / 1e9
-    one.wait, one.moved = one.wait + wait / 1e9, one.moved + moved
+    one.calls, one.seconds = one.calls + 1, one.seconds + step.ns / 1e9
+    one.own, one.wait = one.own + own[k] / 1e9, one.wait + math.min(own[k], step.wait) / 1e9
+    one.moved = one.moved + (counted and step.moved or planned_bytes(run, made, ins, outs))
     one.flop = one.flop + work.flop(made.op, ins, made.attrs, run.spec.batch.length)
     one.bytes = one.bytes + work.bytes(ins, outs)
   end
-  return exposed_of(spans)
 end
 
 --- Runs traced steps. Records are per step, the longest first.
@@ -122,25 +138,25 @@ end
 ---@return table[] list, number wall, number inside, number exposed # seconds of a step; of its
 ---  section; of messages that nothing hides
 function records.of(run, steps)
-  local program = run.plan.programs[run.table[1].program]
   run.ranks:trace(true)
   run:step() -- on a GPU the traced step is captured
   local by, list, inside, wall, exposed = {}, {}, 0, 0, 0
   for _ = 1, steps do
     wall = wall + rounds.measure(function() inside = inside + run:step().ms / 1000 end).seconds
-    exposed = exposed + add_step(run, program, by, list)
+    add_step(run, by, list)
   end
   run.ranks:trace(false)
   for _, one in ipairs(list) do
-    for _, name in ipairs { "calls", "seconds", "wait", "flop", "bytes", "moved" } do
+    for _, name in ipairs { "calls", "seconds", "own", "wait", "flop", "bytes", "moved" } do
       one[name] = one[name] / steps
     end
+    exposed = exposed + (one.talks and one.own or 0)
   end
   table.sort(list, function(a, b)
     if a.seconds ~= b.seconds then return a.seconds > b.seconds end
     return a.op .. a.shape < b.op .. b.shape
   end)
-  return list, wall / steps, inside / steps, exposed / steps
+  return list, wall / steps, inside / steps, exposed
 end
 
 return records

@@ -46,26 +46,9 @@ local function name_all(t, put)
   end
 end
 
---- The pair or group that an instruction's message belongs to, and its part in it.
-local function message_of(t, rank, made)
-  local name = t:program(rank).groups[made.attrs.group + 1]
-  local members = t.meta.ranks[rank + 1].groups[name] or { rank }
-  if made.op == "send" or made.op == "recv" then
-    local peer = members[made.attrs.peer + 1]
-    local from, to = rank, peer
-    if made.op == "recv" then from, to = peer, rank end
-    return ("%d>%d:%d"):format(from, to, made.attrs.channel)
-  end
-  return #members > 1 and name .. " " .. table.concat(members, ",") or nil
-end
-
---- Collects what belongs together: key and count of a message -> its slices.
-local function note_flow(flows, counts, t, rank, made, times, base)
-  local key = message_of(t, rank, made)
-  if not key then return end
-  local own = rank .. " " .. made.op .. " " .. key
-  counts[own] = (counts[own] or 0) + 1
-  local id = key .. " " .. (made.op == "recv" and "send" or made.op) .. " " .. counts[own]
+--- Collects what belongs together: id of a message -> its slices.
+local function note_flow(flows, id, rank, made, times, base)
+  if not id then return end
   if not flows[id] then
     flows[id] = {}
     flows[#flows + 1] = id
@@ -135,9 +118,10 @@ function chrome.write(t, path)
   local out, base, number = writer(path), origin(t), 0
   name_all(t, out.put)
   for _, record in ipairs(t.steps) do
-    local step, flows, counts = record.step, {}, {}
+    local step, flows = record.step, {}
     for rank = 0, t:ranks() - 1 do
       local first, last = t:section(rank, step)
+      local id_of = t:messages(rank)
       for i = first, last do
         local times = t:times(rank, step, i)
         if i == first then
@@ -146,7 +130,7 @@ function chrome.write(t, path)
         end
         put_slice(t, out.put, rank, step, i, times, base)
         local made = t:program(rank).instructions[i]
-        if made.attrs.group then note_flow(flows, counts, t, rank, made, times, base) end
+        note_flow(flows, id_of(made), rank, made, times, base)
       end
     end
     number = put_flows(flows, out.put, number)

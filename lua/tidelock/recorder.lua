@@ -7,20 +7,24 @@
 ---                      instructions, 64 bytes each (runtime/bind/bind_trace.c), then all hashes
 ---     values-17-0003.bin   with --values: the operands of step 17 on rank 3, see captures.lua
 ---
+--- trace.json and the lines of steps.jsonl end with the hash of what stands before (seal.lua); a
+--- line also has the hash of each rank's block, and of every 16 MiB of its values.
+---
 --- Nothing is allocated within a step; the folder is written between steps.
 local arena_view = require "tidelock.arena_view"
 local captures = require "tidelock.captures"
 local core = require "tidelock.core"
 local experts = require "tidelock.experts"
 local logical = require "tidelock.logical"
+local seal = require "tidelock.seal"
 
 local recorder = {}
 
 local Recorder = {}
 Recorder.__index = Recorder
 
-recorder.version = 1
-local chunk_bytes = 16 << 20
+recorder.version = 2
+recorder.chunk_bytes = 16 << 20
 
 ---@class tidelock.RecorderOptions
 ---@field dir string
@@ -186,7 +190,7 @@ function Recorder:attach(run)
   self.steps.file = writer(self.steps.path)
   local path = self.dir .. "/trace.json"
   local file <close> = writer(path)
-  put(file, path, core.json.encode(describe(self, run)) .. "\n")
+  put(file, path, seal.encode(describe(self, run)) .. "\n")
 end
 
 --- Turns recording on or off before a step; 0 is the section init.
@@ -197,12 +201,16 @@ function Recorder:before(run, step)
   self.on = wanted
 end
 
+--- Writes a rank's operands; returns the hash of each chunk.
 local function write_values(self, run, step, rank, bytes)
   local path = ("%s/values-%d-%04d.bin"):format(self.dir, step, rank)
-  local file <close> = writer(path)
-  for first = 0, bytes - 1, chunk_bytes do
-    put(file, path, run.ranks:captured(rank, first, math.min(chunk_bytes, bytes - first)))
+  local file <close>, hashes = writer(path), core.json.array {}
+  for first = 0, bytes - 1, recorder.chunk_bytes do
+    local chunk = run.ranks:captured(rank, first, math.min(recorder.chunk_bytes, bytes - first))
+    hashes[#hashes + 1] = core.hash(chunk)
+    put(file, path, chunk)
   end
+  return hashes
 end
 
 --- Writes what a step left behind.
@@ -210,17 +218,22 @@ end
 ---@param scalars number[]
 function Recorder:after(run, step, result, scalars)
   if not self.on then return end
+  local blocks, values = {}, self.values and {} or nil
   for i, entry in ipairs(run.table) do
     local planned = self.programs[entry.program]
     local range = planned.program.sections[step == 0 and "init" or "step"]
-    put(self.files[i].file, self.files[i].path, run.ranks:record(i - 1, range[1], range[2]))
+    local block = run.ranks:record(i - 1, range[1], range[2])
+    blocks[i] = core.hash(block)
+    put(self.files[i].file, self.files[i].path, block)
     self.files[i].file:flush()
-    if self.values then write_values(self, run, step, i - 1, planned.options.capture_bytes) end
+    if values then
+      values[i] = write_values(self, run, step, i - 1, planned.options.capture_bytes)
+    end
   end
-  put(self.steps.file, self.steps.path, core.json.encode {
+  put(self.steps.file, self.steps.path, seal.encode {
     step = step, loss_bits = result.loss_bits, grad_norm_bits = result.grad_norm_bits,
     scalars = core.json.array(scalars), ms = result.ms,
-    arena_peak = run.ranks:memory().peak.arena,
+    arena_peak = run.ranks:memory().peak.arena, blocks = blocks, values = values,
   } .. "\n")
   self.steps.file:flush()
 end

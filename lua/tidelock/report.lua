@@ -58,11 +58,12 @@ function report.text(all)
   return table.concat(parts, "\n")
 end
 
---- "5 points, 2 tables"
+--- "5 points, 2 tables, 1 trace"
 local function contents(all)
   local parts = {}
   if #all.points > 0 then parts[1] = screen.plural(#all.points, "point") end
   if #all.tables > 0 then parts[#parts + 1] = screen.plural(#all.tables, "table") end
+  if #all.arenas > 0 then parts[#parts + 1] = screen.plural(#all.arenas, "trace") end
   return table.concat(parts, ", ")
 end
 

@@ -92,13 +92,14 @@ local function sums_of(t, rank, count)
   return order, all
 end
 
-local function rank_lines(lines, sums)
+--- `counted`: the device counts what moves between ranks.
+local function rank_lines(lines, sums, counted)
   lines[#lines + 1] = ("  %-6s %10s %12s %12s %11s %10s"):format("rank", "work ms", "waiting ms",
     "between ms", "moved MiB", "planned")
   for rank, all in ipairs(sums) do
-    lines[#lines + 1] = ("  %-6d %10.2f %12.2f %12.2f %11.2f %10.2f"):format(rank - 1,
-      all.work / 1e6, all.wait / 1e6, (all.span - all.work - all.wait) / 1e6, all.moved / 2 ^ 20,
-      all.planned / 2 ^ 20)
+    lines[#lines + 1] = ("  %-6d %10.2f %12.2f %12.2f %11s %10.2f"):format(rank - 1,
+      all.work / 1e6, all.wait / 1e6, (all.span - all.work - all.wait) / 1e6,
+      counted and ("%.2f"):format(all.moved / 2 ^ 20) or "-", all.planned / 2 ^ 20)
   end
 end
 
@@ -148,7 +149,7 @@ function trace.text(t)
   end
   lines[1] = ("%s, steps %d to %d, %s hashed"):format(lines[1], first, last,
     t.meta.full and "all" or "a sample")
-  rank_lines(lines, sums)
+  rank_lines(lines, sums, t.meta.device ~= "cuda")
   operator_lines(lines, order, sums[1], count)
   flag_lines(lines, t)
   return table.concat(lines, "\n")

@@ -6,9 +6,12 @@
 ---
 --- Ranks and steps count as everywhere (ranks from 0, step 0 is the initial values), instructions
 --- and outputs from 1. Blocks of one size follow each other, so that one is read without the
---- others.
+--- others. Every file that is read is held against its checksums (recorder.lua): a trace that says
+--- nothing true is refused by the name of the file.
 local core = require "tidelock.core"
 local recorder = require "tidelock.recorder"
+local seal = require "tidelock.seal"
+local waits = require "tidelock.waits"
 
 local traces = {}
 
@@ -29,15 +32,24 @@ local function output_of(row)
   return o
 end
 
+--- Holds bytes of a file against the checksum that was written of them.
+local function check(path, what, bytes, written)
+  local own = core.hash(bytes)
+  if own ~= written then
+    usage("tidelock: %s is damaged: its bytes of %s have the checksum %s, and %s was written", path,
+      what, own, written)
+  end
+end
+
 local function read_steps(self)
   local text = core.files.read_all(self.dir .. "/steps.jsonl") or ""
   local count = 0
   for line, ended in text:gmatch "([^\n]+)(\n?)" do
     count = count + 1
-    local good, step = pcall(core.json.decode, line)
-    if not good or type(step) ~= "table" or math.type(step.step) ~= "integer" then
-      if ended == "" then break end -- the run was killed while it wrote this
-      usage("tidelock: %s/steps.jsonl: line %d is damaged", self.dir, count)
+    local step, problem = seal.decode(line)
+    if ended == "" and not step then break end -- the run was killed while it wrote this
+    if not step then
+      usage("tidelock: %s/steps.jsonl: line %d is damaged: %s", self.dir, count, problem)
     end
     self.steps[#self.steps + 1] = step
     self.by_step[step.step] = step
@@ -60,17 +72,15 @@ function traces.open(dir)
   dir = dir:match "^(.-)/*$"
   local text, message = core.files.read_all(dir .. "/trace.json")
   if not text then usage("tidelock: %s: it holds no trace: %s", dir, message) end
-  local good, meta = pcall(core.json.decode, text)
-  if not good or type(meta) ~= "table" or math.type(meta.version) ~= "integer"
-    or type(meta.programs) ~= "table" or type(meta.ranks) ~= "table" then
-    usage("tidelock: %s/trace.json is damaged", dir)
-  end
-  if meta.version ~= recorder.version then
-    usage("tidelock: %s: a trace of version %d; this program reads version %d", dir, meta.version,
+  local version = math.tointeger(tonumber(text:match '"version":(%d+)'))
+  local meta, problem = seal.decode(text)
+  if version and version ~= recorder.version and (meta or version < recorder.version) then
+    usage("tidelock: %s: a trace of version %d; this program reads version %d", dir, version,
       recorder.version)
   end
+  if not meta then usage("tidelock: %s/trace.json is damaged: %s", dir, problem) end
   local self = setmetatable({ dir = dir, meta = meta, steps = {}, by_step = {}, outputs = {},
-    offsets = {}, files = {}, blocks = {} }, Trace)
+    offsets = {}, files = {}, blocks = {}, checked = {} }, Trace)
   read_steps(self)
   for p, program in ipairs(meta.programs) do
     local list = {}
@@ -115,6 +125,7 @@ function Trace:block(rank, step)
   local want = self:block_bytes(p, step)
   local bytes = file:read(want) or ""
   if #bytes ~= want then usage("tidelock: %s: it ends before step %d does", path, step) end
+  check(path, ("step %d"):format(step), bytes, self.by_step[step].blocks[rank + 1])
   self.blocks[rank] = { step = step, bytes = bytes }
   return bytes
 end
@@ -138,12 +149,37 @@ function Trace:ran(rank, step, o)
   return o.instruction >= first and o.instruction <= last
 end
 
+--- Ids of a rank's messages, in the order of its instructions (waits.lua).
+function Trace:messages(rank)
+  return waits.counter(rank, self:program(rank).groups, self.meta.ranks[rank + 1].groups)
+end
+
+--- What ranks on GPUs waited for each other in a step, by rank and place in the section; nil on the
+--- host, whose records have it.
+local function waits_of(self, step)
+  if self.meta.device ~= "cuda" or self:ranks() == 1 then return nil end
+  if self.waited and self.waited.step == step then return self.waited.list end
+  local ranks = {}
+  for rank = 0, self:ranks() - 1 do
+    local first, last = self:section(rank, step)
+    local block, list = self:block(rank, step), {}
+    for i = first, last do
+      local start, stop = string.unpack("<i8i8", block, (i - first) * record_bytes + 1)
+      list[i - first + 1] = { made = self:program(rank).instructions[i], ns = stop - start }
+    end
+    ranks[rank + 1] = { counter = self:messages(rank), list = list }
+  end
+  self.waited = { step = step, list = waits.of(ranks) }
+  return self.waited.list
+end
+
 --- Times of an instruction, in nanoseconds, and what it moved and launched.
 function Trace:times(rank, step, instruction)
-  local first = self:section(rank, step)
+  local first, list = self:section(rank, step), waits_of(self, step)
   local at = (instruction - first) * record_bytes + 1
   local start, stop, wait, moved, launches, bx, by, bz, tx, ty, tz, shared =
     string.unpack("<i8i8i8i8I4I4I4I4I4I4I4I4", self:block(rank, step), at)
+  if list then wait = list[rank + 1][instruction - first + 1] end
   return {
     start_ns = start, end_ns = stop, wait_ns = wait, moved = moved, launches = launches,
     blocks = { bx, by, bz }, threads = { tx, ty, tz }, shared = shared,
@@ -156,13 +192,27 @@ function Trace:tensor_facts(rank, index)
   if row then return row[1], row[2], row[3] end
 end
 
-local function read_values(self, rank, step, offset, dtype, shape)
+--- Bytes of a file of values, from chunks that are whole.
+local function read_chunks(self, rank, step, offset, bytes)
   local path = ("%s/values-%d-%04d.bin"):format(self.dir, step, rank)
   local file <close>, message = io.open(path, "rb")
   if not file then usage("tidelock: %s", message) end
+  local hashes, size = self.by_step[step].values[rank + 1], recorder.chunk_bytes
+  for k = offset // size, (offset + bytes - 1) // size do
+    local id = path .. " " .. k
+    if not self.checked[id] then
+      file:seek("set", k * size)
+      check(path, ("MiB %d on"):format(16 * k), file:read(size) or "", hashes[k + 1])
+      self.checked[id] = true
+    end
+  end
   file:seek("set", offset)
-  local count = require("tidelock.work").bytes_of { dtype, shape }
-  return core.trace_tensor(dtype, shape, file:read(count) or "")
+  return file:read(bytes) or ""
+end
+
+local function read_values(self, rank, step, offset, dtype, shape)
+  local bytes = require("tidelock.work").bytes_of { dtype, shape }
+  return core.trace_tensor(dtype, shape, read_chunks(self, rank, step, offset, bytes))
 end
 
 --- An operand of an instruction as it was kept; nil where it was not.

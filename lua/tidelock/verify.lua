@@ -26,6 +26,7 @@ local core = require "tidelock.core"
 local diff = require "tidelock.diff"
 local driver = require "tidelock.driver"
 local log = require "tidelock.log"
+local order = require "tidelock.verify_order"
 local replays = require "tidelock.replays"
 local requests = require "tidelock.requests"
 local repeats = require "tidelock.verify_repeat"
@@ -141,20 +142,23 @@ local function say(text)
   io.stdout:flush()
 end
 
---- One sample among others that has other bits: how many elements, and how far.
-local function explain_sample(matrix, request, first)
+--- Cells whose data is made here: how many elements have other bits, and how far they are.
+local function explain_made(matrix, request, first)
   local a = cell.tensors(request, first.head.words, first.head.one, matrix.steps)
   local b = cell.tensors(request, first.cell.words, first.cell.one, matrix.steps)
   local differ, total, norm = sample.distance(a, b)
-  say(("  %s of %s elements of its logits and gradients differ; norm of the difference %.3g of "
-    .. "the whole"):format(screen.grouped(differ), screen.grouped(total), norm))
+  say(("  %s of %s elements of its %sgradients differ; norm of the difference %.3g of "
+    .. "the whole"):format(screen.grouped(differ), screen.grouped(total),
+    first.cell.one.sample and "logits and " or "", norm))
 end
 
 --- Both sides of the first cell that differs once more, traced.
 local function explain(matrix, request)
   local first = matrix.first
   say("the first cell that differs, and its head, run again:")
-  if first.cell.one.sample then return explain_sample(matrix, request, first) end
+  if first.cell.one.sample or first.cell.one.order then
+    return explain_made(matrix, request, first)
+  end
   if first.cell.one.outside or first.head.one.outside then
     return say "  ran in other processes: ./tl run both with --trace DIR, then ./tl diff"
   end
@@ -224,7 +228,7 @@ local function fill_row(matrix, request, row)
       cells[j] = core.interrupted() and "-" or judge(matrix, request, column, row, one)
     end
     if row.label == "as written" then column.as_written = column.ran > 0 end
-    texts[i] = ("%-16s"):format(table.concat(cells, " "))
+    texts[i] = ("%-18s"):format(table.concat(cells, " "))
   end
   return table.concat(texts)
 end
@@ -234,7 +238,7 @@ local function fill(matrix, request, rows)
   local width, titles = 20, {}
   for _, row in ipairs(rows) do width = math.max(width, #row.label) end
   for i, column in ipairs(matrix.columns) do
-    titles[i] = ("%-16s"):format(column.device .. " " .. column.dtype)
+    titles[i] = ("%-18s"):format(column.device .. " " .. column.dtype)
   end
   say((("  %s  %s"):format((" "):rep(width), table.concat(titles)):gsub("%s+$", "")))
   for _, row in ipairs(rows) do
@@ -280,10 +284,13 @@ function verify.command(request)
   if options.repeat_for then return command_repeat(matrix, request, key) end
   core.catch_interrupts()
   local sample_rows, sample_note = sample.rows(run)
-  local rows = rows_of.of(spec, options, sample_rows)
+  local order_rows, order_note = order.rows(run)
+  table.move(sample_rows, 1, #sample_rows, #order_rows + 1, order_rows)
+  local rows = rows_of.of(spec, options, order_rows)
   say(("key %s, %s; a cell is the hash of losses, gradients and weights"):format(
     screen.spaced(key), screen.plural(matrix.steps, "step")))
   local stopped = fill(matrix, request, rows)
+  if order_note then say(order_note) end
   if sample_note then say(sample_note) end
   conclude(matrix, request, core.files.seconds() - begin)
   if matrix.file then matrix.file:close() end

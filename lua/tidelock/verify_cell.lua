@@ -8,6 +8,7 @@ local child = require "tidelock.child"
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local log = require "tidelock.log"
+local order = require "tidelock.verify_order"
 local requests = require "tidelock.requests"
 local sample = require "tidelock.verify_sample"
 local screen = require "tidelock.screen"
@@ -18,8 +19,9 @@ local watch = "log.watch={\"*.grad:hash\"}"
 local outside_seconds = 600
 
 --- The recipe of a cell of this request.
-function cell.recipe(request, words, one)
+function cell.recipe(request, words, one, steps)
   local recipe = requests.of(request, words)
+  if one.order then return order.recipe(recipe, one.order, steps) end
   return one.sample and sample.recipe(recipe, one.sample) or recipe
 end
 
@@ -46,7 +48,8 @@ end
 local function inside(request, words, one, steps, keep)
   local options = { threads = request.options.threads, keep = one.sample and { "logits" } or nil }
   for name, value in pairs(one.start or {}) do options[name] = value end
-  local started = requests.guarded(driver.start, cell.recipe(request, words, one), options)
+  local started = requests.guarded(driver.start, cell.recipe(request, words, one, steps),
+    options)
   local run <close> = started
   local trail, forward = { key = run.plan.key }, one.sample and one.sample.forward
   for _ = 1, forward and 1 or steps do
@@ -131,14 +134,14 @@ function cell.trail(request, words, one, steps, keep)
   return nil, trail.message
 end
 
---- All gradients of the last step as tensors, and the logits of the sample.
+--- All gradients of the last step as tensors, and the logits of a sample alone.
 function cell.tensors(request, words, one, steps)
   local found = {}
   cell.trail(request, words, one, steps, function(run)
     for _, name in ipairs(require("tidelock.kept").names(run, "*.grad")) do
-      if not one.sample.forward then found[name] = run:kept(name) end
+      if not (one.sample and one.sample.forward) then found[name] = run:kept(name) end
     end
-    found.logits = logits_of(run, one)
+    if one.sample then found.logits = logits_of(run, one) end
   end)
   return found
 end

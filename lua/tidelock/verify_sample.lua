@@ -15,12 +15,16 @@ local sample = {}
 
 sample.batches = { 1, 4, 16, 32 }
 
---- Tokens, targets and borders of sample `index` of a step, as tl.data.given takes them.
-local function read(source, step, index)
-  local count = math.max(table.unpack(sample.batches))
+--- Tokens, targets and borders of sample `index` of a step, as tl.data.given takes them; a step has
+--- `count` samples.
+function sample.read(source, step, index, count)
   local tokens, targets, cu = source:micro(step, count, index, 1)
   if not tokens then error(targets, 0) end
   return { tokens = tokens, targets = targets, cu_seqlens = cu }
+end
+
+local function read(source, step, index)
+  return sample.read(source, step, index, math.max(table.unpack(sample.batches)))
 end
 
 --- The same without targets.
@@ -39,7 +43,7 @@ local function given(source, batch, other)
 end
 
 --- Whether neighbours reach the gradients by the balance of experts.
-local function balanced(plan)
+function sample.balanced(plan)
   for _, node in ipairs(plan.graph and plan.graph.nodes or {}) do
     if node.op == "moe" and node.attrs.balance and node.attrs.balance.name ~= "none" then
       return true
@@ -65,7 +69,7 @@ end
 ---@return table[] rows
 ---@return string? note
 function sample.rows(run)
-  local source, forward = run.sources[1], balanced(run.plan)
+  local source, forward = run.sources[1], sample.balanced(run.plan)
   local function cell(batch, other)
     return { sample = { batch = batch, other = other, source = source, forward = forward } }
   end

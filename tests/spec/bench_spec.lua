@@ -3,6 +3,8 @@
 local bench = require "tidelock.bench"
 local commands = require "tidelock.commands"
 local core = require "tidelock.core"
+local driver = require "tidelock.driver"
+local records = require "tidelock.bench_records"
 local rounds = require "tidelock.bench_rounds"
 local support = require "support"
 
@@ -92,6 +94,23 @@ describe("bench", function()
     assert.is_true(kinds.kernels)
   end)
 
+  it("takes the planned bytes of messages where a device counts none, and they are the counted",
+    function()
+      local requests = require "tidelock.requests"
+      for _, layout in ipairs { "layout.tp=2", "layout.dp=2", "layout.pp=2" } do
+        local one_run <close> = driver.start(requests.recipe("recipes/quickstart.lua",
+          { "batch.samples=8", "batch.micro=4", "batch.length=16", layout }))
+        one_run:step()
+        local sums = {}
+        for i, device in ipairs { "host", "cuda" } do
+          one_run.spec.device, sums[i] = device, 0
+          for _, one in ipairs((records.of(one_run, 1))) do sums[i] = sums[i] + one.moved end
+        end
+        assert.is_true(sums[1] > 0, layout)
+        assert.equal(sums[1], sums[2], layout)
+      end
+    end)
+
   it("puts every operator and shape below its ceiling", function()
     local rows = well_formed(run("roofline " .. tiny), 1)[1].rows
     local limits = {}
@@ -125,7 +144,11 @@ describe("bench", function()
     assert.matches("^machine: [^\n]+ cores, load [^\n]+\nbuild: tidelock %d", text)
     assert.matches("\nflags: plan, threads %d+, rounds 1, steps 2\n", text)
     local csv = run "plan --rounds 1 -o csv"
-    assert.matches("^table,ranks,best s,median s,cpu s,peak MiB\r\n[^\r]-,1024,", csv)
+    assert.matches("^# machine: [^\r\n]+ cores, load [^\r\n]+\r\n", csv)
+    assert.matches("\r\n# build: tidelock %d[^\r\n]*\r\n", csv)
+    assert.matches("\r\n# flags: plan, threads %d+, rounds 1, steps 2\r\ntable,", csv)
+    assert.matches("^table,ranks,best s,median s,cpu s,peak MiB\r\n[^\r]-,1024,",
+      (csv:gsub("#[^\n]*\n", "")))
     local first, second = run("plan --rounds 1 -o jsonl"):match "^([^\n]+)\n([^\n]+)\n$"
     assert.matches("^plan, ", core.json.decode(first).flags)
     assert.equal(1024, core.json.decode(second).ranks)

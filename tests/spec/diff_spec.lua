@@ -199,7 +199,35 @@ return tl.recipe {
     assert.equal(1, status, report)
     assert.matches("traces +no step in both: nothing was compared", report)
     folder:write("trace/trace.json", '{"version":3}')
-    assert.matches("trace%.json is damaged", (report_of(steps)))
+    assert.matches("trace%.json is damaged: it does not end with its checksum", (report_of(steps)))
+    folder:write("trace/trace.json", '{"version":1}')
+    assert.matches("a trace of version 1; this program reads version 2", (report_of(steps)))
+    folder:remove()
+  end)
+
+  it("finds one bit that was flipped in any file of a trace, and names the file", function()
+    local folder, recipe = setting()
+    local trace, other = folder:path "trace", folder:path "other"
+    for _, dir in ipairs { trace, other } do
+      support.run(("run %s --quiet --runs %s --stop-at 1 --trace %s --values%s"):format(recipe,
+        folder:path "runs", dir, dir == other and " train.lr=0.02" or ""))
+    end
+    for _, name in ipairs { "trace.json", "steps.jsonl", "rank-0000.bin", "values-1-0000.bin" } do
+      local whole = assert(core.files.read_all(trace .. "/" .. name))
+      for i = 1, 3 do
+        local at = 1 + i * 2654435761 % #whole
+        local flipped = string.char(whole:byte(at) ~ (1 << i % 8))
+        folder:write("trace/" .. name, whole:sub(1, at - 1), flipped, whole:sub(at + 1))
+        local report, status = support.run(("diff %s %s"):format(trace, other))
+        assert.equal(2, status, ("byte %d of %s: %s"):format(at, name, report))
+        assert.matches(plain("trace/" .. name), report)
+        assert.matches("damaged", report)
+      end
+      folder:write("trace/" .. name, whole)
+    end
+    local report, status = support.run(("diff %s %s"):format(trace, other))
+    assert.equal(1, status, report)
+    assert.matches("its numbers differ: learning rate", report)
     folder:remove()
   end)
 

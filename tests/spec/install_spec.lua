@@ -102,20 +102,45 @@ describe("an installed Tidelock", function()
       assert.is_truthy(first, from)
       return whole:sub(1, first - 1) .. to .. whole:sub(last + 1)
     end
+    --- With the checksum of what it has become: a file that was made wrong.
+    local function sealed(text)
+      local front = text:match '^(.*),"xxh64":"%x+"}$'
+      return ('%s,"xxh64":"%s"}'):format(front, core.hash(front))
+    end
+    local middle = #whole // 2
+    local bit = string.char(whole:byte(middle) ~ 1)
     for text, message in pairs {
-      [whole:sub(1, #whole // 2)] = ":1: ",
+      [whole:sub(1, #whole // 2)] = "quickstart.plan: line 1: ",
       ["{}"] = "this is no program",
-      [with('"tidelock_program":1', '"tidelock_program":9')] = "of version 9; this build reads 1",
-      [with('["rms_norm"', '["rms_nrom"')] = "this build has no operator rms_nrom",
-      [with('"init":[', '"init":[99999')] = "section init is no part of the program",
-      [with('"loss":', '"lost":')] = "result lost",
-      [with('[0,"', '[1,"')] = "must be a multiple of",
-      [with('"seed":0', '"sead":0')] = "about: a field is missing",
+      [with('"tidelock_program":2', '"tidelock_program":9')] = "of version 9; this build reads 2",
+      [with('["rms_norm"', '["rms_nrom"')] = "damaged: its bytes have the checksum ",
+      [whole:gsub(',"xxh64":"%x+"}$', "}")] = "it has no checksum",
+      [whole:gsub('"%x%x%x%x(%x+)"}$', '"0000%1"}')] = " and 0000",
+      [whole:sub(1, middle - 1) .. bit .. whole:sub(middle + 1)] = "quickstart.plan: ",
+      [sealed(with('["rms_norm"', '["rms_nrom"'))] = "this build has no operator rms_nrom",
+      [sealed(with('"init":[', '"init":[99999'))] = "section init is no part of the program",
+      [sealed(with('"loss":', '"lost":'))] = "result lost",
+      [sealed(with('[0,"', '[1,"'))] = "must be a multiple of",
+      [sealed(with('"seed":0', '"sead":0'))] = "about: a field is missing",
     } do
       core.files.write_atomic(plan, text)
       local said, status = shell(("%s %s %s"):format(program, plan, golden.own.text))
       assert.equal(1, status, said)
       has(said, message)
+    end
+  end)
+
+  case("finds one bit that was flipped, wherever it is", function()
+    local program, plan = example(), folder:path "quickstart.plan"
+    shell(("%s/bin/tidelock plan recipes/quickstart.lua --program %s"):format(prefix, plan))
+    local whole = core.files.read_all(plan)
+    for i = 1, 24 do
+      local at = 1 + i * 2654435761 % #whole
+      local flipped = string.char(whole:byte(at) ~ (1 << i % 8))
+      core.files.write_atomic(plan, whole:sub(1, at - 1) .. flipped .. whole:sub(at + 1))
+      local said, status = shell(("%s %s %s"):format(program, plan, golden.own.text))
+      assert.equal(1, status, ("byte %d of %d: %s"):format(at, #whole, said))
+      has(said, "quickstart.plan: ")
     end
   end)
 

@@ -281,6 +281,9 @@ describe("the page in a browser", function()
     local folder = new_folder()
     support.run(("run %s --quiet --runs %s --trace %s"):format(folder:write("tiny.lua", tiny),
       folder:path "runs", folder:path "trace"))
+    local said = support.run(("report %s --html %s"):format(folder:path "trace",
+      folder:path "t.html"))
+    assert.matches("t%.html: 1 trace\n$", said)
     local all = read.all { folder:write("a.jsonl", lines_of(rows())), folder:path "trace" }
     local path = folder:write("a.html", (page.html(all, "t"):gsub("</body>", function()
       return robot

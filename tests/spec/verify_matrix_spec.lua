@@ -4,6 +4,7 @@ local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local jsonschema = require "support.jsonschema"
 local new_folder = require "support.folder"
+local order = require "tidelock.verify_order"
 local repeats = require "tidelock.verify_repeat"
 local rows = require "tidelock.verify_rows"
 local sample = require "tidelock.verify_sample"
@@ -87,9 +88,11 @@ describe("./tl verify", function()
     assert.matches("\n  dp 2, 4, 8 +=  ?= = +=  ?= =\n", text)
     assert.matches("\n  pp 2 gpipe, 1f1b, zb%-h1 += = = +", text)
     assert.matches("\n  among 4, 16, 32 others += = = +", text)
-    has(text, "46 equal, 0 differ, 0 not run")
+    assert.matches("\n  leaves as they come, neighbours, halves, mirrored, also dp 2 +%x+ = = = = ",
+      text)
+    has(text, "54 equal, 0 differ, 0 not run")
     local list = require("tidelock.log").read(path)
-    assert.equal(50, #list)
+    assert.equal(60, #list)
     local schema = core.json.decode(core.files.read_all "docs/records.schema.json")
     for _, row in ipairs(list) do assert.same({}, jsonschema.complaints(schema, row)) end
     assert.same({ "head", "f32", "as written" }, { list[1].status, list[1].dtype, list[1].row })
@@ -120,7 +123,7 @@ describe("./tl verify", function()
     assert.matches("first    step 2, backward, instruction " .. index - 1
       .. " swiglu_grad %(.-%), rank 1 of b", text)
     has(text, "The instruction of b is wrong")
-    assert.matches("15 equal, 1 differ, 0 not run", text)
+    assert.matches("18 equal, 2 differ, 0 not run", text)
   end)
 
   it("sees a neighbour that reaches a sample, and says how far", function()
@@ -137,6 +140,24 @@ describe("./tl verify", function()
       .. "the difference %d", text)
   end)
 
+  it("knows leaves that change places with their partners from any others", function()
+    local kinds, was = order.kinds, order.kinds[2]
+    kinds[2] = { name = "rotated", place = function(i, leaves) return (i + 1) % leaves end }
+    local status, text = call { "--steps", "1", "--dtype", "f32", "--layouts", "tp=2" }
+    kinds[2] = was
+    assert.equal(1, status)
+    assert.matches("\n  leaves as they come, rotated, halves, mirrored, also dp 2 +%x+ %x+ = = =\n",
+      text)
+    assert.matches("leaves as .- f32: differs from the head of its kind at step 1: ", text)
+    assert.matches("\n  %d[%d,]* of %d[%d,]* elements of its gradients differ; norm of ", text)
+    local dropped = folder:write("dropped.lua", (core.files.read_all(recipe):gsub("} },\n",
+      "}, dropout = 0.1 },\n", 1)))
+    local run <close> = start(require("tidelock.requests").recipe(dropped, {}))
+    local rows_there, note = order.rows(run)
+    assert.same({}, rows_there)
+    assert.matches("leaves in another order: not compared: dropout draws by a sample's place", note)
+  end)
+
   it("calls a cell failed that starts and does not end", function()
     local status, text = call({ "--steps", "1", "--dtype", "f32", "--layouts", "dp=2" },
       function(given, options)
@@ -147,7 +168,7 @@ describe("./tl verify", function()
     assert.equal(1, status)
     assert.matches("\n  dp 2 +failed\n", text)
     assert.matches("dp 2, host f32: failed: rank 1 of 2: step 1, .*a test made it fail", text)
-    assert.matches(" 0 differ, 1 failed, 0 not run", text)
+    assert.matches(" 0 differ, 2 failed, 0 not run", text)
   end)
 
   it("asks every device of --device, and one that is not there proves nothing", function()
@@ -169,7 +190,7 @@ describe("./tl verify", function()
       given.values.device = "host"
     end)
     assert.equal(0, status)
-    has(text, "not run: dp 2 (cuda): one GPU here")
+    has(text, "also dp 2 (cuda): one GPU here")
     for word, problem in pairs { moon = "moon is no device; there are host and cuda",
       ["host,host"] = "host is given twice" } do
       has(call({ "--device", word }).message, problem)
