@@ -62,7 +62,9 @@ local function load_weights(self, read)
         core.call("cast", { part }, { rounded }, {})
         part = rounded
       end
-      self.ranks:write(rank, persistent["weight " .. param.name].tensor, part)
+      local view = persistent["weight " .. param.name]
+      if #view.shape == 3 then part = core.panels(part) end
+      self.ranks:write(rank, view.tensor, part)
     end
   end
 end

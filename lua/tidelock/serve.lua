@@ -300,7 +300,8 @@ function serve.command(request)
     key = key, queue = options.queue, body = options.body, timeout = options.timeout })
   core.catch_interrupts()
   if not key and not is_loopback(host) then
-    io.stderr:write(("serve: %s can be reached from elsewhere, and no key is needed\n"):format(host))
+    io.stderr:write(("serve: %s can be reached from elsewhere, and no key is needed\n")
+      :format(host))
   end
   print(("%s: http://%s:%d/v1, %d requests at a time, context %d"):format(loaded.description,
     host:find ":" and "[" .. host .. "]" or host, server.http:port(), e.sizes.requests, e.context))
