@@ -40,7 +40,7 @@
 ** above. Tiles, blocks of k, threads and vector width are free. Every element of every output is
 ** written, also when there is nothing to sum (+0, or the bias).
 **
-** Panels. On the host a f32 weight_i of linear may lie in panels (kernels/panels.h); then all of a
+** Panels. On the host an f32 weight_i of linear may lie in panels (kernels/panels.h); then all of a
 ** call do.
 **
 ** How it is computed (gemm_core.c): a task owns a tile of outputs; for each block of k it packs

@@ -192,9 +192,9 @@ describe("the engine", function()
   end)
 
   it("takes no memory for a step, but plainly does, and gives it back", function()
-    local file <close> = serve.train {}
+    local trained <close> = serve.train {}
     local function arenas(how)
-      local e <close> = serve.open(file, {}, how)
+      local e <close> = serve.open(trained, {}, how)
       local list = { e.ranks:memory().arena }
       e:submit { tokens = { 1, 2 }, max_tokens = 5 }
       while not e:idle() do
