@@ -81,7 +81,7 @@ TL_TARGET_AVX512 TL_INLINE void multiply_avx512(const stretch *s, float *c, cons
   }
 /* clang-format off */
 MULTIPLY(1) MULTIPLY(2) MULTIPLY(3) MULTIPLY(4)
-/* clang-format on */
+    /* clang-format on */
 
     typedef void (*version)(const stretch *, float *);
 static const version versions[GROUP] = {multiply_1, multiply_2, multiply_3, multiply_4};
