@@ -1,8 +1,8 @@
 /* fresh.h - memory of one run alone, for measuring what planned memory is worth.
 **
-** A program's scratch (program.h) lies in the arena, placed once. A run that is `fresh` gets it from
-** the allocator before its first instruction; what it has made can be read until the next run, which
-** gives it back first:
+** A program's scratch (program.h) lies in the arena, placed once. A run that is `fresh` gets it
+** from the allocator before its first instruction; what it has made can be read until the next run,
+** which gives it back first:
 **
 **   arena   | persistent | scratch ............ | persistent |
 **                           first .. last byte that the section touches -> a block of its own

@@ -4,8 +4,8 @@
 --           64, 256, beside the time that weights and pages of a step take at its copy speed)
 --   load    requests that arrive by a Poisson process (a seed decides when, how long their prompts
 --           are and how much they want), or as a file says; twice: as it is, and plainly: one
---           request after the other, no prefix kept, no graph captured, each step's memory allocated
---           for it and freed behind it
+--           request after the other, no prefix kept, no graph captured, each step's memory
+--           allocated for it and freed behind it
 --
 --   {"at": 0.02, "prompt": 17, "max_tokens": 30}        a line of --requests FILE: seconds from the
 --                                                       start, tokens of the prompt, tokens to make

@@ -49,8 +49,8 @@ local function finished_run(path, options)
   for i, name in ipairs(file:names()) do
     tensors[i] = { file = "weights.safetensors", name = name }
     if options.dtype == "f32" and file:look(name) ~= "F32" then
-      usage("%s: %s is %s, and this run has no checkpoint with its f32 master; --dtype bf16, or run "
-        .. "again with train.save.every", path, name, (file:look(name)))
+      usage("%s: %s is %s, and this run has no checkpoint with its f32 master; --dtype bf16, or "
+        .. "run again with train.save.every", path, name, (file:look(name)))
     end
   end
   local known = file:metadata()

@@ -1,8 +1,8 @@
 /* bind_ranks.c - ranks in Lua: open, run, look, close. Options are read in bind_ranks_options.c.
 **
-**   ranks:run(section, { step =, scalars = { .. }, check =, eager =, fresh =, profile = }) -> { loss =,
-**       loss_bits =, grad_norm =, grad_norm_bits =, control = { scale, skip }, skipped =, count =,
-**       ms = }; profile: 1 ranges, 2 the profiler starts, 4 it stops (execute.h)
+**   ranks:run(section, { step =, scalars = { .. }, check =, eager =, fresh =, profile = }) ->
+**     { loss =, loss_bits =, grad_norm =, grad_norm_bits =, control = { scale, skip }, skipped =,
+**       count =, ms = }; profile: 1 ranges, 2 the profiler starts, 4 it stops (execute.h)
 **   core.profiler() -> true if one listens (nvtx.h); else false and why not
 **   ranks:read(rank, tensor) -> tensor        ranks:write(rank, tensor, from)
 **   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols }) -> integer

@@ -36,8 +36,8 @@ describe("H03, who else is routed", function()
     end,
   }
 
-  --- The token stands first, before `others`, on `ep` ranks; its loss is the only one. Loss, and the
-  --- gradient of its own row of the embedding, in bits.
+  --- The token stands first, before `others`, on `ep` ranks; its loss is the only one. Loss, and
+  --- the gradient of its own row of the embedding, in bits.
   local function outcome(crowd, others, ep)
     local length, samples = (others + 1) // ep, {}
     for s = 0, ep - 1 do

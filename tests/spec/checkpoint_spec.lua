@@ -302,8 +302,8 @@ describe("an export", function()
       said, status = tidelock("export %s %s --dtype f32", run, out .. "-f32")
       assert.equal(dtype == "f32" and 0 or 2, status, said)
       if dtype == "bf16" then
-        contains("is BF16, and this run has no checkpoint with its f32 master; --dtype bf16, or run "
-          .. "again with train.save.every", said)
+        contains("is BF16, and this run has no checkpoint with its f32 master; --dtype bf16, or "
+          .. "run again with train.save.every", said)
       end
     end
   end)
