@@ -55,9 +55,10 @@ typedef struct tl_run {
   int32_t check;   /* 1: floats of every output are looked at; NaN and Inf end the run */
   int32_t profile; /* of enum below, ored */
   int32_t eager;   /* 1: on a GPU instructions are queued one by one, not replayed as a graph */
+  int32_t fresh;   /* 1: scratch of this run alone (fresh.h); on a GPU it is eager, too */
 } tl_run;
 
-/* Points `views` into the arena. Call once. */
+/* Points `views` into the arena. */
 void tl_executor_resolve(tl_executor *executor);
 
 tl_status tl_execute(tl_executor *executor, const tl_run *run);

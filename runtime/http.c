@@ -131,10 +131,18 @@ void tl_http_refuse(tl_http *server) {
 }
 
 int64_t tl_http_refused(tl_http *server, int32_t status) {
+  if (status < 0 || status > TL_HTTP_REFUSED) return 0;
   pthread_mutex_lock(&server->lock);
-  const int64_t count = server->refused[status % 100];
+  const int64_t count = server->refused[status];
   pthread_mutex_unlock(&server->lock);
   return count;
+}
+
+void tl_http_count(tl_http *server, int32_t status) {
+  if (status < 0 || status > TL_HTTP_REFUSED) return;
+  pthread_mutex_lock(&server->lock);
+  server->refused[status]++;
+  pthread_mutex_unlock(&server->lock);
 }
 
 int32_t tl_http_port(const tl_http *server) { return server->port; }

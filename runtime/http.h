@@ -12,10 +12,13 @@
 ** What the thread refuses by itself, with a reason as JSON in the form of OpenAI's API:
 **
 **   401   no key, or another one (compared in a time that depends on the length of the header only)
-**   413   a body of more than body_bytes; beyond twice as many the connection is cut off early
+**   413   a body of more than body_bytes; beyond twice as many, or where its chunks cannot be read,
+**         the connection is cut off early
 **   429   `open` requests are unanswered; Retry-After says when to come again
 **   503   after tl_http_refuse
-**   400   no HTTP, or more than header_bytes of headers: libevent's own answer, a short page
+**   400   no HTTP, or more than header_bytes of headers
+**   417   an Expect that is not 100-continue
+**   501   a method that HTTP/1.1 does not know, or that nothing here is asked by
 **
 ** A client that says nothing, or does not read its answer, for timeout_s is dropped. Connections
 ** over `connections` wait in the system's queue until others end. A request may be answered after
@@ -69,7 +72,7 @@ tl_status tl_http_page(tl_http *server, const char *path, const char *type, cons
 int tl_http_next(tl_http *server, double seconds, tl_http_event *out);
 tl_status tl_http_answer(tl_http *server, int64_t id, const tl_http_reply *reply);
 
-/* How often the thread itself has answered with `status`: 401, 413, 429 or 503. */
+/* How often the thread itself has answered with `status`, one of the list above. */
 int64_t tl_http_refused(tl_http *server, int32_t status);
 /* New requests are answered with 503 from now on; pages still work. */
 void tl_http_refuse(tl_http *server);

@@ -2,6 +2,7 @@
 **
 **   http.c          the owner's side: open, next, answer; queues under one lock
 **   http_thread.c   the thread's side: libevent; it alone touches connections
+**   http_error.c    the same thread: what libevent refuses by itself
 **
 **   owner  -- orders -->  thread        an eventfd wakes whoever waits
 **   owner  <-- events --  thread
@@ -12,6 +13,8 @@
 #include <pthread.h>
 
 #include "http.h"
+
+enum { TL_HTTP_REFUSED = 599 };
 
 /* A request or a farewell on its way to the owner; method, path and body lie behind it. */
 typedef struct tl_http_news {
@@ -46,15 +49,24 @@ struct tl_http {
   tl_http_order *orders, **orders_end;
   tl_http_text *pages;
   int refusing, stopping;
-  int64_t refused[100]; /* by the last two digits of the status: 401, 413, 429, 503 */
+  int64_t refused[TL_HTTP_REFUSED + 1]; /* by status */
 
   struct tl_http_loop *loop; /* the thread's own */
+  int speaking;              /* too: what is sent now is ours, not libevent's */
 };
+
+/* An error as the API has it, of a message without escapes and a type. */
+#define TL_HTTP_ERROR \
+  "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,\"code\":null}}\n"
 
 /* Binds the address and makes the loop; the caller starts tl_http_run on a thread. */
 tl_status tl_http_listen(tl_http *server, const char *host, int32_t port);
 void *tl_http_run(void *server);
 void tl_http_unlisten(tl_http *server); /* of a loop that does not run; NULL loop is fine */
+/* From now on libevent's own refusals on this connection are JSON; NULL is allowed. */
+struct bufferevent;
+void tl_http_watch(tl_http *server, struct bufferevent *stream);
+void tl_http_count(tl_http *server, int32_t status); /* one more refusal by the thread */
 
 /* A request, or with a method of NULL the farewell of `id`; NULL without memory. */
 tl_http_news *tl_http_news_new(int64_t id, const char *method, const char *path, const char *body,

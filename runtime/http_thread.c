@@ -94,13 +94,8 @@ static void send_text(struct evhttp_request *request, int status, const char *te
 static void refuse(tl_http *server, struct evhttp_request *request, int status, const char *kind,
                    const char *message) {
   char text[512];
-  const int bytes = snprintf(text, sizeof text,
-                             "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
-                             "\"code\":null}}\n",
-                             message, kind);
-  pthread_mutex_lock(&server->lock);
-  server->refused[status % 100]++;
-  pthread_mutex_unlock(&server->lock);
+  const int bytes = snprintf(text, sizeof text, TL_HTTP_ERROR, message, kind);
+  tl_http_count(server, status);
   add_headers(request, "application/json", status == 429 || status == 503 ? 1 : 0);
   if (status == 401) add_header(request, "WWW-Authenticate", "Bearer");
   send_text(request, status, text, bytes);
@@ -197,8 +192,7 @@ static void hand_over(tl_http *server, struct evhttp_request *request, const cha
   evbuffer_drain(body, (size_t)bytes);
 }
 
-static void arrive(struct evhttp_request *request, void *given) {
-  tl_http *server = given;
+static void take_in(tl_http *server, struct evhttp_request *request) {
   struct tl_http_loop *loop = server->loop;
   const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(request);
   const char *path = uri != NULL ? evhttp_uri_get_path(uri) : NULL;
@@ -226,6 +220,13 @@ static void arrive(struct evhttp_request *request, void *given) {
   } else {
     hand_over(server, request, path);
   }
+}
+
+static void arrive(struct evhttp_request *request, void *given) {
+  tl_http *server = given;
+  server->speaking = 1;
+  take_in(server, request);
+  server->speaking = 0;
 }
 
 /* What the owner answers ---------------------------------------------------------------------*/
@@ -270,12 +271,14 @@ static void take_orders(int file, short what, void *given) {
   server->orders_end = &server->orders;
   const int stopping = server->stopping;
   pthread_mutex_unlock(&server->lock);
+  server->speaking = 1;
   while (order != NULL) {
     tl_http_order *next = order->next;
     carry_out(server, order);
     free(order);
     order = next;
   }
+  server->speaking = 0;
   if (!stopping) return;
   server->loop->closing_ticks = 1;
   for (waiting *w = server->loop->list, *next; w != NULL; w = next) {
@@ -298,7 +301,9 @@ static void pause_or_resume(tl_http *server) {
 
 static struct bufferevent *connect_one(struct event_base *base, void *given) {
   pause_or_resume(given);
-  return bufferevent_socket_new(base, -1, 0);
+  struct bufferevent *stream = bufferevent_socket_new(base, -1, 0);
+  tl_http_watch(given, stream);
+  return stream;
 }
 
 /* No file is left for a connection: libevent would try again at once, for ever. A tick enables. */

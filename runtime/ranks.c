@@ -37,8 +37,12 @@ static void wait_for_name(const tl_ranks *ranks) {
 /* Runs the section; a failure ends it on all ranks. */
 static void run_section(tl_rank *r) {
   tl_ranks *ranks = r->ranks;
+  const tl_run *run = &ranks->run;
   r->status = fill_scratch(ranks, &r->executor);
-  if (r->status == TL_OK) r->status = tl_execute(&r->executor, &ranks->run);
+  tl_fresh_end(&r->executor, &r->fresh); /* of the run before */
+  if (r->status == TL_OK && run->fresh)
+    r->status = tl_fresh_begin(&r->executor, run->section, &r->fresh);
+  if (r->status == TL_OK) r->status = tl_execute(&r->executor, run);
   if (r->status == TL_OK && ranks->processes != NULL)
     r->status = tl_processes_finish(ranks->processes);
   if (r->status == TL_OK) return;
@@ -138,7 +142,7 @@ static tl_status place_of(const tl_ranks *ranks, int32_t rank, int32_t tensor, t
   if (tensor < 0 || tensor >= e->program->place_count)
     return tl_fail(TL_ARGUMENT, "tensor %d; rank %d has %d", tensor, rank, e->program->place_count);
   *out = e->program->places[tensor].view;
-  out->data = e->arena + e->program->places[tensor].offset;
+  out->data = tl_fresh_place(e, &ranks->list[rank].fresh, tensor);
   return TL_OK;
 }
 

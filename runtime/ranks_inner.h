@@ -11,6 +11,7 @@
 #include "comm_threads.h"
 #include "cores.h"
 #include "execute_cuda.h"
+#include "fresh.h"
 #include "limit.h"
 #include "memory.h"
 #include "peers_cuda.h"
@@ -25,6 +26,7 @@ typedef struct tl_told {
 typedef struct tl_rank {
   tl_ranks *ranks;
   tl_executor executor;
+  tl_fresh fresh; /* of the last run, if it was so */
   tl_comm *comms[TL_GROUPS_MAX];
   tl_feed *feeds;
   pthread_t thread;

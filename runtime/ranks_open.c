@@ -257,6 +257,7 @@ done:
 static void close_rank(tl_rank *r) {
   for (int32_t g = 0; g < TL_GROUPS_MAX; g++) tl_comm_close(r->comms[g]);
   tl_team_close(r->executor.team);
+  tl_fresh_end(&r->executor, &r->fresh);
   if (r->executor.gpu == NULL) tl_memory_free(r->executor.arena);
   tl_gpu_close(r->executor.gpu);
   tl_trace_close(r->executor.trace); /* after the GPU's part of it */

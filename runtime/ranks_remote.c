@@ -25,7 +25,7 @@ enum { ORDER_RUN = 1, ORDER_READ, ORDER_HASH, ORDER_WRITE, ORDER_TRACE, ORDER_CL
 typedef struct order {
   double limit_s;
   int64_t step;
-  int32_t section, check, eager, profile, scalar_count, tensor;
+  int32_t section, check, eager, fresh, profile, scalar_count, tensor;
   int32_t on, output_count, capture_count;
   int64_t capture_bytes;
   float scalars[TL_SCALARS_MAX];
@@ -55,6 +55,7 @@ tl_status tl_remote_run(tl_ranks *ranks, const tl_run *run, double limit_s) {
              .section = run->section,
              .check = run->check,
              .eager = run->eager,
+             .fresh = run->fresh,
              .profile = run->profile,
              .scalar_count = run->step.scalar_count};
   if (o.scalar_count > 0)
@@ -178,6 +179,7 @@ static tl_status serve_run(tl_ranks *ranks, const order *o) {
       .section = (tl_section)o->section,
       .check = o->check,
       .eager = o->eager,
+      .fresh = o->fresh,
       .profile = o->profile,
       .step = {.step = o->step, .scalars = o->scalars, .scalar_count = o->scalar_count}
   };

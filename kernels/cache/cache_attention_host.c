@@ -99,6 +99,35 @@ TL_SIMD_VERSIONS(weigh_page,
                   int64_t channels, float *o),
                  (weight, values, count, stride, channels, o))
 
+/* The same of two query heads of one KV head, whose chains then do not wait for each other. */
+TL_INLINE void weigh_both(const float *const weight[2], const float *values, int64_t count,
+                          int64_t stride, float *const o[2], const int channels) {
+  float a[32], b[32];
+  for (int i = 0; i < channels; i++) a[i] = o[0][i], b[i] = o[1][i];
+  for (int64_t j = 0; j < count; j++)
+    for (int i = 0; i < channels; i++) {
+      a[i] = fmaf(weight[0][j], values[j * stride + i], a[i]);
+      b[i] = fmaf(weight[1][j], values[j * stride + i], b[i]);
+    }
+  for (int i = 0; i < channels; i++) o[0][i] = a[i], o[1][i] = b[i];
+}
+
+TL_INLINE void weigh_pair_body(const float *const weight[2], const float *values, int64_t count,
+                               int64_t stride, int64_t channels, float *const o[2]) {
+  int64_t i = 0;
+#define STEP_OF(n)                                        \
+  for (; i + n <= channels; i += n) {                     \
+    float *const at[2] = {o[0] + i, o[1] + i};            \
+    weigh_both(weight, values + i, count, stride, at, n); \
+  }
+  STEP_OF(32) STEP_OF(16) STEP_OF(8) STEP_OF(1)
+#undef STEP_OF
+}
+TL_SIMD_VERSIONS(weigh_pair,
+                 (const float *const weight[2], const float *values, int64_t count, int64_t stride,
+                  int64_t channels, float *const o[2]),
+                 (weight, values, count, stride, channels, o))
+
 /* Where position `at` begins, and how many from it on lie in one page, `end` at most. */
 static int64_t stretch(const task *t, int64_t at, int64_t end, int64_t *page, int64_t *entry) {
   const int64_t size = t->c->sizes.page;
@@ -126,7 +155,14 @@ static void weigh_f32(const task *t, int64_t first, int64_t end) {
     count = stretch(t, at, end, &page, &entry);
     const float *values = (const float *)t->c->call.in[2].data + (page * z->page + entry) * stride +
                           t->kv_head * z->value_width;
-    for (int64_t h = 0; h < t->heads; h++)
+    int64_t h = 0;
+    for (; h + 2 <= t->heads && z->value_width < WIDE; h += 2) {
+      const float *const weight[2] = {t->s->score[h] + (at - first),
+                                      t->s->score[h + 1] + (at - first)};
+      float *const o[2] = {t->s->part[h].o, t->s->part[h + 1].o};
+      weigh_pair(weight, values, count, stride, z->value_width, o);
+    }
+    for (; h < t->heads; h++)
       weigh_page(t->s->score[h] + (at - first), values, count, stride, z->value_width,
                  t->s->part[h].o);
   }

@@ -6,7 +6,7 @@
 ** embedding (int first)
 **   y[t] = round(table[ids[t] - first] + 0)    in f32; + 0 turns -0 into +0, so that ranks may add
 **   y[t] = +0 for an id that is not in the table's part, padding (id < 0) included. Ids are checked
-**   against the vocabulary where they are loaded.
+**   against the vocabulary where they are loaded. On the host the table may lie in panels.
 **
 ** embedding_grad (ints first_id, first, samples, length, mode)
 **   rows first .. first + samples * length - 1 of ids and dy. For each id of the table's part:
@@ -23,7 +23,7 @@
 #ifndef TL_EMBEDDING_H
 #define TL_EMBEDDING_H
 
-#include "../op.h"
+#include "../panels.h"
 
 enum { TL_EMBEDDING_BLOCK_ROWS_MAX = TL_SCRATCH_BYTES / 16 }; /* of embedding_grad's mode 2 */
 
@@ -34,6 +34,7 @@ tl_status tl_host_position_ids(const tl_call *call);
 /* What host twin and launcher refuse (embedding_check.c). Segments are numbers in memory, which the
 ** host alone looks at. */
 tl_status tl_embedding_check(const tl_call *call);
+int64_t tl_embedding_dim(const tl_call *call); /* d, whichever way the table lies */
 tl_status tl_embedding_grad_check(const tl_call *call);
 tl_status tl_position_ids_check(const tl_call *call);
 

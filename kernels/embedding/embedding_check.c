@@ -3,11 +3,21 @@
 #include "../rows.h"
 #include "embedding.h"
 
+int64_t tl_embedding_dim(const tl_call *call) {
+  const tl_view *table = &call->in[1], *y = &call->out[0];
+  const int64_t wide = tl_view_row(table), dim = wide / TL_PANEL;
+  const int64_t tokens = tl_view_count(&call->in[0]);
+  return tl_is_panels(table, dim) && tl_view_count(y) == tokens * dim ? dim : wide;
+}
+
 tl_status tl_embedding_check(const tl_call *call) {
   const tl_view *ids = &call->in[0], *table = &call->in[1];
-  const int64_t tokens = tl_view_count(ids), dim = tl_view_row(table);
+  const int64_t tokens = tl_view_count(ids), dim = tl_embedding_dim(call);
   TL_TRY(tl_expect("embedding", "ids", ids, TL_KIND_I32, tokens));
-  TL_TRY(tl_expect("embedding", "table", table, TL_KIND_FLOAT, table->shape[0] * dim));
+  if (call->cuda != NULL && dim != tl_view_row(table))
+    return tl_fail(TL_ARGUMENT, "embedding: a table in panels, which the host alone has");
+  TL_TRY(
+      tl_expect("embedding", "table", table, TL_KIND_FLOAT, table->shape[0] * tl_view_row(table)));
   return tl_expect("embedding", "y", &call->out[0], TL_KIND_FLOAT, tokens * dim);
 }
 

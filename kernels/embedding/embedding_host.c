@@ -7,7 +7,17 @@ typedef struct embedding {
   const int32_t *ids;
   const tl_view *table, *y;
   int64_t first, vocab, dim;
+  int32_t in_panels;
 } embedding;
+
+/* Of a table in panels a row's numbers lie a panel apart. */
+static const float *load(const embedding *k, int64_t id, int64_t at, int64_t n, float *to) {
+  if (!k->in_panels) return tl_load(k->table, id * k->dim + at, n, to);
+  const float *row =
+      (const float *)k->table->data + id / TL_PANEL * k->dim * TL_PANEL + id % TL_PANEL;
+  for (int64_t i = 0; i < n; i++) to[i] = row[(at + i) * TL_PANEL];
+  return to;
+}
 
 static void embedding_row(const void *context, int64_t row) {
   const embedding *k = context;
@@ -17,7 +27,7 @@ static void embedding_row(const void *context, int64_t row) {
   for (int64_t at = 0; at < k->dim; at += TL_SPAN) {
     const int64_t n = k->dim - at < TL_SPAN ? k->dim - at : TL_SPAN;
     float *y = tl_place(k->y, row * k->dim + at, out);
-    const float *x = owned ? tl_load(k->table, id * k->dim + at, n, in) : NULL;
+    const float *x = owned ? load(k, id, at, n, in) : NULL;
     for (int64_t i = 0; i < n; i++) y[i] = owned ? x[i] + 0.0f : 0.0f;
     tl_commit(k->y, row * k->dim + at, n, y);
   }
@@ -26,13 +36,15 @@ static void embedding_row(const void *context, int64_t row) {
 tl_status tl_host_embedding(const tl_call *call) {
   TL_TRY(tl_embedding_check(call));
   const tl_view *ids = &call->in[0], *table = &call->in[1];
-  const int64_t tokens = tl_view_count(ids), dim = tl_view_row(table);
+  const int64_t tokens = tl_view_count(ids), dim = tl_embedding_dim(call);
+  const int32_t in_panels = tl_is_panels(table, dim);
   const embedding k = {.ids = ids->data,
                        .table = table,
                        .y = &call->out[0],
                        .first = call->ints[0],
-                       .vocab = table->shape[0],
-                       .dim = dim};
+                       .vocab = table->shape[0] * (in_panels ? TL_PANEL : 1),
+                       .dim = dim,
+                       .in_panels = in_panels};
   tl_each_row(call->team, tokens, dim, embedding_row, &k);
   return TL_OK;
 }

@@ -40,6 +40,9 @@
 ** above. Tiles, blocks of k, threads and vector width are free. Every element of every output is
 ** written, also when there is nothing to sum (+0, or the bias).
 **
+** Panels. On the host an f32 weight_i of linear may lie in panels (kernels/panels.h); then all of a
+** call do.
+**
 ** How it is computed (gemm_core.c): a task owns a tile of outputs; for each block of k it packs
 ** both factors into panels and runs a small kernel over them (gemm_f32_*.c, tensorcore*.c)
 ** that keeps one accumulator for each output and stores it between blocks of k.

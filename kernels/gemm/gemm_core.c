@@ -59,6 +59,14 @@ static tl_gemm_source moved(tl_gemm_source source, int64_t items, tl_dtype dtype
   return source;
 }
 
+/* From column `column` on; its panel has all that an engine packs at a time. */
+static tl_gemm_source from_column(tl_gemm_source source, int64_t column, tl_dtype dtype) {
+  if (source.panel_stride == 0) return moved(source, column, dtype);
+  const int64_t items = column / TL_PANEL * source.panel_stride + column % TL_PANEL;
+  source.data = (const char *)source.data + items * tl_dtype_bytes(dtype);
+  return source;
+}
+
 /* Packs a block of B for `columns` columns from `column` of the tile on; returns its positions and
 ** moves *at past it. */
 static int64_t pack_columns(const tl_gemm_plan *p, const tl_gemm_tile *t, int64_t leaf, place *at,
@@ -72,7 +80,7 @@ static int64_t pack_columns(const tl_gemm_plan *p, const tl_gemm_tile *t, int64_
   for (int64_t k; (k = next_stretch(p, t->part, leaf, at, &position, &run)) > 0;)
     for (int64_t i = 0; i < count; i++) {
       const int64_t first = i * e->columns;
-      e->pack_columns(moved(run.b, t->column + column + first, e->dtype),
+      e->pack_columns(from_column(run.b, t->column + column + first, e->dtype),
                       (int32_t)tl_gemm_least(columns - first, e->columns), k, position - k,
                       panels + i * p->column_bytes);
     }
@@ -255,7 +263,7 @@ static void run_task(void *context, int64_t index, int32_t worker) {
 
 void tl_gemm_compute(const tl_gemm *gemm, tl_team *team) {
   tl_gemm_plan p;
-  if (tl_gemm_few_rows(gemm, team)) return;
+  if (tl_gemm_few_rows(gemm, team) || tl_gemm_few_panels(gemm, team)) return;
   tl_gemm_make_plan(gemm, team, &p);
   tl_team_for(team, p.tasks, run_task, &p);
 }

@@ -8,14 +8,17 @@
 #ifndef TL_GEMM_CORE_H
 #define TL_GEMM_CORE_H
 
+#include "../panels.h"
 #include "gemm.h"
 
 enum { TL_GEMM_DEPTH = 256 }; /* positions of k that are packed at a time; a multiple of 16 */
 
-/* Element (i, k) of a factor is data[i * stride + k * k_stride]; i is a row of A, a column of B. */
+/* Element (i, k) of a factor is data[i * stride + k * k_stride]; i is a row of A, a column of B. In
+** panels, i / 64 times panel_stride and i % 64 times stride take the place of i * stride. */
 typedef struct tl_gemm_source {
   const void *data;
   int64_t stride, k_stride;
+  int64_t panel_stride; /* 0: not in panels */
 } tl_gemm_source;
 
 /* A stretch of k over which both factors have constant strides. */
@@ -57,6 +60,7 @@ struct tl_gemm {
   int32_t parts;         /* outputs: out[part] (rows, N_part) */
   const tl_view *out;    /* f32 or bf16 */
   const tl_view *bias;   /* bias[part] (N_part), or NULL */
+  int32_t in_panels;     /* B is */
   int64_t leaves;        /* power of two */
   int64_t runs;          /* of each leaf */
   int32_t run_is_padded; /* each run begins a new step */
@@ -77,6 +81,8 @@ void tl_gemm_compute(const tl_gemm *gemm, tl_team *team);
 /* The same where rows are few and factors f32 along k (gemm_few.c); 0: it is not for this case, and
 ** nothing was done. */
 int32_t tl_gemm_few_rows(const tl_gemm *gemm, tl_team *team);
+/* The same where B lies in panels (gemm_panels.c). */
+int32_t tl_gemm_few_panels(const tl_gemm *gemm, tl_team *team);
 
 /* The engine for factors of this dtype on this processor (kernels/simd.h). */
 const tl_gemm_engine *tl_gemm_engine_for(tl_dtype dtype);

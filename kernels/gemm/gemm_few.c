@@ -132,8 +132,8 @@ enum { TASK_BYTES = 64 << 10 }; /* of weights: less is not worth a helper */
 
 int32_t tl_gemm_few_rows(const tl_gemm *gemm, tl_team *team) {
   tl_gemm_run run;
-  if (gemm->dtype != TL_F32 || gemm->rows < 1 || gemm->rows > ROWS_MAX || gemm->runs != 1 ||
-      gemm->start != TL_GEMM_ZERO || tl_simd_level() != TL_SIMD_AVX512)
+  if (gemm->dtype != TL_F32 || gemm->in_panels || gemm->rows < 1 || gemm->rows > ROWS_MAX ||
+      gemm->runs != 1 || gemm->start != TL_GEMM_ZERO || tl_simd_level() != TL_SIMD_AVX512)
     return 0;
   gemm->run(gemm, 0, 0, 0, &run);
   if (run.a.k_stride != 1 || run.b.k_stride != 1) return 0;

@@ -61,9 +61,27 @@ static void linear_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_t run
   const tl_view *x = &g->call->in[0], *weight = &g->call->in[1 + part];
   const int64_t width = tl_view_row(x), first = leaf_border(width, g->leaves, leaf);
   (void)run;
-  out->a = (tl_gemm_source){at(x, first), width, 1};
-  out->b = (tl_gemm_source){at(weight, first), width, 1};
+  out->a = (tl_gemm_source){at(x, first), width, 1, 0};
+  out->b = (tl_gemm_source){at(weight, first), width, 1, 0};
+  if (g->in_panels)
+    out->b = (tl_gemm_source){at(weight, first * TL_PANEL), 1, TL_PANEL, width * TL_PANEL};
   out->count = leaf_border(width, g->leaves, leaf + 1) - first;
+}
+
+/* The weight of a part, and how many features it has: those of y where it is in panels. */
+static tl_status check_weight(const char *op, const tl_call *call, int64_t part,
+                              int64_t *features) {
+  const tl_view *x = &call->in[0], *weight = &call->in[1 + part], *y = &call->out[part];
+  const int64_t width = tl_view_row(x);
+  TL_TRY(check_factor(op, "weight", weight));
+  *features = weight->shape[0];
+  if (!tl_is_panels(weight, width))
+    return check_matrix(op, "weight", weight, weight->shape[0], width, x->dtype);
+  if (call->cuda != NULL)
+    return tl_fail(TL_ARGUMENT, "%s: a weight in panels, which the host alone has", op);
+  TL_TRY(check_factor(op, "y", y));
+  *features = tl_view_row(y);
+  return check_matrix(op, "weight", weight, tl_panels_of(*features), width * TL_PANEL, x->dtype);
 }
 
 tl_status tl_gemm_of_linear(const tl_call *call, tl_gemm *gemm) {
@@ -75,17 +93,20 @@ tl_status tl_gemm_of_linear(const tl_call *call, tl_gemm *gemm) {
   TL_TRY(check_leaves(op, call->ints[2]));
   const tl_view *x = &call->in[0];
   TL_TRY(check_factor(op, "x", x));
+  const int64_t width = tl_view_row(x);
   for (int64_t i = 0; i < parts; i++) {
-    const tl_view *weight = &call->in[1 + i], *bias = &call->in[1 + parts + i];
-    TL_TRY(check_factor(op, "weight", weight));
-    TL_TRY(check_matrix(op, "weight", weight, weight->shape[0], tl_view_row(x), x->dtype));
-    TL_TRY(check_output(op, "y", &call->out[i], x->shape[0], weight->shape[0]));
-    if (biases) TL_TRY(check_output(op, "bias", bias, weight->shape[0], 1));
+    int64_t features;
+    TL_TRY(check_weight(op, call, i, &features));
+    if (tl_is_panels(&call->in[1 + i], width) != tl_is_panels(&call->in[1], width))
+      return tl_fail(TL_SHAPE, "%s: all weights are in panels, or none is", op);
+    TL_TRY(check_output(op, "y", &call->out[i], x->shape[0], features));
+    if (biases) TL_TRY(check_output(op, "bias", &call->in[1 + parts + i], features, 1));
   }
   *gemm = (tl_gemm){.rows = x->shape[0],
                     .parts = (int32_t)parts,
                     .out = call->out,
                     .bias = biases ? &call->in[1 + parts] : NULL,
+                    .in_panels = tl_is_panels(&call->in[1], width),
                     .leaves = call->ints[2],
                     .runs = 1,
                     .run = linear_run,
@@ -110,8 +131,8 @@ static void grad_input_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_t
   const int64_t begin = leaf_border(range[1], g->leaves, leaf), first = range[0] + begin;
   const int64_t features = tl_view_row(grad), width = tl_view_row(weight);
   (void)part;
-  out->a = (tl_gemm_source){at(grad, first), features, 1};
-  out->b = (tl_gemm_source){at(weight, first * width), 1, width};
+  out->a = (tl_gemm_source){at(grad, first), features, 1, 0};
+  out->b = (tl_gemm_source){at(weight, first * width), 1, width, 0};
   out->count = leaf_border(range[1], g->leaves, leaf + 1) - begin;
 }
 
@@ -163,8 +184,8 @@ static void grad_weight_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_
   const int64_t row = first + (leaf * g->runs + run) * g->call->ints[3];
   const int64_t features = tl_view_row(grad), width = tl_view_row(x);
   (void)part;
-  out->a = (tl_gemm_source){at(grad, row * features), 1, features};
-  out->b = (tl_gemm_source){at(x, row * width), 1, width};
+  out->a = (tl_gemm_source){at(grad, row * features), 1, features, 0};
+  out->b = (tl_gemm_source){at(x, row * width), 1, width, 0};
   out->count = length;
 }
 

@@ -99,8 +99,8 @@ static void segment_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_t ru
   const int64_t features = tl_view_row(grad), width = tl_view_row(x);
   const int64_t bytes = tl_dtype_bytes(grad->dtype), row = start[run];
   (void)part, (void)leaf;
-  out->a = (tl_gemm_source){(const char *)grad->data + row * features * bytes, 1, features};
-  out->b = (tl_gemm_source){(const char *)x->data + row * width * bytes, 1, width};
+  out->a = (tl_gemm_source){(const char *)grad->data + row * features * bytes, 1, features, 0};
+  out->b = (tl_gemm_source){(const char *)x->data + row * width * bytes, 1, width, 0};
   out->count = start[run + 1] - row;
 }
 

@@ -3,8 +3,9 @@
 --   speed   prompts in tokens a second; decoding with 1, 4, 16 requests at a time (on a GPU 1, 8,
 --           64, 256, beside the time that weights and pages of a step take at its copy speed)
 --   load    requests that arrive by a Poisson process (a seed decides when, how long their prompts
---           are and how much they want), or as a file says; twice: with continuous batching, and
---           plainly, one request after the other
+--           are and how much they want), or as a file says; twice: as it is, and plainly: one
+--           request after the other, no prefix kept, no graph captured, each step's memory
+--           allocated for it and freed behind it
 --
 --   {"at": 0.02, "prompt": 17, "max_tokens": 30}        a line of --requests FILE: seconds from the
 --                                                       start, tokens of the prompt, tokens to make
@@ -240,7 +241,7 @@ end
 
 local function load_table(options)
   local batched <close> = open(options, {})
-  local plain <close> = open(options, { batch = false, prefix = false })
+  local plain <close> = open(options, { plain = true })
   local given = options.requests and from_file(options.requests)
   local list = given or poisson(options.count, batched.context)
   local scale = 1
@@ -259,11 +260,15 @@ local function load_table(options)
       "request p99 ms", "jitter" },
     rows = { load_row("batched", a), load_row("plain", b) },
     notes = {
-      ("plain / batched: request p99 %s, jitter of requests %s, first token p99 %s"):format(
+      ("plain / batched: request p99 %s, jitter of requests %s, first token p99 %s, token p99 %s, "
+        .. "jitter of tokens %s"):format(
         ratio(percentile(a.whole, 0.99), percentile(b.whole, 0.99)),
         ratio(deviation(a.whole), deviation(b.whole)),
-        ratio(percentile(a.first, 0.99), percentile(b.first, 0.99))),
-      "plain: one request after the other, no prefixes; jitter: standard deviation",
+        ratio(percentile(a.first, 0.99), percentile(b.first, 0.99)),
+        ratio(percentile(a.gaps, 0.99), percentile(b.gaps, 0.99)),
+        ratio(deviation(a.gaps), deviation(b.gaps))),
+      "plain: one request after the other, no prefixes, no captured graphs, memory of each step "
+        .. "allocated for it; jitter: standard deviation",
       same and "both gave the same tokens" or "THE TOKENS DIFFER",
     },
     differs = not same,

@@ -7,6 +7,7 @@ return {
     { name = "port", kind = "index", about = "8000 unless given; 0: one that is free" },
     { name = "host", kind = "text", about = "where to listen; 127.0.0.1, this machine only" },
     { name = "key-file", kind = "file", about = "its first line is the key that clients need" },
+    { name = "no-key", about = "beyond this machine, too, clients need no key" },
     { name = "name", kind = "text", about = "of the model, for clients; its folder's" },
     { name = "queue", kind = "count", about = "requests that may wait; more get 429; 64" },
     { name = "body", kind = "count", about = "most bytes of a request; 4194304" },

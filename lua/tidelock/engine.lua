@@ -62,7 +62,9 @@ local function load_weights(self, read)
         core.call("cast", { part }, { rounded }, {})
         part = rounded
       end
-      self.ranks:write(rank, persistent["weight " .. param.name].tensor, part)
+      local view = persistent["weight " .. param.name]
+      if #view.shape == 3 then part = core.panels(part) end
+      self.ranks:write(rank, view.tensor, part)
     end
   end
 end
@@ -118,6 +120,8 @@ end
 ---@field chunk? integer # most tokens of one prompt in a step; unset: all rows
 ---@field prefix? boolean # false: prefixes are not kept
 ---@field batch? boolean # false: one request at a time
+---@field plain? boolean # for comparison: neither batches nor prefixes nor captured graphs,
+---  and the memory of each step comes from the allocator and goes back to it
 ---@field poison? integer
 
 --- A model ready for requests. `model` is what loader.open gives: { recipe, read }.
@@ -126,6 +130,9 @@ end
 ---@return tidelock.Engine
 function engine.open(model, options)
   options = options or {}
+  if options.plain then
+    options = setmetatable({ batch = false, prefix = false }, { __index = options })
+  end
   local plan = serving.plan(model.recipe)
   check_room(plan)
   local sizes = plan.sizes
@@ -133,7 +140,7 @@ function engine.open(model, options)
     plan = plan, sizes = sizes, context = sizes.context, vocab = plan.spec.model.vocab,
     pages = pages.new(sizes.pages, sizes.page, options.prefix ~= false),
     chunk = options.chunk or sizes.rows, waiting = {}, running = {}, by_id = {}, free_slots = {},
-    last_id = 0, steps = 0, rows_run = 0, ended = {}, feed = feeds.new(),
+    last_id = 0, steps = 0, rows_run = 0, ended = {}, feed = feeds.new(), plain = options.plain,
   }, Engine)
   local most = options.batch == false and 1 or sizes.requests
   for slot = most - 1, 0, -1 do self.free_slots[#self.free_slots + 1] = slot end
@@ -293,7 +300,7 @@ local function run_rows(self, rows)
   end
   lists:close()
   if controls then controls:close() end
-  self.ranks:run("serve" .. class - 1, { step = self.steps, scalars = {} })
+  self.ranks:run("serve" .. class - 1, { step = self.steps, fresh = self.plain })
   self.steps, self.rows_run, self.last_rows = self.steps + 1, self.rows_run + #rows, count
   local ids, nll = read_last(self, "ids " .. count), read_last(self, "nll " .. count)
   return ids:flat(), nll:flat(), nll:bits()

@@ -1,6 +1,7 @@
 --- `./tl export CHECKPOINT OUT --dtype bf16`: the weights alone, gathered, in the dtype wanted.
 --
 --     checkpoint   weights.safetensors  optimizer.safetensors (f32 masters)  state.json
+--     or a run     weights.safetensors after its last step, where it has no checkpoint
 --         |  read while written: needs no memory for the model
 --     OUT/         model.safetensors, or model-00001-of-00003.safetensors .. with
 --                  model.safetensors.index.json
@@ -8,13 +9,16 @@
 --     --format hf: the names of Hugging Face, config.json, generation_config.json, and the
 --                  tokenizer of the folder that the model came from; transformers loads OUT
 --
--- Without it tensors keep their names. A weight that is trained in 16 bits is exported from its f32
+-- Without it tensors keep their names. A run of 16 bits has its f32 masters in checkpoints alone. A
+-- weight that is trained in 16 bits is exported from its f32
 -- master when f32 is asked for; rounding is to the nearest, ties to even. OUT appears whole or not
 -- at all.
 
 local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local hf_export = require "tidelock.hf_export"
+local loader = require "tidelock.loader"
+local requests = require "tidelock.requests"
 local screen = require "tidelock.screen"
 
 local export = {}
@@ -31,6 +35,38 @@ local function open(path)
   local file, message = core.weights.open(path)
   if not file then usage("%s", message) end
   return file
+end
+
+--- What a run has left that came to its end without a checkpoint; nil where there are some, or no
+--- weights. `wanted` as in sources_of.
+local function finished_run(path, options)
+  local weights = path .. "/weights.safetensors"
+  if core.files.exists(path .. "/state.json") or not core.files.exists(weights)
+    or #checkpoint.list(path .. "/checkpoints") > 0 or #checkpoint.list(path) > 0 then
+    return nil
+  end
+  local file, tensors = open(weights), {}
+  for i, name in ipairs(file:names()) do
+    tensors[i] = { file = "weights.safetensors", name = name }
+    if options.dtype == "f32" and file:look(name) ~= "F32" then
+      usage("%s: %s is %s, and this run has no checkpoint with its f32 master; --dtype bf16, or "
+        .. "run again with train.save.every", path, name, (file:look(name)))
+    end
+  end
+  local known = file:metadata()
+  local note = options.format and hf_export.note(requests.plan(loader.open(path).recipe, "check"))
+  return { folder = path, run_folder = path, notes = {}, state = { tensors = tensors, hf = note,
+    key = known.key, step = math.tointeger(tonumber(known.step)),
+    weights_hash = known.weights_hash } }
+end
+
+--- The checkpoint that `path` means, or the weights of a run that has none.
+---@param path string
+---@param options { dtype?: string, format?: string }
+---@return tidelock.Checkpoint
+function export.find(path, options)
+  local folder = path:match "^(.-)/*$"
+  return finished_run(folder, options) or checkpoint.find(path, "export")
 end
 
 --- { name, file, entry, dtype } of every weight: the source that is nearest to `wanted`.
@@ -122,10 +158,10 @@ end
 --- The command.
 ---@param request tidelock.Request
 function export.command(request)
-  local found = checkpoint.find(request.words[1], "export")
+  local options = { dtype = request.options.dtype, format = request.options.format }
+  local found = export.find(request.words[1], options)
   local out = request.words[2]:match "^(.-)/*$"
-  local good, bytes, names, notes = pcall(export.write, found, out,
-    { dtype = request.options.dtype, format = request.options.format })
+  local good, bytes, names, notes = pcall(export.write, found, out, options)
   if not good then
     error(type(bytes) == "string" and bytes:gsub("^[^\n]-%.lua:%d+: ", "") or bytes, 0)
   end

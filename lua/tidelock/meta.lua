@@ -70,6 +70,10 @@ function core.tensor(dtype, shape, values) end
 ---@param bits integer[]
 ---@return tidelock.Tensor
 function core.tensor_from_bits(dtype, shape, bits) end
+--- A matrix of f32 in panels of 64 rows, (panels, columns, 64): linear and embedding take it.
+---@param matrix tidelock.Tensor
+---@return tidelock.Tensor
+function core.panels(matrix) end
 ---@param a tidelock.Tensor
 ---@param b tidelock.Tensor
 ---@return boolean same

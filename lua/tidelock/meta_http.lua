@@ -35,7 +35,7 @@ function Http:begin(id, type) end
 function Http:send(id, text) end
 ---@param id integer
 function Http:finish(id) end
---- How often the server's thread itself has answered with 401, 413, 429 or 503.
+--- How often the server's thread itself has answered so (400, 401, 413, 417, 429, 501, 503).
 ---@param status integer
 ---@return integer
 function Http:refused(status) end

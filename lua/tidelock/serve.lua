@@ -271,6 +271,15 @@ end
 
 local function is_loopback(host) return host == "::1" or host:find "^127%." ~= nil end
 
+--- Whoever reaches the server can use it: from elsewhere only with a key, or where that is wanted.
+local function check_key(options, key, host)
+  if key and options.no_key then usage("--key-file and --no-key: one of them") end
+  local in_numbers = host:find ":" or not host:find "[^%d.]" -- else it is refused as no address
+  if key or options.no_key or is_loopback(host) or not in_numbers then return end
+  usage("--host %s can be reached from elsewhere, and everybody there could use the model; "
+    .. "--key-file FILE: clients need its first line; --no-key: they need none", host)
+end
+
 --- The command.
 ---@param request tidelock.Request
 function serve.command(request)
@@ -278,6 +287,7 @@ function serve.command(request)
   check_sizes(options)
   local key, host = read_key(options.key_file), options.host or "127.0.0.1"
   if host == "localhost" then host = "127.0.0.1" end
+  check_key(options, key, host)
   local loaded = loader.open(request.words[1], request.overrides, options)
   local e <close> = requests.guarded(engine.open, loaded, { threads = options.threads })
   local render, no_chat = chat.open((options.tokenizer or loaded.path):gsub("/tokenizer.json$", ""))
@@ -290,7 +300,7 @@ function serve.command(request)
     key = key, queue = options.queue, body = options.body, timeout = options.timeout })
   core.catch_interrupts()
   if not key and not is_loopback(host) then
-    io.stderr:write(("serve: %s can be reached from elsewhere and wants no key; see --key-file\n")
+    io.stderr:write(("serve: %s can be reached from elsewhere, and no key is needed\n")
       :format(host))
   end
   print(("%s: http://%s:%d/v1, %d requests at a time, context %d"):format(loaded.description,

@@ -55,7 +55,7 @@ function Metrics:whole(seconds) observe(self.requests, seconds) end
 local function count_all(self)
   local counts = {}
   for status, count in pairs(self.statuses) do counts[status] = count end
-  for _, status in ipairs { 401, 413, 429, 503 } do
+  for _, status in ipairs { 400, 401, 413, 417, 429, 501, 503 } do
     local refused = self.http:refused(status)
     if refused > 0 then counts[status] = (counts[status] or 0) + refused end
   end

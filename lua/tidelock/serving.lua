@@ -279,6 +279,59 @@ local function rows_of(plan, rows)
     borders = pipeline.borders(carried, plan.chunk_of, false) }
 end
 
+-- panels -----------------------------------------------------------------------------------------
+
+--- The weights that a node multiplies with, or looks up in; and whether that is all it does.
+local function matrices_of(node)
+  local takes = node.op == "linear" and node.attrs.parts or node.op == "embedding" and 1 or 0
+  local list, pure = {}, true
+  for i, value in ipairs(node.inputs) do
+    while value.alias do value = value.alias end
+    local param = value.param
+    if param then
+      local matrix = i > 1 and i <= 1 + takes
+      pure = pure and (not matrix or param.fields.dtype == "f32" and not param.expert)
+      if matrix or takes == 0 then list[#list + 1] = param.name end
+    end
+  end
+  return list, pure and takes > 0
+end
+
+--- Names of weights that lie in panels (kernels/panels.h), on the host in f32: those that nothing
+--- reads but products and the embedding. A step of few rows reads all of them, from front to back.
+local function in_panels(plan, nodes)
+  local found, other = {}, {}
+  if plan.spec.device ~= "host" then return found end
+  for _, node in ipairs(nodes) do
+    local list, good = matrices_of(node)
+    for _, name in ipairs(list) do (good and found or other)[name] = true end
+  end
+  local function spread() -- the parts of one product lie alike
+    for _, node in ipairs(nodes) do
+      local list = matrices_of(node)
+      local bad
+      for _, name in ipairs(list) do bad = bad or other[name] end
+      for _, name in ipairs(bad and list or {}) do
+        if not other[name] then
+          other[name] = true
+          return true
+        end
+      end
+    end
+  end
+  repeat local more = spread() until not more
+  for name in pairs(other) do found[name] = nil end
+  return found
+end
+
+--- Stands in for Lower.weight.
+local function weight_view(low, param)
+  if not low.in_panels[param.name] then return lower.Lower.weight(low, param) end
+  local rows, columns = param.value.rows, param.value.cols
+  return low:lasting("weight " .. param.name, "f32", { (rows + 63) // 64, columns, 64 }, "weights",
+    param.name)
+end
+
 --- The section of `made.rows` rows on this rank of the pipeline: what arrives, its layers, what
 --- leaves.
 function Serve:section(index, made)
@@ -340,6 +393,7 @@ end
 local function lower_stage(plan, stage, sections)
   local low = lower.new(plan, stage, 0, { chunk_of = plan.chunk_of, keep = {} })
   low.evaluating, low.params = true, {}
+  low.in_panels, low.weight = in_panels(plan, sections[1].nodes), weight_view
   local self = setmetatable({ plan = plan, lower = low, sizes = plan.sizes }, Serve)
   for i, made in ipairs(sections) do self:section(i - 1, made) end
   lower.section(low, "init", function() self:init() end)

@@ -8,7 +8,7 @@
 **   server:reply(id, status, text [, type [, retry_after]])
 **   server:begin(id, type)    server:send(id, text)    server:finish(id)          as a stream
 **   server:refuse()                        new requests get 503
-**   server:refused(status)                 how often the thread answered with 401, 413, 429 or 503
+**   server:refused(status)                 how often the thread itself answered so: http.h
 **   server:close()
 */
 #include "../http.h"

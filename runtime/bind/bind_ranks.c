@@ -1,8 +1,8 @@
 /* bind_ranks.c - ranks in Lua: open, run, look, close. Options are read in bind_ranks_options.c.
 **
-**   ranks:run(section, { step =, scalars = { .. }, check =, eager =, profile = }) -> { loss =,
-**       loss_bits =, grad_norm =, grad_norm_bits =, control = { scale, skip }, skipped =, count =,
-**       ms = }; profile: 1 ranges, 2 the profiler starts, 4 it stops (execute.h)
+**   ranks:run(section, { step =, scalars = { .. }, check =, eager =, fresh =, profile = }) ->
+**     { loss =, loss_bits =, grad_norm =, grad_norm_bits =, control = { scale, skip }, skipped =,
+**       count =, ms = }; profile: 1 ranges, 2 the profiler starts, 4 it stops (execute.h)
 **   core.profiler() -> true if one listens (nvtx.h); else false and why not
 **   ranks:read(rank, tensor) -> tensor        ranks:write(rank, tensor, from)
 **   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols,
@@ -125,6 +125,9 @@ static int ranks_run(lua_State *L) {
     run.check = lua_toboolean(L, -1);
     lua_getfield(L, 3, "eager");
     run.eager = lua_toboolean(L, -1);
+    lua_getfield(L, 3, "fresh");
+    run.fresh = lua_toboolean(L, -1);
+    run.eager |= run.fresh;
     run.profile = (int32_t)bind_integer(L, 3, "run", "profile", 0);
     if (bind_optional(L, 3, "run", "scalars", LUA_TTABLE)) {
       const lua_Unsigned count = lua_rawlen(L, -1);

@@ -2,6 +2,7 @@
 **
 **   core.tensor(dtype, shape [, values])        +0 everywhere, or flat or nested numbers
 **   core.tensor_from_bits(dtype, shape, bits)   the inverse of t:bits()
+**   core.panels(matrix) -> (P, K, 64)           kernels/panels.h
 **   core.equal(a, b) -> true | false [, first element that differs, from 1]
 **   core.f32(x), core.bf16(x)                   x as that dtype would keep it
 **   core.bf16_bits(f32 bits) -> bf16 bits       keeps NaN payloads, which a Lua number may not
@@ -16,6 +17,7 @@
 */
 #include <stdio.h>
 
+#include "../../kernels/panels.h"
 #include "../hash.h"
 #include "bind.h"
 
@@ -340,6 +342,17 @@ static int tensor_index(lua_State *L) {
   return 1;
 }
 
+static int core_panels(lua_State *L) {
+  const tl_view *matrix = tl_tensor_view(bind_check_tensor(L, 1));
+  luaL_argcheck(L, matrix->dims == 2 && matrix->dtype == TL_F32, 1, "a matrix of f32");
+  const int64_t shape[] = {tl_panels_of(matrix->shape[0]), matrix->shape[1], TL_PANEL};
+  tl_tensor **out = bind_push_tensor(L);
+  bind_check(L, tl_tensor_new(TL_F32, 3, shape, out));
+  tl_view panels = *tl_tensor_view(*out);
+  bind_check(L, tl_panels_fill(matrix, &panels));
+  return 1;
+}
+
 void bind_tensor_open(lua_State *L) {
   static const luaL_Reg methods[] = {
       {"__index",    tensor_index   },
@@ -359,6 +372,7 @@ void bind_tensor_open(lua_State *L) {
   static const luaL_Reg functions[] = {
       {"tensor",           core_tensor          },
       {"tensor_from_bits", core_tensor_from_bits},
+      {"panels",           core_panels          },
       {"equal",            core_equal           },
       {"f32",              core_f32             },
       {"bf16",             core_bf16            },

@@ -336,6 +336,43 @@ describe("an export", function()
     end
   end)
 
+  it("takes the weights of a run that has no checkpoint", function()
+    local text = folder:write("text.txt", ("Tides come and go. "):rep(20))
+    local file = folder:write("tide.lua", ([[
+      local tl = require "tidelock"
+      local nn = tl.nn
+      local function layer()
+        return { nn.residual { nn.rms_norm {}, nn.attention { heads = 2 } },
+          nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 32 } } }
+      end
+      return tl.recipe { model = nn.decoder { vocab = 256, dim = 16, layers = 1, layer = layer },
+        data = tl.data.text { %q }, batch = { samples = 2, length = 16 },
+        train = { steps = 2, lr = 0.01 } }
+    ]]):format(text))
+    local function tidelock(words, ...)
+      local out, status = support.run(words:format(...))
+      return out, status
+    end
+    for _, dtype in ipairs { "f32", "bf16" } do
+      local runs = folder:path("runs-" .. dtype)
+      assert.equal(0, (select(2, tidelock("run %s dtype=%s --runs %s --quiet", file, dtype, runs))))
+      local run, out = runs .. "/" .. core.files.list(runs)[1], folder:path("hf-" .. dtype)
+      local said, status = tidelock("export %s %s --format hf", run, out)
+      assert.equal(0, status, said)
+      assert.matches("1 file, .* MiB; step 2 of key", said)
+      local stored = core.weights.open(run .. "/weights.safetensors")
+      local made = core.weights.open(out .. "/model.safetensors")
+      assert.bits(stored:read "embed", made:read "model.embed_tokens.weight")
+      assert.equal("llama", core.json.decode(core.files.read_all(out .. "/config.json")).model_type)
+      said, status = tidelock("export %s %s --dtype f32", run, out .. "-f32")
+      assert.equal(dtype == "f32" and 0 or 2, status, said)
+      if dtype == "bf16" then
+        contains("is BF16, and this run has no checkpoint with its f32 master; --dtype bf16, or "
+          .. "run again with train.save.every", said)
+      end
+    end
+  end)
+
   it("is cut into files with an index", function()
     local found = checkpoint.find(saved({}, folder.root, 1))
     local out = folder:path "out"

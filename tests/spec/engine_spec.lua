@@ -119,6 +119,13 @@ for _, shape in ipairs(shapes) do
       end
     end)
 
+    it("gives the same bits plainly, with memory of each step's own", function()
+      local plain = { plain = true }
+      assert.same(expected, (serve.outcomes(file, {}, requests, plain)))
+      assert.same(expected, (serve.outcomes(file, { ["layout.tp"] = 2, ["layout.pp"] = 2 },
+        requests, plain)))
+    end)
+
     it("gives the same bits whatever was in memory, with any threads", function()
       assert.same(expected, (serve.outcomes(file, {}, requests, { poison = 255, threads = 3 })))
     end)
@@ -182,6 +189,28 @@ describe("the engine", function()
     assert.matches("stop has 61", refused { tokens = { 1 }, max_tokens = 1, stop = { 61 } })
     assert.error_matches(function() serve.open(file, { ["serve.pages"] = 3 }) end,
       "serve.pages: 3 pages of 4 positions are too few for one context of 16; try serve.pages=4")
+  end)
+
+  it("takes no memory for a step, but plainly does, and gives it back", function()
+    local trained <close> = serve.train {}
+    local function arenas(how)
+      local e <close> = serve.open(trained, {}, how)
+      local list = { e.ranks:memory().arena }
+      e:submit { tokens = { 1, 2 }, max_tokens = 5 }
+      while not e:idle() do
+        e:step()
+        list[#list + 1] = e.ranks:memory().arena
+      end
+      return list
+    end
+    local planned, plain = arenas {}, arenas { plain = true }
+    assert.equal(planned[1], plain[1])
+    for i = 2, 6 do
+      assert.equal(planned[1], planned[i])
+      assert.is_true(plain[i] > plain[1])
+    end
+    assert.equal(plain[3], plain[6]) -- steps of one row
+    assert.equal(planned[1], arenas({})[1])
   end)
 
   it("ends at a stop token, at the context, and when cancelled; and frees what they had", function()

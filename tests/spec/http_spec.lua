@@ -87,9 +87,14 @@ describe("the HTTP server", function()
     local answer = ask(talks.post("/x", ("a"):rep(101)))
     assert.equal(413, answer.status)
     assert.matches("101 bytes, and at most 100", message_of(answer))
-    assert.equal(413, ask(talks.post("/x", ("a"):rep(5000))).status)
-    assert.equal(400, ask(talks.get("/x", "X: " .. ("a"):rep(3000) .. "\r\n")).status)
-    assert.equal(1, server:refused(413))
+    answer = ask(talks.post("/x", ("a"):rep(5000)))
+    assert.equal(413, answer.status)
+    assert.matches("more than 100 bytes", message_of(answer))
+    answer = ask(talks.get("/x", "X: " .. ("a"):rep(3000) .. "\r\n"))
+    assert.equal(400, answer.status)
+    assert.matches("its headers have more than 2000 bytes", message_of(answer))
+    assert.equal(2, server:refused(413))
+    assert.equal(1, server:refused(400))
     local two <close> = talks.start(server:port(), { talks.get "/1", talks.get "/2" })
     local first, second = take(server), take(server)
     answer = ask(talks.get "/3")
@@ -102,6 +107,45 @@ describe("the HTTP server", function()
     local after <close> = talks.start(server:port(), { talks.get "/4" })
     echo(server, 1)
     assert.equal(200, after:wait()[1].status)
+  end)
+
+  it("says as JSON what the library refuses by itself", function()
+    local server <close> = open { body_bytes = 100 }
+    for i, case in ipairs {
+      { 400, "GET\r\n\r\n" }, { 400, ("A"):rep(40000) }, { 400, "GET / HTTP/9.9\r\n\r\n" },
+      { 400, "GET /a HTTP/1.1\r\nno colon\r\n\r\n" },
+      { 400, "POST /x HTTP/1.1\r\nContent-Length: -5\r\n\r\nabc" },
+      { 413, "POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc" },
+      { 417, "POST /x HTTP/1.1\r\nContent-Length: 9\r\nExpect: magic\r\n\r\n" },
+      { 501, "BREW /pot HTTP/1.1\r\n\r\n" }, { 501, "TRACE /x HTTP/1.1\r\n\r\n" },
+    } do
+      local answer = talks.ask(server:port(), case[2])
+      assert.equal(case[1], answer.status, i)
+      assert.equal("application/json", answer.headers["content-type"])
+      assert.equal("close", answer.headers.connection)
+      local problem = core.json.decode(answer.body).error
+      assert.equal(case[1] < 500 and "invalid_request_error" or "server_error", problem.type)
+      assert.is_true(#problem.message > 20)
+    end
+    assert.equal(5, server:refused(400))
+    assert.equal(2, server:refused(501))
+  end)
+
+  it("leaves an answer as it is, whatever it looks like", function()
+    local server <close> = open()
+    local page = "HTTP/1.1 400 Bad Request\r\n\r\n<HTML></HTML>\n"
+    local talk <close> = talks.start(server:port(), { talks.get "/x", talks.get "/y" })
+    for _ = 1, 2 do
+      local r = take(server)
+      if r.path == "/x" then
+        server:reply(r.id, 200, page, "text/html")
+      else
+        server:begin(r.id, "text/html")
+        server:send(r.id, page)
+        server:finish(r.id)
+      end
+    end
+    for _, answer in ipairs(talk:wait()) do assert.equal(page, answer.body) end
   end)
 
   it("sends an answer in parts", function()
@@ -185,7 +229,8 @@ describe("the HTTP server", function()
       if r and not r.gone then server:reply(r.id, 404, "{}") end
     end
     for i, text in ipairs(talk:raw()) do
-      assert.is_true(text == "" or text:find "^HTTP/1" ~= nil or text:find "^<HTML>" ~= nil, i)
+      assert.is_true(text == "" or text:find "^HTTP/1" ~= nil, i .. text)
+      assert.is_nil(text:find "<HTML>", i)
     end
     local slow <close> = talks.start(server:port(), {
       { "-pace 9 5", talks.post("/slow", ("s"):rep(700)) } })

@@ -7,9 +7,6 @@ local talks = require "support.talk"
 
 local model, server
 
---- Tokens that take a second or so; a sanitizer makes each longer.
-local slow = core.build().sanitizer == "none" and 1 or 3
-
 setup(function()
   model = servers.train()
   server = servers.start(model.path, "serve.requests=5 serve.page=4 serve.context=256 --queue 40")
@@ -280,10 +277,10 @@ describe("the server", function()
   end)
 
   it("frees what belongs to clients that leave, asks no more than it can, and ends well", function()
-    local one <close> = servers.start(model.path,
-      "serve.requests=2 serve.context=30000 --queue 2")
-    local long = { prompt = "Tides", max_tokens = 29000, n = 2 }
-    local streamed = { prompt = "Tides", max_tokens = 29000, n = 2, stream = true }
+    local one <close> = servers.start(model.path, -- so long that none comes to its end here
+      "serve.requests=2 serve.context=200000 --queue 2 --timeout 600")
+    local long = { prompt = "Tides", max_tokens = 190000, n = 2 }
+    local streamed = { prompt = "Tides", max_tokens = 190000, n = 2, stream = true }
     local gone <close> = talks.start(one.port, {
       { "-drop 100", talks.post("/v1/completions", long) } })
     one:await("left_total", 1)
@@ -295,46 +292,62 @@ describe("the server", function()
     one:await("running", 0)
     assert.equal(one:metric "pages", one:metric "pages_free" + one:metric "pages_kept")
 
-    long.n, long.max_tokens = 1, 1500 // slow
-    local list = {}
-    for i = 1, 9 do list[i] = talks.post("/v1/completions", long) end
-    local crowd <close> = talks.start(one.port, list)
-    local counts = { [200] = 0, [429] = 0 }
-    for _, answer in ipairs(crowd:wait()) do
-      counts[answer.status] = counts[answer.status] + 1
-      if answer.status == 429 then assert.equal("1", answer.headers["retry-after"]) end
+    -- Two that run until they are told to leave; then two have room to wait, and others have not.
+    streamed.n = 1
+    local function hold(count)
+      local list = {}
+      for i = 1, count do
+        list[i] = { "-drop 600000", talks.post("/v1/completions", streamed) }
+      end
+      return talks.start(one.port, list)
     end
-    assert.is_true(counts[200] >= 4 and counts[429] >= 1)
-    local many = one:ask("/v1/completions", { prompt = "Tides", n = 5 })
+    local running <close> = hold(2)
+    one:await("running", 2)
+    local many = one:ask("/v1/completions", { prompt = "Tides", n = 3 })
+    assert.equal(429, many.status)
+    assert.equal("1", many.headers["retry-after"])
+    assert.matches("3 more are too many: 2 requests run and 0 wait, of at most 2 and 2",
+      decode(many).error.message)
+    many = one:ask("/v1/completions", { prompt = "Tides", n = 5 })
     assert.equal(400, many.status)
     assert.matches("5 choices in one request; this server has room for 4",
       decode(many).error.message)
-    local running <close> = talks.start(one.port, {
-      { "-drop 1500", talks.post("/v1/completions", streamed) } })
+    long.n, long.max_tokens = 1, 3
+    local list = {}
+    for i = 1, 7 do list[i] = talks.post("/v1/completions", long) end
+    local crowd <close> = talks.start(one.port, list)
+    one:await('answers_total{status="429"}', 6)
+    assert.equal(2, one:metric "waiting")
+    running:kill()
+    one:await("left_total", 4)
+    local counts = { [200] = 0, [429] = 0 }
+    for _, answer in ipairs(crowd:wait()) do counts[answer.status] = counts[answer.status] + 1 end
+    assert.same({ [200] = 2, [429] = 5 }, counts)
+
+    local again <close> = hold(2)
     one:await("running", 2)
-    many = one:ask("/v1/completions", { prompt = "Tides", n = 3 })
-    assert.equal(429, many.status)
-    assert.matches("3 more are too many: 2 requests run and 0 wait, of at most 2 and 2",
-      decode(many).error.message)
-    streamed.max_tokens = 2
     local waits <close> = talks.start(one.port, {
       { "-drop 0", talks.post("/v1/completions", streamed) } })
     waits:raw()
-    running:raw()
-    one:await("left_total", 4) -- one of them only waited
+    one:await("left_total", 5) -- it only waited
+    again:kill()
+    one:await("left_total", 7)
 
-    streamed.max_tokens, streamed.n = 6000 // slow, 1
+    local first <close> = hold(1)
+    local second <close> = hold(1)
+    one:await("running", 2)
+    streamed.max_tokens = 200
     local last <close> = talks.start(one.port, { talks.post("/v1/completions", streamed) })
-    one:await("running", 1)
+    one:await("waiting", 1)
     one:signal "TERM"
-    core.files.sleep(0.2)
-    local late = one:ask("/v1/completions", { prompt = "Tides" })
-    assert.equal(503, late.status)
-    assert.same({ status = "ending" }, decode(one:ask "/health"))
-    local said, status = one:wait()
+    while decode(one:ask "/health").status ~= "ending" do core.files.sleep(0.05) end
+    assert.equal(503, one:ask("/v1/completions", { prompt = "Tides" }).status)
+    first:kill() -- now it is the turn of the last one that was taken
     local events = talks.events(last:wait()[1].body)
     assert.equal("[DONE]", events[#events])
     assert.equal("length", core.json.decode(events[#events - 1]).choices[1].finish_reason)
+    second:kill()
+    local said, status = one:wait()
     assert.equal(0, status)
     assert.matches("serve: %d+ answers with 200, .*tokens made", said)
   end)
@@ -361,6 +374,13 @@ describe("the server", function()
     assert.equal(200, one:ask("/metrics", nil, key).status)
   end)
 
+  it("needs no key beyond this machine where it is told so, and says it", function()
+    local one <close> = servers.start(model.path, "--host 0.0.0.0 --no-key")
+    assert.matches("serve: 0%.0%.0%.0 can be reached from elsewhere, and no key is needed",
+      table.concat(one.said, "\n"))
+    assert.equal(200, one:ask("/v1/completions", { prompt = "x" }).status)
+  end)
+
   it("says why it cannot start", function()
     local function fails(pattern, words)
       local text, status = support.run(("serve %s %s"):format(model.path, words))
@@ -376,6 +396,11 @@ describe("the server", function()
     fails("key of 8 characters or more", "--key-file " .. model.folder:write("short", "abc"))
     fails("%-%-key%-file: .*nowhere", "--key-file nowhere")
     fails("serve.pages: 1 pages of", "serve.pages=1 serve.context=1000")
+    fails("%-%-host 0%.0%.0%.0 can be reached from elsewhere, .*%-%-key%-file FILE.*%-%-no%-key",
+      "--host 0.0.0.0")
+    fails("%-%-host :: can be reached from elsewhere", "--host ::")
+    fails("%-%-key%-file and %-%-no%-key: one of them",
+      "--no-key --key-file " .. model.folder:write("long", "tide-tide-tide"))
     local text, status = support.run "serve runs/none"
     assert.equal(2, status)
     assert.matches("runs/none: no such folder", text)

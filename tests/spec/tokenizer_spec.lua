@@ -52,6 +52,22 @@ describe("goldens", function()
   end
 end)
 
+describe("small tokenizers of our own", function() -- tests/peers/make_tokenizers.py
+  for _, name in ipairs { "gpt2", "llama3", "qwen", "sentencepiece" } do
+    it("give the ids and texts of the reference implementation: " .. name, function()
+      local folder = "tests/golden/tokenizers/" .. name
+      local tokenizer = assert(core.tokenizer(folder .. "/tokenizer.json"))
+      local list = core.json.decode(core.files.read_all(folder .. "/golden.json"))
+      assert.equal(28, #list)
+      for _, entry in ipairs(list) do
+        local ids = tokenizer:encode(entry.text, true)
+        assert.same({ table.unpack(entry.ids) }, ids, entry.text)
+        assert.equal(entry.back, tokenizer:decode(ids), entry.text)
+      end
+    end)
+  end
+end)
+
 describe("the bytes tokenizer", function()
   it("gives every byte its own id", function()
     local tokenizer = core.tokenizer "bytes"

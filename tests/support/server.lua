@@ -51,7 +51,7 @@ function servers.start(model, words)
     local line = pipe:read "l"
     if not line then error("no server: " .. table.concat(self.said, "\n"), 0) end
     table.insert(self.said, line)
-    self.port = tonumber(line:match "http://127%.0%.0%.1:(%d+)/v1" or line:match "]:(%d+)/v1")
+    self.port = tonumber(line:match "http://[%d.]+:(%d+)/v1" or line:match "]:(%d+)/v1")
   end
   return self
 end
@@ -68,10 +68,11 @@ function Server:choices(body)
   return core.json.decode(answer.body).choices
 end
 
---- The value of a metric that has no labels.
+--- The value of a metric; `name` may have labels, as they are written.
 function Server:metric(name)
   local text = self:ask("/metrics").body
-  return tonumber(text:match("\ntidelock_serve_" .. name .. " (%S+)"))
+  local _, at = text:find("\ntidelock_serve_" .. name .. " ", 1, true)
+  return at and tonumber(text:match("%S+", at + 1))
 end
 
 --- Waits until the metric has the value; fails after 20 s.

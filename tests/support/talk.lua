@@ -98,7 +98,10 @@ function Talk:kill()
 end
 
 function Talk:__close()
-  if self.pipe then self.pipe:close() end
+  if self.pipe then
+    self:kill()
+    self.pipe:close()
+  end
   self.folder:remove()
 end
 
