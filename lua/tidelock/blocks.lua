@@ -13,9 +13,8 @@
 local blocks = {}
 
 --- m, n, k of what is compiled.
-blocks.gemm_tiles = { { 128, 256, 64 }, { 128, 176, 64 }, { 128, 128, 64 }, { 128, 96, 64 },
-  { 128, 88, 64 }, { 128, 64, 64 }, { 64, 88, 64 }, { 64, 64, 64 }, { 64, 40, 64 }, { 64, 32, 64 },
-  { 32, 32, 64 } }
+blocks.gemm_tiles = { { 128, 256, 64 }, { 128, 176, 64 }, { 128, 128, 64 }, { 128, 88, 64 },
+  { 128, 64, 64 }, { 64, 88, 64 }, { 64, 64, 64 }, { 64, 40, 64 }, { 64, 32, 64 }, { 32, 32, 64 } }
 
 --- blocks.gemm.provider as the core numbers it (kernels/gemm/gemm_provider.h). Who multiplies never
 --- changes a bit: the library is taken for a shape after it gave our kernel's bits there.
