@@ -42,6 +42,8 @@ enum { /* numbers of the library's interface */
        TL_CUBLASLT_COMPUTE_F32 = 68,
        TL_CUBLASLT_PRODUCT_TURN_A = 3, /* int32: 0 as it lies, 1 transposed */
        TL_CUBLASLT_PRODUCT_TURN_B = 4,
+       TL_CUBLASLT_LAYOUT_BATCH = 5,    /* int32: matrices */
+       TL_CUBLASLT_LAYOUT_STRIDE = 6,   /* int64: elements from each to the next */
        TL_CUBLASLT_WISH_WORKSPACE = 1,  /* uint64: bytes at most */
        TL_CUBLASLT_WISH_REDUCTIONS = 3, /* uint32: mask of ways to split k */
        TL_CUBLASLT_WAY_ID = 0,          /* int32 */

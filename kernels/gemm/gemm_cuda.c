@@ -146,9 +146,9 @@ tl_status tl_cuda_linear_own(const tl_call *call) {
   tl_gemm gemm;
   TL_TRY(tl_gemm_of_linear(call, &gemm));
   int32_t done;
-  TL_TRY(tl_gemm_few_cuda(&gemm, call, &done));
-  if (done) return TL_OK;
   TL_TRY(tl_gemm_hopper(TL_GEMM_LINEAR, &gemm, 0, call->cuda, &done));
+  if (done) return TL_OK;
+  TL_TRY(tl_gemm_few_cuda(&gemm, call, &done));
   if (done) return TL_OK;
   for (int32_t part = 0; part < gemm.parts; part++)
     TL_TRY(launch(&linear, &gemm, part, 0, call->cuda));

@@ -424,32 +424,45 @@ struct Hopper {
     if (threadIdx.x % 128 == 0) stores_read<0>();  // then shared memory may go
   }
 
-  static __device__ __forceinline__ void run(const tl_gemm_hopper_args &g) {
-    extern __shared__ __align__(1024) unsigned char shared[];
-    Hopper h;
-    h.ring = shared_address(shared);
-    h.full = h.ring + S::slots * S::slot_bytes + 2 * S::room;
-    h.empty = h.full + 8 * S::slots;
-    h.rank = S::blocks == 1 ? 0 : cluster_rank();
+  // ---- the frame of a kernel: also of grouped_hopper.cuh ----
+
+  // Where things are in shared memory; the barriers hold for the cluster after a cluster_sync.
+  __device__ __forceinline__ void open(const unsigned char *shared) {
+    ring = shared_address(shared);
+    full = ring + S::slots * S::slot_bytes + 2 * S::room;
+    empty = full + 8 * S::slots;
+    rank = S::blocks == 1 ? 0 : cluster_rank();
     if (threadIdx.x == 0) {
       for (int i = 0; i < S::slots; i++) {
-        barrier_make(h.full + 8 * i, 1);
-        barrier_make(h.empty + 8 * i, 8 * S::blocks);  // warps that read
+        barrier_make(full + 8 * i, 1);
+        barrier_make(empty + 8 * i, 8 * S::blocks);  // warps that read
       }
       barriers_made();
     }
+  }
+
+  // One thread loads, two warpgroups multiply, and share out the registers so.
+  template <class Load, class Multiply>
+  static __device__ __forceinline__ void divide(Load load, Multiply multiply) {
+    if (threadIdx.x < 128) {
+      registers_fewer<40>();
+      if (threadIdx.x == 0) load();
+    } else {
+      registers_more<232>();
+      multiply();
+    }
+    cluster_sync();  // no block leaves while the other may still signal or write it
+  }
+
+  static __device__ __forceinline__ void run(const tl_gemm_hopper_args &g) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    Hopper h;
+    h.open(shared);
     cluster_sync();
     next_begin();
     if (threadIdx.x == 0) map_prefetch(&g.a[0]), map_prefetch(&g.b[0]);
     earlier_wait();
-    if (threadIdx.x < 128) {
-      registers_fewer<40>();
-      if (threadIdx.x == 0) h.produce(g);
-    } else {
-      registers_more<232>();
-      h.consume(g);
-    }
-    cluster_sync();  // no block leaves while the other may still signal or write it
+    divide([&] { h.produce(g); }, [&] { h.consume(g); });
   }
 };
 

@@ -20,7 +20,7 @@ static int32_t is_aligned(const void *data, int64_t width, int32_t dtype) {
 
 static int32_t finish(tl_gemm_shape *s, const tl_view *a, const tl_view *b, const tl_view *out,
                       tl_gemm_operands *o) {
-  s->dtype = a->dtype, s->out_dtype = out->dtype;
+  s->dtype = a->dtype, s->out_dtype = out->dtype, s->parts = 1;
   o->b = b->data, o->out = out->data;
   return a->dtype == b->dtype && s->rows > 0 && s->columns > 0 && s->depth > 0 &&
          s->rows < INT32_MAX && s->columns < INT32_MAX && s->depth < INT32_MAX &&
@@ -65,13 +65,44 @@ static int32_t shape_of_grad_weight(const tl_call *call, tl_gemm_shape *s, tl_ge
   return finish(s, dy, &from, &call->out[0], o);
 }
 
-int32_t tl_gemm_shape_of(tl_gemm_product product, const tl_call *call, int32_t part,
-                         tl_gemm_shape *out, tl_gemm_operands *operands) {
+/* Parts of the same shape at even distances, forwards, are one product. */
+static void join(tl_gemm_cut *c) {
+  const int64_t item = tl_dtype_bytes((tl_dtype)c->shapes[0].dtype);
+  const int64_t out_item = tl_dtype_bytes((tl_dtype)c->shapes[0].out_dtype);
+  const tl_gemm_operands *o = c->operands;
+  const int64_t b = (const char *)o[1].b - (const char *)o[0].b;
+  const int64_t out = (const char *)o[1].out - (const char *)o[0].out;
+  const tl_gemm_shape *s = &c->shapes[0];
+  if (b < s->columns * s->depth * item || out < s->rows * s->columns * out_item) return;
+  for (int32_t i = 1; i < c->count; i++) {
+    if (memcmp(&c->shapes[i], s, sizeof *s) != 0) return;
+    if ((const char *)o[i].b - (const char *)o[0].b != i * b) return;
+    if ((const char *)o[i].out - (const char *)o[0].out != i * out) return;
+  }
+  c->operands[0].b_step = b / item, c->operands[0].out_step = out / out_item;
+  c->shapes[0].parts = c->count, c->count = 1;
+}
+
+static void cut_linear(const tl_call *call, tl_gemm_cut *out) {
+  const int64_t parts = call->ints[0];
+  for (int32_t i = 0; i < parts && parts <= TL_GEMM_LIBRARY_PARTS; i++) {
+    out->shapes[i].product = TL_GEMM_LINEAR;
+    if (!shape_of_linear(call, i, &out->shapes[i], &out->operands[i])) return;
+  }
+  out->count = parts <= TL_GEMM_LIBRARY_PARTS ? (int32_t)parts : 0;
+  if (out->count > 1) join(out);
+}
+
+void tl_gemm_cut_call(tl_gemm_product product, const tl_call *call, tl_gemm_cut *out) {
   memset(out, 0, sizeof *out);
-  out->product = product;
-  if (product == TL_GEMM_LINEAR) return shape_of_linear(call, part, out, operands);
-  if (product == TL_GEMM_GRAD_INPUT) return shape_of_grad_input(call, out, operands);
-  return shape_of_grad_weight(call, out, operands);
+  if (product == TL_GEMM_LINEAR) {
+    cut_linear(call, out);
+    return;
+  }
+  out->shapes[0].product = product;
+  out->count = product == TL_GEMM_GRAD_INPUT
+                   ? shape_of_grad_input(call, &out->shapes[0], &out->operands[0])
+                   : shape_of_grad_weight(call, &out->shapes[0], &out->operands[0]);
 }
 
 /* ---- the library ---- */
@@ -106,6 +137,23 @@ static tl_status make_factor(const tl_cublaslt_api *api, const tl_gemm_shape *s,
                            "layout of a factor");
 }
 
+static int set_layout(const tl_cublaslt_api *api, void *layout, int32_t parts, int64_t step) {
+  const int error = api->layout_set(layout, TL_CUBLASLT_LAYOUT_BATCH, &parts, sizeof parts);
+  return error != 0 ? error
+                    : api->layout_set(layout, TL_CUBLASLT_LAYOUT_STRIDE, &step, sizeof step);
+}
+
+/* All parts of a product read the same a. */
+static tl_status set_steps(tl_gemm_library *library, const tl_gemm_problem *p,
+                           const tl_gemm_operands *o) {
+  const tl_cublaslt_api *api = library->api;
+  const int32_t parts = (int32_t)p->shape.parts;
+  int error = set_layout(api, p->a, parts, 0);
+  if (error == 0) error = set_layout(api, p->b, parts, o->b_step);
+  if (error == 0) error = set_layout(api, p->out, parts, o->out_step);
+  return tl_cublaslt_check(error, "parts");
+}
+
 static tl_status describe(tl_gemm_library *library, tl_gemm_problem *p) {
   const tl_cublaslt_api *api = library->api;
   const tl_gemm_shape *s = &p->shape;
@@ -124,9 +172,12 @@ static tl_status describe(tl_gemm_library *library, tl_gemm_problem *p) {
       "second factor"));
   TL_TRY(make_factor(api, s, a_along, s->rows, &p->a));
   TL_TRY(make_factor(api, s, b_along, s->columns, &p->b));
-  return tl_cublaslt_check(
+  TL_TRY(tl_cublaslt_check(
       api->layout_make(&p->out, type, (uint64_t)s->columns, (uint64_t)s->rows, s->columns),
-      "layout of an output");
+      "layout of an output"));
+  const tl_gemm_operands side_by_side = {.b_step = s->columns * s->depth,
+                                         .out_step = s->rows * s->columns};
+  return s->parts > 1 ? set_steps(library, p, &side_by_side) : TL_OK;
 }
 
 tl_status tl_gemm_problem_make(tl_gemm_library *library, const tl_gemm_shape *shape,
@@ -218,6 +269,7 @@ tl_status tl_gemm_library_run(tl_gemm_library *library, const tl_gemm_problem *p
   const float one = 1, beta = p->shape.add ? 1 : 0;
   tl_cuda *cuda = library->cuda;
   void *room = cuda == NULL ? NULL : tl_cuda_scratch(cuda);
+  if (p->shape.parts > 1) TL_TRY(set_steps(library, p, o));
   return tl_cublaslt_check(
       library->api->multiply(library->handle, p->product, &one, o->b, p->b, o->a, p->a, &beta,
                              o->out, p->out, o->out, p->out, &way->way, room,

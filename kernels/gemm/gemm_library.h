@@ -24,18 +24,26 @@ typedef struct tl_gemm_shape {
   int32_t dtype, out_dtype;
   int32_t add; /* the chain's end is added to the output */
   int64_t rows, columns, depth;
+  int64_t parts; /* of a linear that are multiplied at once: all of these columns */
 } tl_gemm_shape;
 
-/* Addresses: rows are a's, columns b's. */
+/* Addresses: rows are a's, columns b's; elements of b and out from part to part. */
 typedef struct tl_gemm_operands {
   const void *a, *b;
   void *out;
+  int64_t b_step, out_step;
 } tl_gemm_operands;
 
-/* Describes output `part` of a call. Returns 0 where it is not in the class, or not of addresses
-** and widths that are multiples of 16 bytes. */
-int32_t tl_gemm_shape_of(tl_gemm_product product, const tl_call *call, int32_t part,
-                         tl_gemm_shape *out, tl_gemm_operands *operands);
+/* How the library takes a call: as one product, which may have several parts where these have the
+** same width and lie at even distances, or part by part. Sets *count, 0 where a part is not in the
+** class, or not of addresses and widths that are multiples of 16 bytes. */
+enum { TL_GEMM_LIBRARY_PARTS = 4 };
+typedef struct tl_gemm_cut {
+  int32_t count;
+  tl_gemm_shape shapes[TL_GEMM_LIBRARY_PARTS];
+  tl_gemm_operands operands[TL_GEMM_LIBRARY_PARTS];
+} tl_gemm_cut;
+void tl_gemm_cut_call(tl_gemm_product product, const tl_call *call, tl_gemm_cut *out);
 
 /* The library, opened for a GPU, or for the host where `cuda` is NULL: the tests' own library
 ** multiplies there. */

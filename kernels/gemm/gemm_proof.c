@@ -4,17 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../runtime/random.h"
+#include "gemm_proof_args.h"
 
-enum { KINDS = 8, RUNS = 3, POISON = 0x5A };
-enum { CHUNK = 32 << 20 }; /* bytes that are compared at a time */
+enum { RUNS = 3, POISON = 0x5A, THREADS = 256, BLOCKS = 2048, REPEATS_MAX = 20 };
 
 typedef struct trial {
   const tl_gemm_trial *with;
   const tl_gemm_shape *shape;
   tl_gemm_problem *problem;
   void *a, *b, *own, *out; /* factors; the two outputs */
-  void *host, *other;      /* one factor, or pieces of both outputs, in host memory */
+  int32_t copies;          /* of b: side by side, the same numbers */
   void *start, *stop;      /* events */
 } trial;
 
@@ -42,95 +41,78 @@ static tl_status wait_for(const trial *t) {
   return cuda == NULL ? TL_OK : device(t, tl_cuda_calls(cuda)->stream_wait(tl_cuda_stream(cuda)));
 }
 
-static tl_status write(const trial *t, void *to, const void *from, int64_t bytes) {
-  const tl_cuda *cuda = t->with->cuda;
-  if (cuda == NULL) {
-    memcpy(to, from, (size_t)bytes);
-    return TL_OK;
-  }
-  TL_TRY(device(t, tl_cuda_calls(cuda)->copy_in((uint64_t)(uintptr_t)to, from, (size_t)bytes,
-                                                tl_cuda_stream(cuda))));
-  return wait_for(t);
-}
+static uint64_t address(const void *p) { return (uint64_t)(uintptr_t)p; }
 
-static tl_status read(const trial *t, void *to, const void *from, int64_t bytes) {
-  const tl_cuda *cuda = t->with->cuda;
-  if (cuda == NULL) {
-    memcpy(to, from, (size_t)bytes);
-    return TL_OK;
-  }
-  TL_TRY(device(t, tl_cuda_calls(cuda)->copy_out(to, (uint64_t)(uintptr_t)from, (size_t)bytes,
-                                                 tl_cuda_stream(cuda))));
-  return wait_for(t);
+static tl_status launch(const trial *t, const char *kernel, const void *arguments) {
+  const tl_cuda_grid grid = {.blocks = {BLOCKS}, .threads = {THREADS}};
+  return tl_cuda_launch(t->with->cuda, kernel, &grid, arguments);
 }
 
 /* ---- numbers ---- */
 
-/* The f32 bits of element k of a row of this kind. Of a row of pairs the second is the first again,
-** in a (`turned`) with the other sign and now and then another last bit. */
-static uint32_t element(int32_t kind, int32_t turned, uint64_t row, int64_t k) {
-  static const uint32_t lowest[KINDS] = {122, 107, 120, 40, 122, 122, 0, 185};
-  static const uint32_t spread[KINDS] = {6, 40, 16, 30, 6, 6, 1, 16};
-  const int64_t first = kind == 2 ? k & ~INT64_C(1) : k;
-  const uint64_t r = tl_mix64(row + (uint64_t)first);
-  uint32_t bits = (uint32_t)(r & 0x80000000u) |
-                  (lowest[kind] + (uint32_t)(r >> 33) % spread[kind]) << 23 |
-                  (uint32_t)(r & 0x7FFFFF);
-  if (kind == 2 && k != first && turned) bits ^= 0x80000000u | (r >> 60 == 0 ? 0x10000u : 0);
-  if (kind == 4 && r >> 40 & 1) bits &= 0x80000000u;
-  if (kind == 5 && (r >> 40 & 255) == 0) bits = r >> 50 & 1 ? 0x7F800000u : 0xFF800000u;
-  if (kind == 5 && (r >> 40 & 4095) == 1) bits = 0x7FC00000u;
-  return bits;
-}
-
-/* Element (i, k) lies at i * depth + k, or across at k * count + i. */
-static void make_factor(const trial *t, int32_t along, int32_t turned, int64_t count, void *out) {
-  const int64_t depth = t->shape->depth;
-  for (int64_t outer = 0; outer < (along ? count : depth); outer++)
-    for (int64_t inner = 0; inner < (along ? depth : count); inner++) {
-      const int64_t i = along ? outer : inner, k = along ? inner : outer;
-      const uint64_t row = ((uint64_t)i * 2 + (uint64_t)turned) << 32;
-      const uint32_t bits = element((int32_t)(i % KINDS), turned, row, k);
-      const int64_t at = along ? i * depth + k : k * count + i;
-      if (t->shape->dtype == TL_BF16)
-        ((uint16_t *)out)[at] = (uint16_t)(bits >> 16);
-      else
-        ((uint32_t *)out)[at] = bits;
-    }
-}
-
+static int64_t output_count(const tl_gemm_shape *s) { return s->rows * s->columns * s->parts; }
 static int64_t output_bytes(const tl_gemm_shape *s) {
-  return s->rows * s->columns * tl_dtype_bytes((tl_dtype)s->out_dtype);
+  return output_count(s) * tl_dtype_bytes((tl_dtype)s->out_dtype);
+}
+
+static tl_status make_factor(const trial *t, int32_t along, int32_t turned, int64_t count,
+                             void *out) {
+  const tl_proof_factor f = {.out = out,
+                             .count = count,
+                             .depth = t->shape->depth,
+                             .along = along,
+                             .turned = turned,
+                             .bf16 = t->shape->dtype == TL_BF16};
+  if (t->with->cuda != NULL) return launch(t, "proof_factor", &f);
+  for (int64_t at = 0; at < f.count * f.depth; at++) {
+    const uint32_t bits = tl_proof_factor_at(&f, at);
+    if (f.bf16)
+      ((uint16_t *)out)[at] = (uint16_t)(bits >> 16);
+    else
+      ((uint32_t *)out)[at] = bits;
+  }
+  return TL_OK;
 }
 
 /* What both outputs hold before: bytes that no product leaves, or the numbers it is added to. */
 static tl_status reset(const trial *t, void *out) {
-  const int64_t bytes = output_bytes(t->shape);
-  for (int64_t at = 0; at < bytes; at += CHUNK) {
-    const int64_t count = bytes - at < CHUNK ? bytes - at : CHUNK;
-    memset(t->host, POISON, (size_t)count);
-    for (int64_t i = 0; t->shape->add && i < count / 4; i++)
-      ((uint32_t *)t->host)[i] = element(0, 0, UINT64_C(1) << 63, at / 4 + i);
-    TL_TRY(write(t, (char *)out + at, t->host, count));
-  }
+  const tl_cuda *cuda = t->with->cuda;
+  const size_t bytes = (size_t)output_bytes(t->shape);
+  const tl_proof_output o = {.out = out, .count = output_count(t->shape)};
+  if (t->shape->add && cuda != NULL) return launch(t, "proof_output", &o);
+  if (t->shape->add)
+    for (int64_t i = 0; i < o.count; i++) o.out[i] = tl_proof_output_at(i);
+  else if (cuda == NULL)
+    memset(out, POISON, bytes);
+  else
+    return device(t, tl_cuda_calls(cuda)->fill(address(out), POISON, bytes, tl_cuda_stream(cuda)));
   return TL_OK;
+}
+
+static int64_t b_bytes(const tl_gemm_shape *s) {
+  return s->columns * s->depth * s->parts * tl_dtype_bytes((tl_dtype)s->dtype);
+}
+
+/* A step reads each weight once, so it comes from memory and not from the cache: runs that are
+** timed read copies in turn, which do not fit there together. */
+static int32_t count_copies(const trial *t) {
+  if (t->with->cuda == NULL || t->shape->product == TL_GEMM_GRAD_WEIGHT) return 1;
+  const int64_t most = 1 + 2 * (int64_t)tl_cuda_device(t->with->cuda)->cache / b_bytes(t->shape);
+  return (int32_t)(most > REPEATS_MAX ? REPEATS_MAX : most);
 }
 
 static tl_status make_numbers(trial *t) {
   const tl_gemm_shape *s = t->shape;
   const int64_t item = tl_dtype_bytes((tl_dtype)s->dtype);
-  const int64_t a = s->rows * s->depth * item, b = s->columns * s->depth * item;
-  const int64_t room = a > b ? a : b;
-  TL_TRY(take(t, a, &t->a));
-  TL_TRY(take(t, b, &t->b));
+  t->copies = count_copies(t);
+  TL_TRY(take(t, s->rows * s->depth * item, &t->a));
+  TL_TRY(take(t, b_bytes(s) * t->copies, &t->b));
   TL_TRY(take(t, output_bytes(s), &t->own));
   TL_TRY(take(t, output_bytes(s), &t->out));
-  t->host = malloc((size_t)(room > CHUNK ? room : CHUNK)), t->other = malloc(CHUNK);
-  if (t->host == NULL || t->other == NULL) return tl_fail(TL_MEMORY, "no room for a trial");
-  make_factor(t, s->product != TL_GEMM_GRAD_WEIGHT, 1, s->rows, t->host);
-  TL_TRY(write(t, t->a, t->host, a));
-  make_factor(t, s->product == TL_GEMM_LINEAR, 0, s->columns, t->host);
-  TL_TRY(write(t, t->b, t->host, b));
+  TL_TRY(make_factor(t, s->product != TL_GEMM_GRAD_WEIGHT, 1, s->rows, t->a));
+  for (int32_t i = 0; i < t->copies; i++)
+    TL_TRY(make_factor(t, s->product == TL_GEMM_LINEAR, 0, s->columns * s->parts,
+                       (char *)t->b + i * b_bytes(s)));
   TL_TRY(reset(t, t->own));
   return reset(t, t->out);
 }
@@ -143,21 +125,26 @@ static tl_view matrix(void *data, int32_t dtype, int64_t rows, int64_t columns) 
   };
 }
 
-static tl_status run_own(const trial *t) {
+static tl_status run_own(const trial *t, char *from) {
   const tl_gemm_shape *s = t->shape;
-  const int32_t product = s->product;
+  const int32_t product = s->product, parts = (int32_t)s->parts;
   const int64_t mode = s->add ? TL_GEMM_ADD : TL_GEMM_ZERO;
-  const int64_t linear[] = {1, 0, 1}, input[] = {1, 1, 0, s->depth};
+  const int64_t linear[] = {parts, 0, 1}, input[] = {1, 1, 0, s->depth};
   const int64_t weight[] = {0, 1, s->depth, s->depth, mode, 1};
-  const tl_view a = product == TL_GEMM_GRAD_WEIGHT ? matrix(t->a, s->dtype, s->depth, s->rows)
-                                                   : matrix(t->a, s->dtype, s->rows, s->depth);
-  const tl_view b = product == TL_GEMM_LINEAR ? matrix(t->b, s->dtype, s->columns, s->depth)
-                                              : matrix(t->b, s->dtype, s->depth, s->columns);
-  const tl_view in[] = {a, b}, out = matrix(t->own, s->out_dtype, s->rows, s->columns);
+  tl_view in[1 + TL_GEMM_LIBRARY_PARTS], out[TL_GEMM_LIBRARY_PARTS];
+  in[0] = product == TL_GEMM_GRAD_WEIGHT ? matrix(t->a, s->dtype, s->depth, s->rows)
+                                         : matrix(t->a, s->dtype, s->rows, s->depth);
+  for (int32_t i = 0; i < parts; i++) {
+    void *b = from + i * (b_bytes(s) / parts),
+         *own = (char *)t->own + i * (output_bytes(s) / parts);
+    in[1 + i] = product == TL_GEMM_LINEAR ? matrix(b, s->dtype, s->columns, s->depth)
+                                          : matrix(b, s->dtype, s->depth, s->columns);
+    out[i] = matrix(own, s->out_dtype, s->rows, s->columns);
+  }
   const tl_call call = {.in = in,
-                        .out = &out,
-                        .in_count = 2,
-                        .out_count = 1,
+                        .out = out,
+                        .in_count = 1 + parts,
+                        .out_count = parts,
                         .ints = product == TL_GEMM_LINEAR       ? linear
                                 : product == TL_GEMM_GRAD_INPUT ? input
                                                                 : weight,
@@ -169,61 +156,97 @@ static tl_status run_own(const trial *t) {
   return t->with->own((tl_gemm_product)product, &call);
 }
 
-/* `way` NULL: our own kernel. */
-static tl_status run_side(const trial *t, const tl_gemm_way *way) {
-  const tl_gemm_operands o = {t->a, t->b, t->out};
-  return way == NULL ? run_own(t) : tl_gemm_library_run(t->with->library, t->problem, way, &o);
+/* `way` NULL: our own kernel; with one of the copies of b. */
+static tl_status run_side(const trial *t, const tl_gemm_way *way, int32_t copy) {
+  const tl_gemm_shape *s = t->shape;
+  char *b = (char *)t->b + copy % t->copies * b_bytes(s);
+  const tl_gemm_operands o = {t->a, b, t->out, s->columns * s->depth, s->rows * s->columns};
+  return way == NULL ? run_own(t, b) : tl_gemm_library_run(t->with->library, t->problem, way, &o);
 }
 
-/* Microseconds of a run, the least of some. */
-static tl_status time_side(const trial *t, const tl_gemm_way *way, float *us) {
-  *us = 0;
-  if (t->with->cuda == NULL) return TL_OK;
+/* A graph of `repeats` runs, as a captured step holds them: the host's part is not timed. */
+static tl_status capture_side(const trial *t, const tl_gemm_way *way, int32_t repeats, void **out) {
+  const tl_cuda_api *api = tl_cuda_calls(t->with->cuda);
+  void *stream = tl_cuda_stream(t->with->cuda), *graph = NULL;
+  TL_TRY(device(t, api->capture_begin(stream, TL_CUDA_CAPTURE_RELAXED)));
+  tl_status status = TL_OK;
+  for (int32_t i = 0; i < repeats && status == TL_OK; i++) status = run_side(t, way, i);
+  const int error = api->capture_end(stream, &graph);
+  if (status == TL_OK) status = device(t, error);
+  if (status == TL_OK) status = device(t, api->graph_build(out, graph, 0));
+  if (graph != NULL) api->graph_free(graph);
+  return status;
+}
+
+/* Milliseconds of the graph, the least of some replays. */
+static tl_status time_graph(const trial *t, void *graph, float *least) {
   const tl_cuda_api *api = tl_cuda_calls(t->with->cuda);
   void *stream = tl_cuda_stream(t->with->cuda);
-  TL_TRY(run_side(t, way));
+  TL_TRY(device(t, api->graph_launch(graph, stream)));
   for (int32_t i = 0; i < RUNS; i++) {
     float ms;
     TL_TRY(device(t, api->event_record(t->start, stream)));
-    TL_TRY(run_side(t, way));
+    TL_TRY(device(t, api->graph_launch(graph, stream)));
     TL_TRY(device(t, api->event_record(t->stop, stream)));
     TL_TRY(device(t, api->event_wait(t->stop)));
     TL_TRY(device(t, api->event_ms(&ms, t->start, t->stop)));
-    if (i == 0 || ms * 1e3f < *us) *us = ms * 1e3f;
+    if (i == 0 || ms < *least) *least = ms;
   }
   return TL_OK;
 }
 
-static int32_t is_nan(int32_t dtype, uint32_t bits) {
-  if (dtype == TL_BF16) return (bits & 0x7FFF) > 0x7F80;
-  return (bits & 0x7FFFFFFF) > 0x7F800000;
+/* Microseconds of a run. */
+static tl_status time_side(const trial *t, const tl_gemm_way *way, float *us) {
+  const double all = 1e11 / ((double)output_count(t->shape) * (double)t->shape->depth);
+  const int32_t repeats = all > REPEATS_MAX ? REPEATS_MAX : all < 2 ? 2 : (int32_t)all;
+  void *graph = NULL;
+  float ms = 0;
+  *us = 0;
+  if (t->with->cuda == NULL) return TL_OK;
+  TL_TRY(run_side(t, way, 0)); /* loads what it needs; a way that fails does so here */
+  TL_TRY(capture_side(t, way, repeats, &graph));
+  const tl_status status = time_graph(t, graph, &ms);
+  tl_cuda_calls(t->with->cuda)->graph_close(graph);
+  *us = ms / (float)repeats * 1e3f;
+  return status;
 }
 
-static int32_t same(const trial *t, int64_t bytes) {
-  const int32_t dtype = t->shape->out_dtype;
-  if (memcmp(t->host, t->other, (size_t)bytes) == 0) return 1;
-  for (int64_t i = 0; i < bytes / tl_dtype_bytes((tl_dtype)dtype); i++) {
-    const uint32_t x = dtype == TL_BF16 ? ((uint16_t *)t->host)[i] : ((uint32_t *)t->host)[i];
-    const uint32_t y = dtype == TL_BF16 ? ((uint16_t *)t->other)[i] : ((uint32_t *)t->other)[i];
-    if (x != y && !(is_nan(dtype, x) && is_nan(dtype, y))) return 0;
+static int32_t same_on_host(const tl_proof_outputs *o) {
+  for (int64_t i = 0; i < o->count; i++) {
+    const uint32_t x = o->bf16 ? ((const uint16_t *)o->one)[i] : ((const uint32_t *)o->one)[i];
+    const uint32_t y = o->bf16 ? ((const uint16_t *)o->other)[i] : ((const uint32_t *)o->other)[i];
+    if (!tl_proof_same(o->bf16, x, y)) return 0;
   }
   return 1;
 }
 
+static tl_status compare(const trial *t, int32_t *equal) {
+  tl_cuda *cuda = t->with->cuda;
+  uint32_t differ = 0;
+  tl_proof_outputs o = {.one = t->own,
+                        .other = t->out,
+                        .count = output_count(t->shape),
+                        .bf16 = t->shape->out_dtype == TL_BF16};
+  if (cuda == NULL) {
+    *equal = same_on_host(&o);
+    return TL_OK;
+  }
+  const tl_cuda_api *api = tl_cuda_calls(cuda);
+  void *stream = tl_cuda_stream(cuda);
+  o.differ = tl_cuda_scratch(cuda);
+  TL_TRY(device(t, api->fill(address(o.differ), 0, sizeof differ, stream)));
+  TL_TRY(launch(t, "proof_compare", &o));
+  TL_TRY(device(t, api->copy_out(&differ, address(o.differ), sizeof differ, stream)));
+  TL_TRY(wait_for(t));
+  *equal = !differ;
+  return TL_OK;
+}
+
 /* Whether `way` gives the bits that t->own holds. */
 static tl_status prove(const trial *t, const tl_gemm_way *way, int32_t *equal) {
-  const int64_t bytes = output_bytes(t->shape);
-  *equal = 0;
   TL_TRY(reset(t, t->out));
-  TL_TRY(run_side(t, way));
-  for (int64_t at = 0; at < bytes; at += CHUNK) {
-    const int64_t count = bytes - at < CHUNK ? bytes - at : CHUNK;
-    TL_TRY(read(t, t->host, (char *)t->own + at, count));
-    TL_TRY(read(t, t->other, (char *)t->out + at, count));
-    if (!same(t, count)) return TL_OK;
-  }
-  *equal = 1;
-  return TL_OK;
+  TL_TRY(run_side(t, way, 0));
+  return compare(t, equal);
 }
 
 /* ---- the choice ---- */
@@ -243,7 +266,7 @@ static tl_status try_ways(trial *t, int32_t always, tl_gemm_choice *out) {
   if (out->offered == 0) return TL_OK;
   TL_TRY(time_side(t, NULL, &own_us));
   TL_TRY(reset(t, t->own));
-  TL_TRY(run_own(t));
+  TL_TRY(run_side(t, NULL, 0));
   TL_TRY(wait_for(t));
   out->own_us = out->us = own_us;
   for (int32_t i = 0; i < out->offered; i++)
@@ -273,7 +296,6 @@ static tl_status try_all(trial *t, int32_t always, tl_gemm_choice *out) {
 
 static void end(trial *t) {
   give_back(t, t->a), give_back(t, t->b), give_back(t, t->own), give_back(t, t->out);
-  free(t->host), free(t->other);
   if (t->start != NULL) tl_cuda_calls(t->with->cuda)->event_destroy(t->start);
   if (t->stop != NULL) tl_cuda_calls(t->with->cuda)->event_destroy(t->stop);
 }

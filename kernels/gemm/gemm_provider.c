@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARTS_MAX = 4 }; /* of a linear that goes through the library */
-
 typedef struct provider {   /* kept with a tl_cuda */
   tl_gemm_library *library; /* NULL: not here */
   tl_gemm_choice *choices;
@@ -62,9 +60,7 @@ static tl_status choose(provider *p, const tl_call *call, const tl_gemm_shape *s
   return TL_OK;
 }
 
-static int32_t product_of(tl_op op, const tl_call *call, int32_t *parts) {
-  *parts = 1;
-  if (op == TL_OP_linear) *parts = (int32_t)call->ints[0];
+static int32_t product_of(tl_op op) {
   return op == TL_OP_linear               ? TL_GEMM_LINEAR
          : op == TL_OP_linear_grad_input  ? TL_GEMM_GRAD_INPUT
          : op == TL_OP_linear_grad_weight ? TL_GEMM_GRAD_WEIGHT
@@ -72,42 +68,36 @@ static int32_t product_of(tl_op op, const tl_call *call, int32_t *parts) {
 }
 
 /* Our own kernel takes all parts of a linear at once, so timing one part against it is no answer:
-** under "auto" only products of one part are chosen for. */
+** under "auto" only what the library takes at once too is chosen for. */
 tl_status tl_gemm_prepare(tl_op op, const tl_call *call) {
   const int32_t provided = tl_cuda_get_blocks(call->cuda)->gemm_provider;
-  int32_t parts;
-  const int32_t product = product_of(op, call, &parts);
+  const int32_t product = product_of(op);
+  tl_gemm_cut cut;
   provider *p;
   if (provided == TL_GEMM_OWN || product < 0) return TL_OK;
-  if (provided == TL_GEMM_AUTO && parts > 1) return TL_OK;
+  tl_gemm_cut_call((tl_gemm_product)product, call, &cut);
+  if (provided == TL_GEMM_AUTO && cut.count > 1) return TL_OK;
   TL_TRY(open_provider(call->cuda, provided == TL_GEMM_CUBLASLT, &p));
-  for (int32_t part = 0; part < parts && p->library != NULL; part++) {
-    tl_gemm_shape shape;
-    tl_gemm_operands operands;
-    if (!tl_gemm_shape_of((tl_gemm_product)product, call, part, &shape, &operands)) return TL_OK;
-    TL_TRY(choose(p, call, &shape));
-  }
+  for (int32_t i = 0; i < cut.count && p->library != NULL; i++)
+    TL_TRY(choose(p, call, &cut.shapes[i]));
   return TL_OK;
 }
 
 tl_status tl_gemm_by_library(tl_gemm_product product, const tl_call *call, int32_t *done) {
   const provider *p = tl_cuda_kept(call->cuda);
-  const int32_t parts = product == TL_GEMM_LINEAR ? (int32_t)call->ints[0] : 1;
-  const tl_gemm_choice *choices[PARTS_MAX];
-  tl_gemm_operands operands[PARTS_MAX];
+  const tl_gemm_choice *choices[TL_GEMM_LIBRARY_PARTS];
+  tl_gemm_cut cut;
   *done = 0;
-  if (p == NULL || parts > PARTS_MAX ||
-      tl_cuda_get_blocks(call->cuda)->gemm_provider == TL_GEMM_OWN)
-    return TL_OK;
-  for (int32_t i = 0; i < parts; i++) {
-    tl_gemm_shape shape;
-    if (!tl_gemm_shape_of(product, call, i, &shape, &operands[i])) return TL_OK;
-    choices[i] = find(p, &shape);
+  if (p == NULL || tl_cuda_get_blocks(call->cuda)->gemm_provider == TL_GEMM_OWN) return TL_OK;
+  tl_gemm_cut_call(product, call, &cut);
+  for (int32_t i = 0; i < cut.count; i++) {
+    choices[i] = find(p, &cut.shapes[i]);
     if (choices[i] == NULL || choices[i]->id == 0) return TL_OK;
   }
-  for (int32_t i = 0; i < parts; i++)
-    TL_TRY(tl_gemm_library_run(p->library, &choices[i]->problem, &choices[i]->way, &operands[i]));
-  *done = 1;
+  for (int32_t i = 0; i < cut.count; i++)
+    TL_TRY(
+        tl_gemm_library_run(p->library, &choices[i]->problem, &choices[i]->way, &cut.operands[i]));
+  *done = cut.count > 0;
   return TL_OK;
 }
 

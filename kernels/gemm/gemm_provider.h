@@ -1,7 +1,8 @@
 /* gemm_provider.h - who multiplies on a GPU: our own kernels, or cuBLASLt where it has their bits.
 **
 **   blocks.gemm.provider    own        always our own kernels
-**                           auto       per shape the faster of both, as timed at the start
+**                           auto       per shape the faster of both, as timed at the start; what a
+**                                      recipe gets that says nothing
 **                           cublaslt   the library wherever it is proven, else our own
 **
 ** A shape is chosen for once, before a section runs for the first time (tl_gemm_prepare), and kept

@@ -365,29 +365,12 @@ struct Grouped : Hopper<P, S> {
   static __device__ __forceinline__ void run(const tl_grouped_hopper_args &k) {
     extern __shared__ __align__(1024) unsigned char shared[];
     Grouped h;
-    h.ring = shared_address(shared);
-    h.full = h.ring + S::slots * S::slot_bytes + 2 * S::room;
-    h.empty = h.full + 8 * S::slots;
     h.segment_rows = (int32_t *)(shared + S::bytes);
     h.first = h.segment_rows + S::slots;
-    h.rank = S::blocks == 1 ? 0 : cluster_rank();
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < S::slots; i++) {
-        barrier_make(h.full + 8 * i, 1);
-        barrier_make(h.empty + 8 * i, 8 * S::blocks);  // warps that read
-      }
-      barriers_made();
-    }
+    h.open(shared);
     h.make_list(k);
     cluster_sync();
-    if (threadIdx.x < 128) {
-      registers_fewer<40>();
-      if (threadIdx.x == 0) h.produce(k);
-    } else {
-      registers_more<232>();
-      h.consume(k);
-    }
-    cluster_sync();  // no block leaves while the other may still signal or write it
+    Base::divide([&] { h.produce(k); }, [&] { h.consume(k); });
   }
 };
 

@@ -1,9 +1,11 @@
 --- `./tl bench gemm`: the products of a 1.1 B model on a GPU, beside PyTorch on the same GPU.
 --
 -- Both sides replay graphs of as many products as take some milliseconds, in turns, on random
--- numbers. The peer has the free choice of cuBLASLt; Tidelock's bits are those of the contract.
--- Leaves: the same product with its sum over k cut into that many runs.
+-- numbers. The peer has the free choice of cuBLASLt; Tidelock's bits are those of the contract, and
+-- who multiplies is what a recipe gets unasked (blocks.gemm.provider). Leaves: the same product with
+-- its sum over k cut into that many runs.
 
+local blocks = require "tidelock.blocks"
 local core = require "tidelock.core"
 local peers = require "tidelock.bench_peer"
 local rounds = require "tidelock.bench_rounds"
@@ -93,7 +95,8 @@ local function measure(product, peer, count, sums)
   local work = 2.0 * product.rows * width * layer.depth
   local repeats = math.max(2, math.min(100, math.floor(2e12 / work)))
   local inputs, outputs, attrs = operands(product)
-  local options = { device = "cuda", repeats = repeats }
+  local options = { device = "cuda", repeats = repeats,
+    gemm_provider = blocks.gemm_providers.auto }
   local ours = {
     turn = function()
       local ms = core.call(op, inputs, outputs, attrs, options)

@@ -159,7 +159,7 @@ section("blocks.gemm", "Tile of a matrix product; speed only.", {
   field("k", "count", "depth", { position = 3 }),
   field("provider", "choice", "who multiplies on a GPU: our kernels; for each shape the faster of "
     .. "them and cuBLASLt; cuBLASLt wherever it is proven to give their bits",
-    { values = { "own", "auto", "cublaslt" }, default = "own" }),
+    { values = { "own", "auto", "cublaslt" }, default = "auto" }),
 })
 
 section("blocks.moe", "Experts; speed only.", {

@@ -67,7 +67,7 @@ function core.doctor.patterns() end
 
 --- Which way of cuBLASLt gives our own kernel's bits for a product, and is fastest; id 0: none.
 ---@param device "host"|"cuda"
----@param product table # product, dtype, out, rows, columns, depth, add
+---@param product table # product, dtype, out, rows, columns, depth, add, parts of a linear
 ---@return { id: integer, offered: integer, refused: integer, own_us: number, us: number }
 function core.doctor.product(device, product) end
 --- One range of addresses in the memory of several GPUs; `tl.memory.span` checks its keys.

@@ -162,10 +162,15 @@ static void read_shape(lua_State *L, int arg, tl_gemm_shape *out) {
   out->rows = bind_integer(L, arg, "product", "rows", 0);
   out->columns = bind_integer(L, arg, "product", "columns", 0);
   out->depth = bind_integer(L, arg, "product", "depth", 0);
+  out->parts = bind_integer(L, arg, "product", "parts", 1);
   lua_getfield(L, arg, "add");
   out->add = lua_toboolean(L, -1);
   lua_pop(L, 1);
   luaL_argcheck(L, out->rows > 0 && out->columns > 0 && out->depth > 0, arg, "no such product");
+  luaL_argcheck(L,
+                out->parts == 1 || (out->parts > 1 && out->parts <= TL_GEMM_LIBRARY_PARTS &&
+                                    out->product == TL_GEMM_LINEAR),
+                arg, "no such parts");
 }
 
 static void set_number(lua_State *L, const char *name, double value) {

@@ -287,6 +287,15 @@ for _, tile in ipairs(blocks.gemm_tiles) do
   end
 end
 
+-- few rows whose outputs the copy engine cannot move: kernels/gemm/gemm_few.cu
+for i, rows in ipairs { 1, 5, 8, 9, 16 } do
+  for _, leaves in ipairs { 1, 2, 4, 8 } do
+    linear { dtype = "bf16", out = i % 2 == 0 and "f32" or "bf16", rows = rows,
+      widths = { 33, 70, 8 }, depth = leaves == 1 and 1040 or 48 * leaves, leaves = leaves,
+      bias = i % 3 == 0 and "bf16" or nil, kind = i % 2 == 0 and "wide" or nil, label = "few" }
+  end
+end
+
 linear { dtype = "bf16", out = "f32", rows = 40, widths = { 48 }, depth = 160, kind = "special" }
 linear { dtype = "bf16", out = "bf16", rows = 160, widths = { 48 }, depth = 160, kind = "special",
   bias = "f32" }

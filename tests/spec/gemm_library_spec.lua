@@ -10,6 +10,7 @@ local core = require "tidelock.core"
 local dtype = arg[1]
 for _, p in ipairs {
   { product = "linear", rows = 19, columns = 36, depth = 70 },
+  { product = "linear", rows = 9, columns = 12, depth = 40, parts = 3 },
   { product = "linear_grad_input", rows = 11, columns = 8, depth = 33 },
   { product = "linear_grad_weight", rows = 12, columns = 20, depth = 130 },
   { product = "linear_grad_weight", rows = 12, columns = 20, depth = 130, add = true },
@@ -32,19 +33,28 @@ local function chosen(behaviour, dtype)
 end
 
 describe("products through cuBLASLt", function()
+  it("take parts of one width at even distances as one, others part by part, or not at all",
+    function()
+      assert.equal("even: 1, 3 x 32 by 4096\n"
+        .. "moved: 3, 1 x 32 by 0, 1 x 32 by 0, 1 x 32 by 0\n"
+        .. "back: 3, 1 x 32 by 0, 1 x 32 by 0, 1 x 32 by 0\n"
+        .. "two widths: 3, 1 x 32 by 0, 1 x 32 by 0, 1 x 16 by 0\n"
+        .. "odd width: 0\n", (support.run("", "product_cut")))
+    end)
+
   it("take the first way that is proven", function()
-    assert.equal(("55\t2\t0\n"):rep(4), chosen "none")
+    assert.equal(("55\t2\t0\n"):rep(5), chosen "none")
   end)
 
   it("refuse a way that adds one element in another order, and take another one", function()
-    assert.equal(("20\t2\t1\n"):rep(4), chosen "55")
+    assert.equal(("20\t2\t1\n"):rep(5), chosen "55")
   end)
 
   it("stay with our own kernel where no way is proven", function()
-    assert.equal(("0\t2\t2\n"):rep(4), chosen "both")
+    assert.equal(("0\t2\t2\n"):rep(5), chosen "both")
   end)
 
   it("stay with our own kernel where no way is offered", function()
-    assert.equal(("0\t0\t0\n"):rep(4), chosen("none", "bf16"))
+    assert.equal(("0\t0\t0\n"):rep(5), chosen("none", "bf16"))
   end)
 end)

@@ -2,16 +2,22 @@
 ** replayed as a graph, operands already there:
 **
 **     build-cuda/support/product_times           our kernels beside cuBLASLt's first choice
+**     build-cuda/support/product_times auto      what blocks.gemm.provider = "auto" takes beside it
 **     build-cuda/support/product_times 64 32     the tile 64 x 32 wherever a product may have it
+**     build-cuda/support/product_times cold      (with any of these) weights come from memory, as in
+**                                                a step: products read copies of them in turn, which
+**                                                the cache does not hold together
 **
-** One line a shape: layer, rows, microseconds of the library (algorithm/parts of k), ours, ratio.
-** The last line is the geometric mean. `./tl bench gemm` measures the same beside PyTorch.
+** One line a shape: layer, rows, microseconds of the library (algorithm/parts of k), ours, ratio,
+** and with "auto" the library's algorithm where it was taken. The last line is the geometric mean.
+** `./tl bench gemm` measures the same beside PyTorch.
 */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "../../kernels/gemm/gemm_library.h"
+#include "../../kernels/gemm/gemm_provider.h"
 #include "../../runtime/random.h"
 
 enum { ROWS_MAX = 8192, PARTS_MAX = 3, BATCH = 3 };
@@ -37,6 +43,8 @@ typedef struct bench {
   const tl_cublaslt_api *lt;
   void *stream, *handle, *start, *stop;
   void *x, *weights, *y;
+  int64_t weight_bytes;
+  int32_t cold, provider;
 } bench;
 
 static void need(tl_status status) {
@@ -49,8 +57,9 @@ static void need_call(const bench *b, int error) {
 }
 static void need_lt(int error) { need(tl_cublaslt_check(error, "product_times")); }
 
-/* One product, by our kernels or by the library. */
+/* One product, by our kernels or by the library; copies: of its weights, `step` bytes apart. */
 typedef struct work {
+  int64_t copies, step;
   tl_view in[1 + PARTS_MAX], out[PARTS_MAX];
   int64_t ints[3];
   tl_call call;
@@ -58,15 +67,21 @@ typedef struct work {
   tl_cublaslt_way way;
 } work;
 
-static void queue(const bench *b, const work *w) {
+static void queue(const bench *b, const work *w, int64_t copy) {
   const float one = 1, zero = 0;
+  char *weights = (char *)b->weights + copy * w->step;
   if (w->product == NULL) {
-    need(tl_ops[TL_OP_linear].cuda(&w->call));
+    work moved = *w;
+    tl_call call = w->call;
+    for (int32_t i = 1; i < call.in_count; i++)
+      moved.in[i].data = (char *)moved.in[i].data + copy * w->step;
+    call.in = moved.in;
+    need(tl_ops[TL_OP_linear].cuda(&call));
     return;
   }
-  need_lt(b->lt->multiply(b->handle, w->product, &one, b->weights, w->b, b->x, w->a, &zero, b->y,
-                          w->c, b->y, w->c, &w->way, tl_cuda_scratch(b->cuda),
-                          TL_CUDA_SCRATCH_BYTES, b->stream));
+  need_lt(b->lt->multiply(b->handle, w->product, &one, weights, w->b, b->x, w->a, &zero, b->y, w->c,
+                          b->y, w->c, &w->way, tl_cuda_scratch(b->cuda), TL_CUDA_SCRATCH_BYTES,
+                          b->stream));
 }
 
 /* Microseconds of one of `repeats`, the best of some replays. */
@@ -74,7 +89,7 @@ static float time_of(const bench *b, const work *w, int32_t repeats) {
   void *graph = NULL, *ready = NULL;
   float best = INFINITY, ms;
   need_call(b, b->api->capture_begin(b->stream, TL_CUDA_CAPTURE_RELAXED));
-  for (int32_t i = 0; i < repeats; i++) queue(b, w);
+  for (int32_t i = 0; i < repeats; i++) queue(b, w, i % w->copies);
   need_call(b, b->api->capture_end(b->stream, &graph));
   need_call(b, b->api->graph_build(&ready, graph, 0));
   need_call(b, b->api->graph_launch(ready, b->stream));
@@ -153,13 +168,23 @@ static double measure(const bench *b, const layer *l, int64_t rows) {
   const int32_t repeats = all > 100 ? 100 : all < 2 ? 2 : (int32_t)all;
   make_own(b, l, rows, &own);
   make_library(b, rows, columns, l->depth, &library);
+  own.step = library.step = columns * l->depth * 2;
+  own.copies = library.copies = b->cold ? b->weight_bytes / own.step : 1;
+  need(tl_gemm_prepare(TL_OP_linear, &own.call));
   need_lt(b->lt->way_get(&library.way, TL_CUBLASLT_WAY_ID, &id, sizeof id, &written));
   need_lt(b->lt->way_get(&library.way, TL_CUBLASLT_WAY_SPLIT, &parts, sizeof parts, &written));
   const float before = time_of(b, &library, repeats), us = time_of(b, &own, repeats);
   const float after = time_of(b, &library, repeats), theirs = before < after ? before : after;
   free_library(b, &library);
-  printf("%-8s %5lld %9.2f (%d/%d) %9.2f %7.3f\n", l->name, (long long)rows, theirs, id, parts, us,
+  printf("%-8s %5lld %9.2f (%d/%d) %9.2f %7.3f", l->name, (long long)rows, theirs, id, parts, us,
          theirs / us);
+  const tl_gemm_choice *chosen = NULL, *next;
+  for (int32_t i = 0; (next = tl_gemm_chosen(b->cuda, i)) != NULL; i++) {
+    const tl_gemm_shape *s = &next->problem.shape;
+    if (s->rows == rows && s->depth == l->depth && s->columns * s->parts == columns) chosen = next;
+  }
+  if (chosen != NULL && chosen->id != 0) printf("  by %d", chosen->id);
+  printf("\n");
   return log(theirs / us);
 }
 
@@ -175,9 +200,24 @@ static void fill(const bench *b, void *to, int64_t bytes) {
   free(noise);
 }
 
+static void read_arguments(bench *b, int argc, char **argv) {
+  int32_t sizes[2] = {0, 0}, count = 0;
+  for (int i = 1; i < argc; i++) {
+    if (strcmp(argv[i], "cold") == 0)
+      b->cold = 1;
+    else if (strcmp(argv[i], "auto") == 0)
+      b->provider = TL_GEMM_AUTO;
+    else if (count < 2)
+      sizes[count++] = atoi(argv[i]);
+  }
+  tl_cuda_set_blocks(
+      b->cuda, &(tl_cuda_blocks){
+                   .gemm_rows = sizes[0], .gemm_columns = sizes[1], .gemm_provider = b->provider});
+}
+
 int main(int argc, char **argv) {
-  const int64_t x_bytes = (int64_t)ROWS_MAX * 5632 * 2, weight_bytes = INT64_C(32000) * 2048 * 2;
-  bench b = {.cuda = NULL};
+  const int64_t x_bytes = (int64_t)ROWS_MAX * 5632 * 2;
+  bench b = {.cuda = NULL, .weight_bytes = 3 * INT64_C(32000) * 2048 * 2};
   double sum = 0;
   int32_t count = 0;
   need(tl_cuda_open(0, &b.cuda));
@@ -188,12 +228,10 @@ int main(int argc, char **argv) {
   need_call(&b, b.api->event_create(&b.start, 0));
   need_call(&b, b.api->event_create(&b.stop, 0));
   need(tl_cuda_alloc(b.cuda, x_bytes, &b.x));
-  need(tl_cuda_alloc(b.cuda, weight_bytes, &b.weights));
+  need(tl_cuda_alloc(b.cuda, b.weight_bytes, &b.weights));
   need(tl_cuda_alloc(b.cuda, (int64_t)ROWS_MAX * 32000 * 2, &b.y));
-  fill(&b, b.x, x_bytes), fill(&b, b.weights, weight_bytes);
-  if (argc == 3)
-    tl_cuda_set_blocks(
-        b.cuda, &(tl_cuda_blocks){.gemm_rows = atoi(argv[1]), .gemm_columns = atoi(argv[2])});
+  fill(&b, b.x, x_bytes), fill(&b, b.weights, b.weight_bytes);
+  read_arguments(&b, argc, argv);
   for (size_t l = 0; l < sizeof layers / sizeof layers[0]; l++)
     for (size_t r = 0; r < sizeof rows_of / sizeof rows_of[0]; r++, count++)
       sum += measure(&b, &layers[l], rows_of[r]);

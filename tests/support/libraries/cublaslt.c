@@ -20,6 +20,8 @@ typedef struct product {
 typedef struct layout { /* columns first */
   int type;
   int64_t rows, columns, stride;
+  int32_t parts;
+  int64_t step; /* elements from part to part */
 } layout;
 
 #define LT(name, symbol, arguments) int symbol arguments;
@@ -56,8 +58,18 @@ int cublasLtMatrixLayoutCreate(void **out, int type, uint64_t rows, uint64_t col
                                int64_t stride) {
   layout *l = malloc(sizeof *l);
   if (l == NULL) return 1;
-  *l = (layout){type, (int64_t)rows, (int64_t)columns, stride};
+  *l = (layout){type, (int64_t)rows, (int64_t)columns, stride, 1, 0};
   *out = l;
+  return 0;
+}
+int cublasLtMatrixLayoutSetAttribute(void *p, int attribute, const void *value, size_t bytes) {
+  layout *l = p;
+  if (attribute == TL_CUBLASLT_LAYOUT_BATCH && bytes == sizeof l->parts)
+    memcpy(&l->parts, value, bytes);
+  else if (attribute == TL_CUBLASLT_LAYOUT_STRIDE && bytes == sizeof l->step)
+    memcpy(&l->step, value, bytes);
+  else
+    return 1;
   return 0;
 }
 int cublasLtMatrixLayoutDestroy(void *l) {
@@ -135,24 +147,33 @@ static float sum_of(const float *a, int64_t a_step, const float *b, int64_t b_st
   return sum;
 }
 
+static void multiply(const int32_t *turned, const layout *la, const float *a, const layout *lb,
+                     const float *b, float beta, const layout *lo, float *d,
+                     const tl_cublaslt_way *way) {
+  const int64_t a_step = turned[0] ? 1 : la->stride, b_step = turned[1] ? lb->stride : 1;
+  const int64_t depth = turned[0] ? la->rows : la->columns;
+  for (int64_t j = 0; j < lo->columns; j++)
+    for (int64_t i = 0; i < lo->rows; i++) {
+      const float *x = a + i * (turned[0] ? la->stride : 1);
+      const float *y = b + j * (turned[1] ? 1 : lb->stride);
+      const int back = i == 2 && j == 2 && lies(way);
+      const float sum = sum_of(x, a_step, y, b_step, depth, (int64_t)way->words[1], back);
+      float *to = d + j * lo->stride + i;
+      *to = beta != 0 ? *to + sum : sum;
+    }
+}
+
 int cublasLtMatmul(void *handle, void *p, const void *alpha, const void *a, void *a_layout,
                    const void *b, void *b_layout, const void *beta, const void *c, void *c_layout,
                    void *d, void *d_layout, const tl_cublaslt_way *way, void *workspace,
                    size_t bytes, void *stream) {
   const layout *la = a_layout, *lb = b_layout, *lo = d_layout;
   const int32_t *turned = ((product *)p)->turned;
-  const int64_t a_step = turned[0] ? 1 : la->stride, b_step = turned[1] ? lb->stride : 1;
-  const int64_t depth = turned[0] ? la->rows : la->columns;
   (void)handle, (void)alpha, (void)c, (void)c_layout, (void)workspace, (void)bytes, (void)stream;
-  if (depth != (turned[1] ? lb->columns : lb->rows)) return 7;
-  for (int64_t j = 0; j < lo->columns; j++)
-    for (int64_t i = 0; i < lo->rows; i++) {
-      const float *x = (const float *)a + i * (turned[0] ? la->stride : 1);
-      const float *y = (const float *)b + j * (turned[1] ? 1 : lb->stride);
-      const int back = i == 2 && j == 2 && lies(way);
-      const float sum = sum_of(x, a_step, y, b_step, depth, (int64_t)way->words[1], back);
-      float *to = (float *)d + j * lo->stride + i;
-      *to = *(const float *)beta != 0 ? *to + sum : sum;
-    }
+  if ((turned[0] ? la->rows : la->columns) != (turned[1] ? lb->columns : lb->rows)) return 7;
+  if (la->parts != lo->parts || lb->parts != lo->parts) return 7;
+  for (int32_t i = 0; i < lo->parts; i++)
+    multiply(turned, la, (const float *)a + i * la->step, lb, (const float *)b + i * lb->step,
+             *(const float *)beta, lo, (float *)d + i * lo->step, way);
   return 0;
 }
