@@ -87,9 +87,9 @@ typedef struct tl_attention_plan_args {
 /* Bytes of shared memory: own rows, slots, O on its way out (with more than 192 channels it has no
 ** place of its own) and its sums, barriers and names of tiles, 1 KB to begin at a multiple of
 ** 1,024. */
-#define TL_ATTENTION_WGMMA_SHARED(width, values, block, k_slots, v_slots)                       \
-  (2 * (width) * (TL_ATTENTION_TILE + (block) * (k_slots)) +                                    \
-   2 * (values) * (((width) > 192 ? 0 : TL_ATTENTION_TILE) + (block) * (v_slots)) +             \
+#define TL_ATTENTION_WGMMA_SHARED(width, values, block, k_slots, v_slots)           \
+  (2 * (width) * (TL_ATTENTION_TILE + (block) * (k_slots)) +                        \
+   2 * (values) * (((width) > 192 ? 0 : TL_ATTENTION_TILE) + (block) * (v_slots)) + \
    8 * TL_ATTENTION_TILE + 512 + 1024)
 /* `own` rows twice; lse and delta of each row of a slot, which only key kernels keep there. */
 #define TL_ATTENTION_GRAD_SHARED(own, width, step, slots) \

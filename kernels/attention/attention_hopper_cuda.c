@@ -29,12 +29,12 @@ static const variant forward[] = {
     TL_ATTENTION_WGMMA(ROW){NULL, 0, 0, 0, 0, 0}
 };
 #undef ROW
-#define ROW(w, step, slots) \
-  {"attention_grad_query_wgmma_" #w,  \
-   w,                                 \
-   w,                                 \
-   0,                                 \
-   step,                              \
+#define ROW(w, step, slots)          \
+  {"attention_grad_query_wgmma_" #w, \
+   w,                                \
+   w,                                \
+   0,                                \
+   step,                             \
    TL_ATTENTION_GRAD_SHARED(TL_ATTENTION_TILE, w, step, slots)},
 static const variant query[] = {
     TL_ATTENTION_GRAD_QUERY_WGMMA(ROW){NULL, 0, 0, 0, 0, 0}

@@ -54,8 +54,8 @@ struct GradWide {
                                               const Item &item, int at,
                                               uint32_t (&fragments)[step / 4], Sum &sum) {
     const int own = item.offset + to.row % HALF_TILE + threadIdx.x % 32 / 4;
-    const bool border = at < item.offset + 63 || at + step > item.length ||
-                        at + 63 - item.offset >= g.window;
+    const bool border =
+        at < item.offset + 63 || at + step > item.length || at + 63 - item.offset >= g.window;
     const uint32_t sums = to.base + P::SUMS + to.ring.slot * 8 * step;
     Scores s;
     to.wait();

@@ -3,7 +3,7 @@
 ** sum_tokens in two steps, because the sums of blocks of 64 rows do not depend on each other:
 **
 **     blocks   one thread for 8 columns of a block      partial[run][piece][block][column]
-**     chain    one thread for a column of a run         acc = acc + partial, block after block
+**     chain    one block for 32 columns of a run        acc = acc + partial, block after block
 */
 #include "../device.cuh"
 #include "reduce_args.h"
@@ -60,31 +60,50 @@ TL_GPU void sum_block(const tl_sum_tokens_args &k, Add add) {
   tl_store(k.partial, p.row * k.columns + p.at, n, s);
 }
 
-/* add_term for kinds 0 and 2 and rows of whole pieces of bf16: 8 rows are under way at once. */
+enum { ROWS_AHEAD = 4 };
+
+/* Some rows of whole pieces of bf16 on their way, for kinds 0 and 2; x and rstd only for 2. */
+typedef struct rows_ahead {
+  uint4 dy[ROWS_AHEAD], x[ROWS_AHEAD];
+  float rstd[ROWS_AHEAD];
+} rows_ahead;
+
+/* Rows `at` .. of `count` from row `first` on; those past the end are the last one once more. */
+TL_GPU void fetch_rows(const tl_sum_tokens_args &k, int64_t first, int at, int count,
+                       int64_t column, rows_ahead *to) {
+#pragma unroll
+  for (int j = 0; j < ROWS_AHEAD; j++) {
+    const int64_t row = first + (at + j < count ? at + j : count - 1);
+    to->dy[j] = tl_fetch_whole(k.dy, row * k.dim + column);
+    if (k.kind == 0) continue;
+    to->x[j] = tl_fetch_whole(k.x, row * k.dim + column);
+    to->rstd[j] = k.rstd[row];
+  }
+}
+
+TL_GPU void add_rows(const tl_sum_tokens_args &k, const rows_ahead &from, int count, float *s) {
+#pragma unroll
+  for (int j = 0; j < ROWS_AHEAD; j++) {
+    if (j >= count) break;
+    float dy[TL_P], x[TL_P];
+    tl_widen_whole(from.dy[j], dy);
+    if (k.kind != 0) tl_widen_whole(from.x[j], x);
+#pragma unroll
+    for (int c = 0; c < TL_P; c++)
+      s[c] = k.kind == 0 ? s[c] + dy[c] : fmaf(dy[c], x[c] * from.rstd[j], s[c]);
+  }
+}
+
+/* add_term for them: the next rows are on their way while some are added. */
 TL_GPU void add_whole_rows(const tl_sum_tokens_args &k, int64_t first, int rows, int64_t column,
                            float *s) {
-  enum { AHEAD = 8 };
-  for (int i = 0; i < rows; i += AHEAD) {
-    uint4 dys[AHEAD], xs[AHEAD];
-    float rstd[AHEAD];
-#pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-      const int64_t row = first + (i + j < rows ? i + j : i);
-      dys[j] = tl_fetch_whole(k.dy, row * k.dim + column);
-      if (k.kind == 0) continue;
-      xs[j] = tl_fetch_whole(k.x, row * k.dim + column);
-      rstd[j] = k.rstd[row];
-    }
-#pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-      if (i + j >= rows) break;
-      float dy[TL_P], x[TL_P];
-      tl_widen_whole(dys[j], dy);
-      if (k.kind != 0) tl_widen_whole(xs[j], x);
-#pragma unroll
-      for (int c = 0; c < TL_P; c++)
-        s[c] = k.kind == 0 ? s[c] + dy[c] : fmaf(dy[c], x[c] * rstd[j], s[c]);
-    }
+  rows_ahead now, next;
+  fetch_rows(k, first, 0, rows, column, &now);
+  for (int i = 0; i < rows; i += 2 * ROWS_AHEAD) {
+    fetch_rows(k, first, i + ROWS_AHEAD, rows, column, &next);
+    add_rows(k, now, rows - i, s);
+    fetch_rows(k, first, i + 2 * ROWS_AHEAD, rows, column, &now);
+    add_rows(k, next, rows - i - ROWS_AHEAD, s);
   }
 }
 
@@ -132,28 +151,42 @@ extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
   });
 }
 
-enum { CHAIN_AHEAD = 32 }; /* numbers of a chain that are under way at once */
+/* A block has 32 columns of a run. Its warps fetch sums of blocks of rows, 32 each, all at once;
+** then the chain goes from warp to warp. */
+enum { CHAIN_AHEAD = 32, CHAIN_WARPS = TL_DEVICE_THREADS / TL_DEVICE_WARP };
 
 TL_KERNEL sum_tokens_chain(const __grid_constant__ tl_sum_tokens_args k) {
-  const int64_t i = tl_thread(), run = tl_quotient(i, k.columns), column = i - run * k.columns;
-  if (run >= k.runs) return;
-  const int64_t blocks = blocks_of(k, run);
+  __shared__ float sums[TL_DEVICE_WARP];
+  const int lane = threadIdx.x % TL_DEVICE_WARP, warp = threadIdx.x / TL_DEVICE_WARP;
+  const int64_t groups = (k.columns + TL_DEVICE_WARP - 1) / TL_DEVICE_WARP;
+  const int64_t run = tl_quotient(blockIdx.x, groups);
+  const int64_t column = (blockIdx.x - run * groups) * TL_DEVICE_WARP + lane;
+  const int64_t blocks = blocks_of(k, run), count = k.samples * blocks;
+  const bool live = column < k.columns;
   const float *partial = (const float *)k.partial.data + run * k.samples * k.blocks * k.columns;
   float *acc = k.acc + run * k.dim + k.column_first + column;
-  float sum = k.mode == 0 ? 0.0f : *acc;
-  for (int64_t piece = 0; piece < k.samples; piece++) {
-    const float *of_piece = partial + piece * k.blocks * k.columns + column;
-    for (int64_t block = 0; block < blocks; block += CHAIN_AHEAD) {
-      float next[CHAIN_AHEAD];
+  if (warp == 0) sums[lane] = live && k.mode != 0 ? *acc : 0.0f;
+  for (int64_t first = 0; first < count; first += CHAIN_WARPS * CHAIN_AHEAD) {
+    const int64_t own = first + warp * CHAIN_AHEAD;
+    float next[CHAIN_AHEAD];
 #pragma unroll
-      for (int i = 0; i < CHAIN_AHEAD; i++)
-        if (block + i < blocks) next[i] = of_piece[(block + i) * k.columns];
+    for (int i = 0; i < CHAIN_AHEAD; i++) {
+      if (!live || own + i >= count) continue;
+      const int64_t piece = tl_quotient(own + i, blocks), block = own + i - piece * blocks;
+      next[i] = partial[(piece * k.blocks + block) * k.columns + column];
+    }
+    for (int turn = 0; turn < CHAIN_WARPS; turn++) {
+      if (turn == warp) {
+        float sum = sums[lane];
 #pragma unroll
-      for (int i = 0; i < CHAIN_AHEAD; i++)
-        if (block + i < blocks) sum = sum + next[i];
+        for (int i = 0; i < CHAIN_AHEAD; i++)
+          if (own + i < count) sum = sum + next[i];
+        sums[lane] = sum;
+      }
+      __syncthreads();
     }
   }
-  *acc = sum;
+  if (warp == 0 && live) *acc = sums[lane];
 }
 
 /* --- fold: 8 rows at a time, then a counter of finished subtrees ------------------------------ */
