@@ -8,7 +8,10 @@
 #include "memory.h"
 
 enum { SPAN = 4096, LINE = 64 }; /* as in hash.c */
-enum { FLUSHES = 32 };           /* hash launches that can be waited for one by one */
+enum {
+  FLUSHES = 32, /* hash launches that can be waited for one by one */
+  LOOK = 8      /* instructions: hashes of what one of these overwrites do not wait for company */
+};
 
 /* Memory that a hash reads: of the launch `flush`, counted from the section's begin. */
 typedef struct reading {
@@ -143,18 +146,31 @@ static tl_status flush(tl_gpu_trace *t, uint64_t *stamp) {
   return TL_OK;
 }
 
+static int writes(const tl_instruction *i, const tl_view *views, const reading *r) {
+  for (int32_t k = i->out.first; k < i->out.first + i->out.count; k++) {
+    const uint64_t first = address(views[k].data);
+    if (first == 0) continue;
+    if (first < r->end && r->first < first + (uint64_t)tl_view_bytes(&views[k])) return 1;
+  }
+  return 0;
+}
+
 /* The last hash launch that reads memory which the instruction writes; -1: none. */
 static int32_t last_reader(const tl_gpu_trace *t, const tl_instruction *i, const tl_view *views) {
   int32_t last = -1;
-  for (int32_t k = i->out.first; k < i->out.first + i->out.count; k++) {
-    const uint64_t first = address(views[k].data);
-    const uint64_t end = first == 0 ? 0 : first + (uint64_t)tl_view_bytes(&views[k]);
-    for (int32_t r = 0; r < t->reading_count; r++) {
-      const reading *x = &t->readings[r];
-      if (x->first < end && first < x->end && x->flush > last) last = x->flush;
-    }
-  }
+  for (int32_t r = 0; r < t->reading_count; r++)
+    if (t->readings[r].flush > last && writes(i, views, &t->readings[r]))
+      last = t->readings[r].flush;
   return last;
+}
+
+/* Whether an instruction soon after this one writes there. */
+static int is_short_lived(const tl_gpu_trace *t, int32_t instruction, const tl_view *views,
+                          const reading *r) {
+  for (int32_t i = instruction + 1; i <= instruction + LOOK; i++)
+    if (i < t->program->instruction_count && writes(&t->program->instructions[i], views, r))
+      return 1;
+  return 0;
 }
 
 /* Readings of launches up to `flush` are over. */
@@ -215,14 +231,16 @@ static tl_trace_part part_of(tl_gpu_trace *t, const tl_trace_output *o, int32_t 
 }
 
 /* Adds an output to those that wait. */
-static void add(tl_gpu_trace *t, const tl_trace_output *o, int32_t index, const tl_view *view) {
+static const reading *add(tl_gpu_trace *t, const tl_trace_output *o, int32_t index,
+                          const tl_view *view) {
   tl_trace_part *part = &t->waiting.parts[t->waiting.count++];
+  reading *r = &t->readings[t->reading_count++];
   *part = part_of(t, o, index, view);
   t->waiting_blocks += part->blocks;
-  t->readings[t->reading_count++] =
-      (reading){.first = address(view->data),
-                .end = address(view->data) + (uint64_t)tl_view_bytes(view),
-                .flush = t->flushes};
+  *r = (reading){.first = address(view->data),
+                 .end = address(view->data) + (uint64_t)tl_view_bytes(view),
+                 .flush = t->flushes};
+  return r;
 }
 
 tl_status tl_gpu_trace_after(tl_gpu_trace *t, int32_t instruction, const tl_view *views,
@@ -231,15 +249,18 @@ tl_status tl_gpu_trace_after(tl_gpu_trace *t, int32_t instruction, const tl_view
   const tl_trace_output *outputs = tl_trace_outputs_of(t->trace, instruction, &first, &count);
   const int32_t out = t->program->instructions[instruction].out.first;
   uint64_t *stamp = end_of(t, instruction);
+  int hurry = 0;
   tl_gpu_trace_launch(t->cuda, t->launched, &t->launches[instruction]);
   TL_TRY(queue_after(t, t->side, stream, t->ended));
   for (int32_t k = 0; k < count; k++) {
     if (outputs[k].part.rows == 0) continue;
-    add(t, &outputs[k], first + k, &views[out + outputs[k].position]);
+    const reading *r = add(t, &outputs[k], first + k, &views[out + outputs[k].position]);
+    hurry = hurry || is_short_lived(t, instruction, views, r);
     if (t->waiting.count < TL_TRACE_PARTS) continue;
     TL_TRY(flush(t, stamp));
-    stamp = NULL;
+    stamp = NULL, hurry = 0;
   }
+  if (hurry) return flush(t, stamp);
   return stamp == NULL ? TL_OK : queue_stamp(t, t->side, stamp);
 }
 

@@ -3,8 +3,9 @@
 ---     build/tidelock lua tests/gpu/trace.lua [cost]
 ---
 --- Hashes of every output of every instruction that ran, sampled and full, must be the host's, step
---- after step: the first step is queued kernel by kernel, later ones are replayed. `cost` takes
---- turns between steps with a trace and without. Needs no Lua packages.
+--- after step: the first step is queued kernel by kernel, later ones are replayed. With two GPUs
+--- tp 2 is compared, too. `cost` takes turns between steps with a trace and without. Needs no Lua
+--- packages.
 local core = require "tidelock.core"
 local driver = require "tidelock.driver"
 local recorder = require "tidelock.recorder"
@@ -27,7 +28,7 @@ local function recipe(o)
         nn.residual { nn.rms_norm {}, nn.swiglu { hidden = o.hidden } },
       }
     end },
-    dtype = o.dtype, device = o.device, data = tl.data.text { text },
+    dtype = o.dtype, device = o.device, layout = { tp = o.tp or 1 }, data = tl.data.text { text },
     batch = { samples = o.samples, micro = o.micro, length = o.length },
     train = { steps = 40, lr = 1e-3, clip = 1.0 },
   }
@@ -62,9 +63,11 @@ local function differences(host, gpu, step)
       bad, first = bad + 1, first or key
     end
   end
-  for i, output in ipairs(host.outputs[1]) do
-    if host:ran(0, step, output) and host:hash(0, step, i) ~= gpu:hash(0, step, i) then
-      bad, first = bad + 1, first or output.key
+  for rank = 0, host:ranks() - 1 do
+    for i, output in ipairs(host.outputs[rank + 1]) do
+      if host:ran(rank, step, output) and host:hash(rank, step, i) ~= gpu:hash(rank, step, i) then
+        bad, first = bad + 1, first or output.key
+      end
     end
   end
   return bad, #keys, first
@@ -80,9 +83,9 @@ local function backwards(gpu, step)
   return count
 end
 
-local function check(dtype, full)
+local function check(dtype, full, tp)
   local o = { dim = 128, layers = 2, heads = 4, hidden = 192, dtype = dtype, samples = 4, micro = 2,
-    length = 128 }
+    length = 128, tp = tp }
   local host = trace(o, full)
   o.device = "cuda"
   local gpu = trace(o, full)
@@ -90,7 +93,7 @@ local function check(dtype, full)
     local bad, keys, first = differences(host, gpu, step)
     local wrong = backwards(gpu, step)
     if bad + wrong > 0 then failed = failed + 1 end
-    print(("%s, %s, step %d: %d tensors, %d differ%s; %d times run backwards"):format(dtype,
+    print(("tp %d, %s, %s, step %d: %d tensors, %d differ%s; %d times run backwards"):format(tp, dtype,
       full and "full" or "sampled", step, keys, bad, first and " from " .. first or "", wrong))
   end
 end
@@ -122,8 +125,10 @@ if arg[1] == "cost" then
   cost { dim = 512, layers = 8, heads = 8, hidden = 1408, samples = 16, micro = 8, length = 512 }
 else
   for _, dtype in ipairs { "f32", "bf16" } do
-    check(dtype, true)
-    check(dtype, false)
+    for tp = 1, math.max(1, math.min((core.cuda_count()), 2)) do
+      check(dtype, true, tp)
+      check(dtype, false, tp)
+    end
   end
   print(failed == 0 and "all equal" or failed .. " steps differ")
 end
