@@ -1,5 +1,5 @@
-/* attention_hopper_grad_key.cuh - scores of keys (rows) and queries (columns), for the kernels of dk
-** and dv: their sums in shared memory, their weights, and what does not see what.
+/* attention_hopper_grad_key.cuh - scores of keys (rows) and queries (columns), for the kernels of
+** dk and dv: their sums in shared memory, their weights, and what does not see what.
 */
 #ifndef TL_ATTENTION_HOPPER_GRAD_KEY_CUH
 #define TL_ATTENTION_HOPPER_GRAD_KEY_CUH
@@ -11,7 +11,8 @@ template <int step>
 struct KeyScores {
   typedef float Scores[step / 2];
 
-  // The queries that see one of the `rows` own keys end here; the first stands at the tile's offset.
+  // The queries that see one of the `rows` own keys end here; the first stands at the tile's
+  // offset.
   static __device__ __forceinline__ int queries_end(const tl_attention_args &g, const Item &item,
                                                     int rows) {
     const int behind = item.offset + rows;
