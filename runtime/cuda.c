@@ -114,7 +114,8 @@ static tl_status open_found(tl_cuda *cuda) {
   TL_TRY(tl_cuda_alloc(cuda, sizeof *cuda->looked, &cuda->found));
   TRY_CUDA(cuda, "pinned memory", host_alloc(&pinned, sizeof *cuda->looked, TL_CUDA_HOST_PORTABLE));
   cuda->looked = pinned;
-  TL_TRY(tl_cuda_queue_look(cuda)); /* fills it, too */
+  TRY_CUDA(cuda, "fill",
+           fill((uint64_t)(uintptr_t)cuda->found, 0xff, sizeof *cuda->looked, cuda->stream));
   TRY_CUDA(cuda, "fill", stream_wait(cuda->stream));
   *cuda->looked = TL_CUDA_ALL_WELL;
   return TL_OK;

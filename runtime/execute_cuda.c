@@ -258,7 +258,7 @@ static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index,
   const int32_t traits = tl_ops[gpu->program->instructions[index].op].traits;
   void *stream = tl_lanes_stream(gpu->lanes, index);
   TL_TRY(tl_lanes_before(gpu->lanes, index));
-  if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_before(gpu->trace, index, stream));
+  if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_before(gpu->trace, index, e->views, stream));
   if (traits & TL_TRAIT_DATA) {
     TL_TRY(queue_data(gpu, e, index));
   } else if (traits & TL_TRAIT_COMM) {

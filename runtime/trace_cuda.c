@@ -1,4 +1,4 @@
-/* trace_cuda.c - kernels between instructions, and what they leave. */
+/* trace_cuda.c - kernels beside the instructions, and what they leave. */
 #include "trace_cuda.h"
 
 #include <stdlib.h>
@@ -8,20 +8,35 @@
 #include "memory.h"
 
 enum { SPAN = 4096, LINE = 64 }; /* as in hash.c */
-/* Stamps of an instruction: before it, after it, and after its hashes. The last is where the next
-** one begins if it follows on the same stream and waits for nobody: the first is left out then. */
-enum { BEGUN, ENDED, HASHED, STAMPS };
+enum {
+  FLUSHES = 32, /* hash launches that can be waited for one by one */
+  LOOK = 8      /* instructions: hashes of what one of these overwrites do not wait for company */
+};
+
+/* Memory that a hash reads: of the launch `flush`, counted from the section's begin. */
+typedef struct reading {
+  uint64_t first, end;
+  int32_t flush;
+} reading;
 
 struct tl_gpu_trace {
   tl_cuda *cuda;
   const tl_program *program;
   tl_trace *trace;
-  uint64_t *device, *host;   /* hashes by output, then stamps: STAMPS an instruction */
+  void *side;              /* the stream of the trace's own kernels */
+  void *ended;             /* event: an instruction has ended */
+  void *hashed[FLUSHES];   /* events: launch i, and those before it, have ended; i modulo FLUSHES */
+  uint64_t *device, *host; /* hashes by output; the section's begin; ends by instruction */
   tl_trace_record *launches; /* by instruction: what its kernels were */
-  int32_t *begins;           /* by instruction: the stamp at which it began */
+  int32_t *followed;         /* by instruction: the one before it on its stream; -1: none */
   int64_t launched;          /* kernels queued before the instruction under way */
-  void *stream;              /* of the instruction `before`, which is -1 where a section begins */
-  int32_t before;
+  void *streams[2];          /* of a section, and the last instruction on each */
+  int32_t latest[2];
+  tl_trace_args waiting; /* outputs of the next hash launch */
+  int32_t waiting_blocks;
+  int32_t flushes;
+  reading *readings;
+  int32_t reading_count;
   int32_t hash_count, words;
 };
 
@@ -34,13 +49,25 @@ static tl_status allocate(tl_gpu_trace *t) {
   const size_t bytes = (size_t)t->words * sizeof(uint64_t);
   void *device = NULL, *host = NULL;
   t->launches = calloc((size_t)t->program->instruction_count + 1, sizeof *t->launches);
-  t->begins = calloc((size_t)t->program->instruction_count + 1, sizeof *t->begins);
-  if (t->launches == NULL || t->begins == NULL) return tl_fail(TL_MEMORY, "no room for a trace");
+  t->followed = calloc((size_t)t->program->instruction_count + 1, sizeof *t->followed);
+  t->readings = calloc((size_t)t->hash_count + 1, sizeof *t->readings);
+  if (t->launches == NULL || t->followed == NULL || t->readings == NULL)
+    return tl_fail(TL_MEMORY, "no room for a trace");
   TL_TRY(tl_cuda_alloc(t->cuda, (int64_t)bytes + 64, &device));
   t->device = device;
   TRY_CUDA(t, "pinned memory", host_alloc(&host, bytes + 64, TL_CUDA_HOST_PORTABLE));
   t->host = host;
   tl_memory_note(TL_MEMORY_TRACE, 2 * (int64_t)bytes);
+  return TL_OK;
+}
+
+static tl_status open_side(tl_gpu_trace *t) {
+  int least, greatest;
+  TRY_CUDA(t, "stream", stream_priorities(&least, &greatest));
+  TRY_CUDA(t, "stream", stream_create_first(&t->side, TL_CUDA_STREAM_NON_BLOCKING, greatest));
+  TRY_CUDA(t, "event", event_create(&t->ended, TL_CUDA_EVENT_PLAIN));
+  for (int i = 0; i < FLUSHES; i++)
+    TRY_CUDA(t, "event", event_create(&t->hashed[i], TL_CUDA_EVENT_PLAIN));
   return TL_OK;
 }
 
@@ -50,8 +77,9 @@ tl_status tl_gpu_trace_open(tl_cuda *cuda, const tl_program *program, tl_trace *
   if (t == NULL) return tl_fail(TL_MEMORY, "no room for a trace");
   t->cuda = cuda, t->program = program, t->trace = trace;
   tl_trace_hashes(trace, &t->hash_count);
-  t->words = t->hash_count + STAMPS * program->instruction_count;
-  const tl_status status = allocate(t);
+  t->words = t->hash_count + 1 + program->instruction_count;
+  tl_status status = allocate(t);
+  if (status == TL_OK) status = open_side(t);
   if (status == TL_OK) {
     *out = t;
     return TL_OK;
@@ -62,52 +90,113 @@ tl_status tl_gpu_trace_open(tl_cuda *cuda, const tl_program *program, tl_trace *
 
 void tl_gpu_trace_close(tl_gpu_trace *t) {
   if (t == NULL) return;
+  const tl_cuda_api *api = tl_cuda_calls(t->cuda);
+  for (int i = 0; i < FLUSHES; i++)
+    if (t->hashed[i] != NULL) api->event_destroy(t->hashed[i]);
+  if (t->ended != NULL) api->event_destroy(t->ended);
+  if (t->side != NULL) api->stream_destroy(t->side);
   if (t->host != NULL) {
-    tl_cuda_calls(t->cuda)->host_free(t->host);
+    api->host_free(t->host);
     tl_memory_note(TL_MEMORY_TRACE, -2 * (int64_t)t->words * (int64_t)sizeof(uint64_t));
   }
   tl_cuda_free(t->cuda, t->device);
   free(t->launches);
-  free(t->begins);
+  free(t->followed);
+  free(t->readings);
   free(t);
 }
 
-tl_status tl_gpu_trace_begin(tl_gpu_trace *t) {
-  t->before = -1;
-  TRY_CUDA(
-      t, "hashes",
-      fill(address(t->device), 0, (size_t)t->words * sizeof(uint64_t), tl_cuda_stream(t->cuda)));
+static uint64_t *begin_of(tl_gpu_trace *t) { return t->device + t->hash_count; }
+static uint64_t *end_of(tl_gpu_trace *t, int32_t instruction) {
+  return begin_of(t) + 1 + instruction;
+}
+
+static tl_status queue_stamp(tl_gpu_trace *t, void *stream, uint64_t *stamp) {
+  const tl_trace_stamp_args args = {.stamp = stamp};
+  const tl_cuda_grid grid = {.blocks = {1}, .threads = {TL_DEVICE_WARP}};
+  return tl_cuda_launch_on(t->cuda, stream, "trace_stamp", &grid, &args);
+}
+
+/* `later` goes on after what `earlier` has so far. */
+static tl_status queue_after(tl_gpu_trace *t, void *later, void *earlier, void *event) {
+  TRY_CUDA(t, "event", event_record(event, earlier));
+  TRY_CUDA(t, "wait", stream_after(later, event, 0));
   return TL_OK;
 }
 
-static uint64_t *stamp_of(tl_gpu_trace *t, int32_t instruction, int which) {
-  return t->device + t->hash_count + STAMPS * instruction + which;
+tl_status tl_gpu_trace_begin(tl_gpu_trace *t) {
+  void *stream = tl_cuda_stream(t->cuda);
+  t->streams[0] = t->streams[1] = stream;
+  t->latest[0] = t->latest[1] = -1;
+  t->waiting.count = t->waiting_blocks = t->flushes = t->reading_count = 0;
+  TRY_CUDA(t, "hashes", fill(address(t->device), 0, (size_t)t->words * sizeof(uint64_t), stream));
+  TL_TRY(queue_stamp(t, stream, begin_of(t)));
+  return queue_after(t, t->side, stream, t->ended);
 }
 
-static tl_status launch(tl_cuda *cuda, void *stream, const char *kernel, int32_t blocks,
-                        const void *args) {
-  const tl_cuda_grid grid = {
-      .blocks = {(uint32_t)blocks,  1, 1},
-        .threads = {TL_DEVICE_THREADS, 1, 1}
-  };
-  return tl_cuda_launch_on(cuda, stream, kernel, &grid, args);
+/* Queues the hashes that wait. `stamp`: gets the time at which they begin, or NULL. */
+static tl_status flush(tl_gpu_trace *t, uint64_t *stamp) {
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)t->waiting_blocks},
+                             .threads = {TL_DEVICE_THREADS}};
+  t->waiting.stamp = stamp;
+  TL_TRY(tl_cuda_launch_on(t->cuda, t->side, "trace_hash", &grid, &t->waiting));
+  TRY_CUDA(t, "event", event_record(t->hashed[t->flushes % FLUSHES], t->side));
+  t->waiting.count = t->waiting_blocks = 0;
+  t->flushes++;
+  return TL_OK;
 }
 
-static tl_status queue_stamp(tl_gpu_trace *t, void *stream, uint64_t *stamp, uint64_t *behind) {
-  const tl_trace_stamp_args args = {.stamp = stamp, .behind = behind};
-  return launch(t->cuda, stream, "trace_stamp", 1, &args);
-}
-
-tl_status tl_gpu_trace_before(tl_gpu_trace *t, int32_t instruction, void *stream) {
-  const int waits = t->program->instructions[instruction].waits.count > 0;
-  if (t->before >= 0 && t->stream == stream && !waits) {
-    t->begins[instruction] = STAMPS * t->before + HASHED;
-  } else {
-    t->begins[instruction] = STAMPS * instruction + BEGUN;
-    TL_TRY(queue_stamp(t, stream, stamp_of(t, instruction, BEGUN), NULL));
+static int writes(const tl_instruction *i, const tl_view *views, const reading *r) {
+  for (int32_t k = i->out.first; k < i->out.first + i->out.count; k++) {
+    const uint64_t first = address(views[k].data);
+    if (first == 0) continue;
+    if (first < r->end && r->first < first + (uint64_t)tl_view_bytes(&views[k])) return 1;
   }
-  t->before = instruction;
-  t->stream = stream;
+  return 0;
+}
+
+/* The last hash launch that reads memory which the instruction writes; -1: none. */
+static int32_t last_reader(const tl_gpu_trace *t, const tl_instruction *i, const tl_view *views) {
+  int32_t last = -1;
+  for (int32_t r = 0; r < t->reading_count; r++)
+    if (t->readings[r].flush > last && writes(i, views, &t->readings[r]))
+      last = t->readings[r].flush;
+  return last;
+}
+
+/* Whether an instruction soon after this one writes there. */
+static int is_short_lived(const tl_gpu_trace *t, int32_t instruction, const tl_view *views,
+                          const reading *r) {
+  for (int32_t i = instruction + 1; i <= instruction + LOOK; i++)
+    if (i < t->program->instruction_count && writes(&t->program->instructions[i], views, r))
+      return 1;
+  return 0;
+}
+
+/* Readings of launches up to `flush` are over. */
+static void forget_readings(tl_gpu_trace *t, int32_t flush) {
+  int32_t kept = 0;
+  for (int32_t r = 0; r < t->reading_count; r++)
+    if (t->readings[r].flush > flush) t->readings[kept++] = t->readings[r];
+  t->reading_count = kept;
+}
+
+static void follow(tl_gpu_trace *t, int32_t instruction, void *stream) {
+  const int at = stream != t->streams[0];
+  t->streams[at] = stream;
+  t->followed[instruction] = t->latest[at];
+  t->latest[at] = instruction;
+}
+
+tl_status tl_gpu_trace_before(tl_gpu_trace *t, int32_t instruction, const tl_view *views,
+                              void *stream) {
+  const int32_t last = last_reader(t, &t->program->instructions[instruction], views);
+  if (last == t->flushes) TL_TRY(flush(t, NULL)); /* it still waits */
+  if (last >= 0) {
+    TRY_CUDA(t, "wait", stream_after(stream, t->hashed[last % FLUSHES], 0));
+    forget_readings(t, last);
+  }
+  follow(t, instruction, stream);
   t->launched = tl_cuda_launched(t->cuda, NULL);
   return TL_OK;
 }
@@ -140,51 +229,73 @@ static tl_trace_part part_of(const tl_hash_part *p, const tl_view *view, uint64_
   return a;
 }
 
-/* Hashes outputs from *next on, as many as one launch takes. */
-static tl_status queue_hash(tl_gpu_trace *t, int32_t instruction, const tl_view *views,
-                            void *stream, int32_t *next) {
-  int32_t first, count, blocks = 0, begun = *next > 0;
-  const tl_trace_output *outputs = tl_trace_outputs_of(t->trace, instruction, &first, &count);
-  const int32_t out = t->program->instructions[instruction].out.first;
-  tl_trace_args a = {.behind = stamp_of(t, instruction, HASHED)};
-  if (!begun) a.stamp = stamp_of(t, instruction, ENDED);
-  for (; *next < count && a.count < TL_TRACE_PARTS; ++*next) {
-    const tl_trace_output *o = &outputs[*next];
-    if (o->part.rows == 0) continue;
-    a.parts[a.count] = part_of(&o->part, &views[out + o->position], t->device + first + *next);
-    blocks += a.parts[a.count++].blocks;
-  }
-  if (blocks > 0) return launch(t->cuda, stream, "trace_hash", blocks, &a);
-  return begun ? TL_OK : queue_stamp(t, stream, a.stamp, a.behind);
+/* Adds an output to those that wait. */
+static const reading *add(tl_gpu_trace *t, const tl_trace_output *o, int32_t index,
+                          const tl_view *view) {
+  tl_trace_part *part = &t->waiting.parts[t->waiting.count++];
+  reading *r = &t->readings[t->reading_count++];
+  *part = part_of(&o->part, view, t->device + index);
+  t->waiting_blocks += part->blocks;
+  *r = (reading){.first = address(view->data),
+                 .end = address(view->data) + (uint64_t)tl_view_bytes(view),
+                 .flush = t->flushes};
+  return r;
 }
 
 tl_status tl_gpu_trace_after(tl_gpu_trace *t, int32_t instruction, const tl_view *views,
                              void *stream) {
-  int32_t first, count, next = 0;
-  tl_trace_outputs_of(t->trace, instruction, &first, &count);
+  int32_t first, count;
+  const tl_trace_output *outputs = tl_trace_outputs_of(t->trace, instruction, &first, &count);
+  const int32_t out = t->program->instructions[instruction].out.first;
+  uint64_t *stamp = end_of(t, instruction);
+  int hurry = 0;
   tl_gpu_trace_launch(t->cuda, t->launched, &t->launches[instruction]);
-  do {
-    TL_TRY(queue_hash(t, instruction, views, stream, &next));
-  } while (next < count);
-  return TL_OK;
+  TL_TRY(queue_after(t, t->side, stream, t->ended));
+  for (int32_t k = 0; k < count; k++) {
+    if (outputs[k].part.rows == 0) continue;
+    const reading *r = add(t, &outputs[k], first + k, &views[out + outputs[k].position]);
+    hurry = hurry || is_short_lived(t, instruction, views, r);
+    if (t->waiting.count < TL_TRACE_PARTS) continue;
+    TL_TRY(flush(t, stamp));
+    stamp = NULL, hurry = 0;
+  }
+  if (hurry) return flush(t, stamp);
+  return stamp == NULL ? TL_OK : queue_stamp(t, t->side, stamp);
 }
 
 tl_status tl_gpu_trace_end(tl_gpu_trace *t) {
+  void *stream = tl_cuda_stream(t->cuda);
+  if (t->waiting.count > 0) TL_TRY(flush(t, NULL));
+  TL_TRY(queue_after(t, stream, t->side, t->ended));
   TRY_CUDA(t, "copy of hashes",
-           copy_out(t->host, address(t->device), (size_t)t->words * sizeof(uint64_t),
-                    tl_cuda_stream(t->cuda)));
+           copy_out(t->host, address(t->device), (size_t)t->words * sizeof(uint64_t), stream));
   return TL_OK;
+}
+
+/* When an instruction could begin: after the one before it on its stream, and those it waits for.
+** All are in its section or in one before, which has ended. */
+static uint64_t begun(const tl_gpu_trace *t, const uint64_t *stamps, int32_t instruction) {
+  const tl_range waits = t->program->instructions[instruction].waits;
+  const uint64_t *ends = stamps + 1;
+  uint64_t latest = stamps[0];
+  if (t->followed[instruction] >= 0 && ends[t->followed[instruction]] > latest)
+    latest = ends[t->followed[instruction]];
+  for (int32_t k = 0; k < waits.count; k++) {
+    const uint64_t end = ends[t->program->waits[waits.first + k]];
+    if (end > latest) latest = end;
+  }
+  return latest;
 }
 
 void tl_gpu_trace_take(tl_gpu_trace *t, int32_t first, int32_t count, int64_t start_ns) {
   const uint64_t *stamps = t->host + t->hash_count;
-  const int64_t base = count > 0 ? (int64_t)stamps[t->begins[first]] : 0;
+  const int64_t base = (int64_t)stamps[0];
   for (int32_t i = first; i < first + count; i++) {
     tl_trace_record call = t->launches[i];
     int32_t output, outputs;
     call.calls = 1;
-    call.start_ns = start_ns + (int64_t)stamps[t->begins[i]] - base;
-    call.end_ns = start_ns + (int64_t)stamps[STAMPS * i + ENDED] - base;
+    call.start_ns = start_ns + (int64_t)begun(t, stamps, i) - base;
+    call.end_ns = start_ns + (int64_t)stamps[1 + i] - base;
     tl_trace_note(t->trace, i, &call);
     tl_trace_outputs_of(t->trace, i, &output, &outputs);
     for (int32_t k = output; k < output + outputs; k++) tl_trace_set_hash(t->trace, k, t->host[k]);
@@ -193,11 +304,13 @@ void tl_gpu_trace_take(tl_gpu_trace *t, int32_t first, int32_t count, int64_t st
 
 tl_status tl_gpu_hash_part(tl_cuda *cuda, const tl_hash_part *part, const tl_view *view,
                            void *word) {
-  const uint64_t at = address(word);
+  const tl_trace_args a = {.count = 1, .parts = {part_of(part, view, word)}};
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)a.parts[0].blocks},
+                             .threads = {TL_DEVICE_THREADS}};
+  void *stream = tl_cuda_stream(cuda);
   TL_TRY(tl_cuda_enter(cuda));
-  tl_trace_args a = {.count = 1, .parts = {part_of(part, view, word)}};
   TL_TRY(tl_cuda_check(tl_cuda_calls(cuda),
-                       tl_cuda_calls(cuda)->fill(at, 0, sizeof(uint64_t), tl_cuda_stream(cuda)),
+                       tl_cuda_calls(cuda)->fill(address(word), 0, sizeof(uint64_t), stream),
                        "a hash"));
-  return launch(cuda, tl_cuda_stream(cuda), "trace_hash", a.parts[0].blocks, &a);
+  return tl_cuda_launch_on(cuda, stream, "trace_hash", &grid, &a);
 }

@@ -1,11 +1,17 @@
 /* trace_cuda.h - a trace of a rank on a GPU, without a wait inside the step.
 **
-**   stream   [zero hashes][stamp][kernel][stamp, hashes, stamp][kernel][stamp, hashes, stamp] ..
+**   kernels   [a]---[b]------[c]---[d]---[e writes where a's output was]---[f]
+**               \     \        \     \    /                                \
+**   trace     [time][time]  [time][hashes of a to d, time] ..            [hashes, time]
 **
-** Stamps and hashes are kernels between the instructions (kernels/trace), one for an instruction
-** that follows another, so that a traced step is captured and replayed as a graph like any other.
-** What they leave is copied to pinned memory at the end and handed to the trace. Everything is
-** allocated when it is opened.
+** Times and hashes are kernels (kernels/trace) on a stream of their own, behind the instruction
+** they look at and beside the ones that follow: one launch hashes the outputs of several
+** instructions. An instruction that writes where an output still has to be hashed waits for that.
+** A traced step is captured and replayed as a graph like any other.
+**
+** An instruction begins, as the trace sees it, when the one before it on its stream and those it
+** waits for have ended. What the kernels leave is copied to pinned memory at the end and handed to
+** the trace. Everything is allocated when it is opened.
 */
 #ifndef TL_TRACE_CUDA_H
 #define TL_TRACE_CUDA_H
@@ -21,11 +27,11 @@ tl_status tl_gpu_trace_open(tl_cuda *cuda, const tl_program *program, tl_trace *
                             tl_gpu_trace **out);
 void tl_gpu_trace_close(tl_gpu_trace *trace); /* NULL is allowed */
 
-/* These four only queue: the first and the last on the first stream, the others on the stream of
-** the instruction, before anybody may change what it wrote. `views` are by operand of the
-** program. */
+/* These four only queue: the first and the last around all streams of the section, the others
+** around an instruction on `stream`. `views` are by operand of the program. */
 tl_status tl_gpu_trace_begin(tl_gpu_trace *trace);
-tl_status tl_gpu_trace_before(tl_gpu_trace *trace, int32_t instruction, void *stream);
+tl_status tl_gpu_trace_before(tl_gpu_trace *trace, int32_t instruction, const tl_view *views,
+                              void *stream);
 tl_status tl_gpu_trace_after(tl_gpu_trace *trace, int32_t instruction, const tl_view *views,
                              void *stream);
 tl_status tl_gpu_trace_end(tl_gpu_trace *trace);

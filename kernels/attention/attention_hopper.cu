@@ -10,7 +10,9 @@
 //
 // The last product of a tile and the first scores of the next one share a turn; the division and
 // the store of the old tile run under the other warpgroup's products. Queries are fragments in
-// registers: products then read half as much shared memory.
+// registers: products then read half as much shared memory. Above 192 channels there is room for
+// none of this: each warpgroup ends one product before it begins the next, and the two find their
+// own turns.
 #include "attention_hopper_forward.cuh"
 
 template <int width, int values, int block, int k_slots, int v_slots>
@@ -182,17 +184,21 @@ struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
       }
       return item;
     }
-    // After the last scores of a tile, or none.
+    // After the last scores of a tile, or none; where O takes their place, only after none.
     __device__ __forceinline__ void queries_read() const {
-      if constexpr (P::Q_STAYS) barrier_arrive(base + P::Q_EMPTY);
+      if (P::Q_STAYS && (!P::ALONE || threadIdx.x % 128 < 32)) barrier_arrive(base + P::Q_EMPTY);
     }
     // Whether the tile has rows of this warpgroup: the last one of a segment may have none.
     __device__ __forceinline__ bool works_on(const Item &item) const {
       return item.head >= 0 && item.offset + 64 * warpgroup < item.length;
     }
     // Products are given out between these.
-    __device__ __forceinline__ void turn() const { named_sync<READER_THREADS>(1 + warpgroup); }
-    __device__ __forceinline__ void pass() const { named_arrive<READER_THREADS>(2 - warpgroup); }
+    __device__ __forceinline__ void turn() const {
+      if constexpr (!P::ALONE) named_sync<READER_THREADS>(1 + warpgroup);
+    }
+    __device__ __forceinline__ void pass() const {
+      if constexpr (!P::ALONE) named_arrive<READER_THREADS>(2 - warpgroup);
+    }
     __device__ __forceinline__ void scores(const Queries &queries, float *s) {
       const uint32_t keys = base + P::KEYS + k.slot * P::K_SLOT;
       products_begin();
@@ -252,6 +258,7 @@ struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
                                               const float (&l)[2], const Output &o) {
       barrier_wait(base + P::OUT_EMPTY + 8 * warpgroup, out.parity ^ 1);
       stage(base + P::STAGE, row, o);
+      if constexpr (P::ALONE) fence_async();  // the copy engine brings the next queries there
 #pragma unroll
       for (int e = 0; e < 2; e++)
         if (threadIdx.x % 4 == 0)
@@ -364,6 +371,44 @@ struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
     return item;
   }
 
+  // One tile whose warpgroup works alone; the next one is returned.
+  static __device__ __forceinline__ Item run_alone(Reader &at, const Item &item, Queries &queries) {
+    const tl_attention_args &g = at.a.g;
+    Output o;
+    Rows r;
+    Walk w = P::walk(g, item);
+    clear(o);
+    begin_part(r);
+    while (true) {
+      uint32_t p[block / 4];
+      float s[block / 2];
+      at.wait_keys();
+      at.scores(queries, s);
+      products_wait<0>();
+      hold<block / 2>(s);
+      at.keys_read();
+      at.weigh(w, s, r);
+      rescale(r, o);
+      round_sums<block>(s, p);
+      at.wait_values();
+      products_begin();
+      at.sums(p, o);
+      products_wait<0>();
+      hold<values / 2>(o);
+      at.values_read();
+      if (w.ends_part()) {
+        const int ended = w.at;
+        at.close(w, r, o);
+        if (ended == w.last) break;
+        clear(o);
+        begin_part(r);
+        P::next_part(g, w, ended);
+      }
+      w.at++;
+    }
+    return at.item(queries);
+  }
+
   static __device__ __forceinline__ void work(Reader &at) {
     Queries queries;
     int taken = 0;
@@ -371,7 +416,10 @@ struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
     while (true) {
       item = at.skip(item, queries, taken);
       if (item.head < 0) break;
-      item = run_tiles(at, item, queries);
+      if constexpr (P::ALONE)
+        item = run_alone(at, item, queries);
+      else
+        item = run_tiles(at, item, queries);
       taken = 1;
     }
     at.finish();
@@ -383,15 +431,15 @@ struct Forward : ForwardPlaces<width, values, block, k_slots, v_slots> {
     const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
     P::make_barriers(base);
     if (warpgroup == 0) {
-      registers_fewer<24>();
+      registers_fewer<P::ALONE ? 40 : 24>();
       P::serve(a, base);
     } else {
-      registers_more<240>();
+      registers_more<P::ALONE ? 232 : 240>();
       const int warp = __shfl_sync(~0u, threadIdx.x / 32 - 4, 0);
       Reader at = {a, base, warpgroup - 1, 16 * warp};
-      if (warpgroup == 2) named_arrive<READER_THREADS>(1);
+      if (warpgroup == 2) at.pass();
       work(at);
-      if (warpgroup == 1) named_sync<READER_THREADS>(1);  // what is left from the start
+      if (warpgroup == 1) at.turn();  // what is left from the start
     }
   }
 };

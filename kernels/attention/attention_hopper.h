@@ -1,9 +1,9 @@
 /* attention_hopper.h - launches Hopper's kernels of attention, where they take a call.
 **
-** They take bf16 heads of up to 128 channels, multiples of 8, in memory that begins at multiples
-** of 16 bytes, and in the forward pass blocks of 64 or 128 keys and a bf16 output; there also heads
-** of up to 192 channels in blocks of 64 keys, with v and the output up to 128 or up to 192. What
-** they do not take goes to the plain kernels (attention_cuda.c), with the same bits.
+** They take bf16 heads of up to 256 channels, multiples of 8, in memory that begins at multiples
+** of 16 bytes, and in the forward pass a bf16 output and blocks of 64 keys, or of 128 where heads
+** have up to 128 channels. What they do not take goes to the plain kernels (attention_cuda.c), with
+** the same bits.
 */
 #ifndef TL_ATTENTION_HOPPER_H
 #define TL_ATTENTION_HOPPER_H

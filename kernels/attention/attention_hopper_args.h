@@ -8,6 +8,7 @@
 **   attention_wgmma_192_128_<kv>      the same; q and k up to 192 wide, v up to 128
 **   attention_grad_query_wgmma_<w>    128 queries      keys
 **   attention_grad_key_wgmma_<w>      128 keys         queries of the heads that read them
+**                                     above 128 channels 64 keys after the other 64
 **   attention_plan                    writes the list of tiles, and +0 to rows of no segment
 **
 ** A tile lies in one segment and begins at a multiple of 128 from its start. The list of tiles
@@ -74,18 +75,24 @@ typedef struct tl_attention_plan_args {
 #define TL_ATTENTION_WGMMA(ROW)                                                   \
   ROW(64, 64, 64, 64, 6, 6) ROW(64, 64, 64, 128, 4, 4)                            \
   ROW(128, 128, 128, 64, 5, 4) ROW(128, 128, 128, 128, 3, 2)                      \
-  ROW(192_128, 192, 128, 64, 4, 3) ROW(192, 192, 192, 64, 3, 2)
+  ROW(192_128, 192, 128, 64, 4, 3) ROW(192, 192, 192, 64, 3, 2)                   \
+  ROW(256, 256, 256, 64, 3, 2)
 /* width, rows of the stream at a time, slots */
-#define TL_ATTENTION_GRAD_QUERY_WGMMA(ROW) ROW(64, 128, 4) ROW(128, 128, 2)
+#define TL_ATTENTION_GRAD_QUERY_WGMMA(ROW)                                        \
+  ROW(64, 128, 4) ROW(128, 128, 2) ROW(192, 64, 2) ROW(256, 32, 3)
 #define TL_ATTENTION_GRAD_KEY_WGMMA(ROW) ROW(64, 64, 6) ROW(128, 64, 4)
+/* Of these one warpgroup makes dk, the other dv, for half a tile. */
+#define TL_ATTENTION_GRAD_WIDE_WGMMA(ROW) ROW(192, 64, 3) ROW(256, 64, 2)
 /* clang-format on */
-/* Bytes of shared memory: own rows, slots, O on its way out and its sums, barriers and names of
-** tiles, 1 KB to begin at a multiple of 1,024. */
-#define TL_ATTENTION_WGMMA_SHARED(width, values, block, k_slots, v_slots) \
-  (2 * (width) * (TL_ATTENTION_TILE + (block) * (k_slots)) +              \
-   2 * (values) * (TL_ATTENTION_TILE + (block) * (v_slots)) + 8 * TL_ATTENTION_TILE + 512 + 1024)
-/* Own rows twice; lse and delta of each row of a slot, which only the key kernel keeps there. */
-#define TL_ATTENTION_GRAD_SHARED(width, step, slots) \
-  (4 * (width) * (TL_ATTENTION_TILE + (step) * (slots)) + (slots)*8 * (step) + 512 + 1024)
+/* Bytes of shared memory: own rows, slots, O on its way out (with more than 192 channels it has no
+** place of its own) and its sums, barriers and names of tiles, 1 KB to begin at a multiple of
+** 1,024. */
+#define TL_ATTENTION_WGMMA_SHARED(width, values, block, k_slots, v_slots)           \
+  (2 * (width) * (TL_ATTENTION_TILE + (block) * (k_slots)) +                        \
+   2 * (values) * (((width) > 192 ? 0 : TL_ATTENTION_TILE) + (block) * (v_slots)) + \
+   8 * TL_ATTENTION_TILE + 512 + 1024)
+/* `own` rows twice; lse and delta of each row of a slot, which only key kernels keep there. */
+#define TL_ATTENTION_GRAD_SHARED(own, width, step, slots) \
+  (4 * (width) * ((own) + (step) * (slots)) + (slots)*8 * (step) + 512 + 1024)
 
 #endif

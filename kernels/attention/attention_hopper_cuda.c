@@ -29,18 +29,27 @@ static const variant forward[] = {
     TL_ATTENTION_WGMMA(ROW){NULL, 0, 0, 0, 0, 0}
 };
 #undef ROW
-#define ROW(w, step, slots) \
-  {"attention_grad_query_wgmma_" #w, w, w, 0, step, TL_ATTENTION_GRAD_SHARED(w, step, slots)},
+#define ROW(w, step, slots)          \
+  {"attention_grad_query_wgmma_" #w, \
+   w,                                \
+   w,                                \
+   0,                                \
+   step,                             \
+   TL_ATTENTION_GRAD_SHARED(TL_ATTENTION_TILE, w, step, slots)},
 static const variant query[] = {
     TL_ATTENTION_GRAD_QUERY_WGMMA(ROW){NULL, 0, 0, 0, 0, 0}
 };
 #undef ROW
-#define ROW(w, step, slots) \
-  {"attention_grad_key_wgmma_" #w, w, w, 0, step, TL_ATTENTION_GRAD_SHARED(w, step, slots)},
+#define KEY(own, w, step, slots) \
+  {"attention_grad_key_wgmma_" #w, w, w, 0, step, TL_ATTENTION_GRAD_SHARED(own, w, step, slots)},
+#define ROW(w, step, slots) KEY(TL_ATTENTION_TILE, w, step, slots)
+#define WIDE(w, step, slots) KEY(TL_ATTENTION_TILE / 2, w, step, slots)
 static const variant key[] = {
-    TL_ATTENTION_GRAD_KEY_WGMMA(ROW){NULL, 0, 0, 0, 0, 0}
+    TL_ATTENTION_GRAD_KEY_WGMMA(ROW) TL_ATTENTION_GRAD_WIDE_WGMMA(WIDE){NULL, 0, 0, 0, 0, 0}
 };
+#undef WIDE
 #undef ROW
+#undef KEY
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -111,8 +120,8 @@ static tl_status runs(const tl_call *call, const tl_attention_sizes *z, int take
   if (takes || rows != TL_ATTENTION_TILE) return TL_OK;
   return tl_fail(TL_ARGUMENT,
                  "attention: tiles of %d query rows are for sm_90 and bf16 (outputs of the forward"
-                 " pass too), widths that are multiples of 8 up to 128, or up to 192 forward with"
-                 " blocks of 64 keys, else blocks of 64 or 128 keys,"
+                 " pass too), widths that are multiples of 8 up to 256, in the forward pass blocks"
+                 " of 64 keys, up to 128 channels also of 128,"
                  " addresses that are multiples of 16; here: %s, widths %lld and %lld, blocks of"
                  " %lld; tiles of %d take all",
                  TL_ATTENTION_TILE, tl_dtype_name(z->dtype), (long long)z->width,

@@ -25,9 +25,13 @@ struct ForwardPlaces {
     KEYS = QUERIES,
     VALUES = KEYS + k_slots * K_SLOT,
     // What has no room in registers stays where it is.
-    Q_STAYS = width + values > 320,     // in shared memory, as a factor of each product
-    STAGE = VALUES + v_slots * V_SLOT,  // O on its way out
-    BARRIERS = STAGE + 2 * OWN_ROWS * values,
+    Q_STAYS = width + values > 320,  // in shared memory, as a factor of each product
+    // Neither is there room for scores of the next block, nor for O on its way out: a warpgroup
+    // ends one product after the other, and O takes the place of the tile's queries.
+    ALONE = width > 192,
+    BEHIND = VALUES + v_slots * V_SLOT,
+    STAGE = ALONE ? 0 : BEHIND,  // O on its way out
+    BARRIERS = ALONE ? BEHIND : STAGE + 2 * OWN_ROWS * values,
     Q_FULL = BARRIERS,
     Q_EMPTY = Q_FULL + 8,
     K_FULL = Q_EMPTY + 8,
@@ -48,7 +52,7 @@ struct ForwardPlaces {
   static __device__ __forceinline__ void make_barriers(uint32_t base) {
     if (threadIdx.x == 0) {
       barrier_make(base + Q_FULL, 1);
-      barrier_make(base + Q_EMPTY, READER_THREADS);
+      barrier_make(base + Q_EMPTY, ALONE ? 64 : READER_THREADS);
       for (int i = 0; i < k_slots; i++) {
         barrier_make(base + K_FULL + 8 * i, 1);
         barrier_make(base + K_EMPTY + 8 * i, READERS);
@@ -169,10 +173,30 @@ struct ForwardPlaces {
     }
     to.values_of(w.item, w.last);
   }
+  // The same where a tile's queries go only after its last values have come. The first keys do not
+  // wait for that.
+  static __device__ __forceinline__ void load_alone(Loader &to, Feed &feed) {
+    const tl_attention_hopper_args &a = to.a;
+    while (true) {
+      const Item item = feed.take(a);
+      Walk w = walk(a.g, item);
+      if (item.head >= 0) to.keys(item, w.at);
+      to.item(item);
+      if (item.head < 0) return;
+      for (; w.at < w.last; w.at++) {
+        to.keys(item, w.at + 1);
+        to.values_of(item, w.at);
+      }
+      to.values_of(item, w.last);
+    }
+  }
   static __device__ __forceinline__ void load(const tl_attention_hopper_args &a, uint32_t base) {
     Loader to = {a, base};
     Feed feed = Feed::begin(a, 0, a.g.heads, a.g.group);
-    load_tiles(to, feed);
+    if constexpr (ALONE)
+      load_alone(to, feed);
+    else
+      load_tiles(to, feed);
     to.tell(-1, 0);
   }
 
@@ -229,6 +253,7 @@ struct ForwardPlaces {
       if (item.head < 0) return;
       write_rows(a, base, item, 64 * of);
       barrier_arrive(base + OUT_EMPTY + 8 * of);
+      if constexpr (ALONE) barrier_arrive(base + Q_EMPTY);
     }
   }
 

@@ -3,6 +3,7 @@
 **
 **   query    own q, do; stream k, v      s = q k, g = do v    dq += ds k
 **   key      own k, v; stream q, do      s = k q, g = v do    dv += p do, dk += ds q
+**   wide     the same; a warpgroup for dv, one for dk
 **
 ** p and ds are rounded in registers, where they are the fragments of the next product.
 */
@@ -13,10 +14,10 @@
 
 // Places in shared memory. `sums_bytes` stand beside each slot; ordinary instructions write and
 // read them, so there every lane of the load warp and every reader arrives.
-template <int width, int step, int slots, int sums_bytes>
+template <int width, int step, int slots, int sums_bytes, int own_rows = OWN_ROWS>
 struct Places {
   enum {
-    OWN = 2 * OWN_ROWS * width,  // bytes of one matrix; two follow each other
+    OWN = 2 * own_rows * width,  // bytes of one matrix; two follow each other
     PART = 2 * step * width,     // of a slot: two follow each other
     STREAM = 2 * OWN,
     SUMS = STREAM + 2 * slots * PART,
@@ -64,8 +65,8 @@ struct Places {
       }
       const int row = item.start + item.offset;
       barrier_expect(base + OWN_FULL, 2 * OWN);
-      load_rows<width, OWN_ROWS, step>(base, first, base + OWN_FULL, row, item.head);
-      load_rows<width, OWN_ROWS, step>(base + OWN, second, base + OWN_FULL, row, item.head);
+      load_rows<width, own_rows, step>(base, first, base + OWN_FULL, row, item.head);
+      load_rows<width, own_rows, step>(base + OWN, second, base + OWN_FULL, row, item.head);
     }
     __device__ __forceinline__ uint32_t slot() const {
       return base + STREAM + ring.slot * 2 * PART;

@@ -9,35 +9,16 @@
 // With g given out only now, fragments of the step before need no registers beside it.
 //
 // The heads of a KV head follow each other; a leaf's sums are complete after its last head.
-#include "attention_hopper_grad.cuh"
+#include "attention_hopper_grad_key.cuh"
 
 template <int width, int step, int slots>
 struct GradKey {
   typedef Places<width, step, slots, 8 * step> P;
-  typedef float Scores[step / 2];
+  typedef KeyScores<step> K;
+  typedef typename K::Scores Scores;
   typedef float Sum[width / 2];
 
-  // The queries that see one of the keys end here; the first stands at the tile's offset.
-  static __device__ __forceinline__ int queries_end(const tl_attention_args &g, const Item &item) {
-    const int last = item.end() - 1;
-    return item.length - last < g.window ? item.length : last + g.window;
-  }
-
   // ---- the load warp ----
-
-  static_assert(step == 64, "a lane of the load warp has two queries");
-
-  // lse and delta of two queries for each lane; +0 past the segment's end.
-  static __device__ __forceinline__ void load_sums(const tl_attention_args &g, const Item &item,
-                                                   int at, int head, uint32_t to) {
-    const int row = at + 2 * int(threadIdx.x);
-    const float2 *from =
-        (const float2 *)g.sums + int64_t(head - g.first_head) * g.rows + item.start + row;
-    float4 two = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (row < item.length) two.x = from[0].x, two.y = from[0].y;
-    if (row + 1 < item.length) two.z = from[1].x, two.w = from[1].y;
-    store_shared_f32(to + 16 * threadIdx.x, two);
-  }
 
   static __device__ __forceinline__ void load(const tl_attention_hopper_args &a, uint32_t base) {
     const tl_attention_args &g = a.g;
@@ -47,49 +28,16 @@ struct GradKey {
       const Item item = feed.take(a);
       to.item(item, a.k, a.v);
       if (item.head < 0) return;
-      const int end = queries_end(g, item);
+      const int end = K::queries_end(g, item, OWN_ROWS);
       for (int head = item.head * g.group; head < (item.head + 1) * g.group; head++)
         for (int at = item.offset; at < end; at += step)
           to.stream(item, at, head, true, a.q, a.grad, [&] {
-            load_sums(g, item, at, head, base + P::SUMS + to.ring.slot * 8 * step);
+            K::load_sums(g, item, at, head, base + P::SUMS + to.ring.slot * 8 * step);
           });
     }
   }
 
   // ---- the two warpgroups ----
-
-  // s becomes p; the sums of queries 8 i + 2 t and the next are (lse, delta, lse, delta).
-  static __device__ __forceinline__ void weigh(const tl_attention_args &g, uint32_t sums,
-                                               Scores &s) {
-#pragma unroll
-    for (int i = 0; i < step / 8; i++) {
-      const float4 two = load_shared_f32x4(sums + 64 * i + threadIdx.x % 4 * 16);
-#pragma unroll
-      for (int e = 0; e < 4; e++) s[4 * i + e] = weight(g, s[4 * i + e], e % 2 ? two.z : two.x);
-    }
-  }
-
-  // p becomes ds.
-  static __device__ __forceinline__ void grade(uint32_t sums, const Scores &grad, Scores &s) {
-#pragma unroll
-    for (int i = 0; i < step / 8; i++) {
-      const float4 two = load_shared_f32x4(sums + 64 * i + threadIdx.x % 4 * 16);
-#pragma unroll
-      for (int e = 0; e < 4; e++)
-        s[4 * i + e] = s[4 * i + e] * (grad[4 * i + e] - (e % 2 ? two.w : two.y));
-    }
-  }
-
-  // Queries from `at` on that do not see the thread's first key `own`, or the one 8 further: +0.
-  static __device__ __forceinline__ void hide(const tl_attention_args &g, const Item &item, int own,
-                                              int at, Scores &s) {
-    const int t = threadIdx.x % 4, left = item.length - at;
-#pragma unroll
-    for (int i = 0; i < step / 2; i++) {
-      const int column = i / 4 * 8 + 2 * t + i % 2, first = own - at + (i & 2 ? 8 : 0);
-      if (column < first || column - first >= g.window || column >= left) s[i] = 0.0f;
-    }
-  }
 
   // Queries from `at` on of one head. The warpgroup's 64 keys begin at `key`.
   static __device__ __forceinline__ void work(const tl_attention_args &g, typename P::Reader &to,
@@ -112,13 +60,13 @@ struct GradKey {
     products_begin();
     multiply_along<width, OWN_ROWS, step>(x, to.base + P::OWN + row, to.slot() + P::PART);
     products_commit();
-    weigh(g, sums, s);
-    if (border) hide(g, item, own, at, s);
+    K::weigh(g, sums, s);
+    if (border) K::hide(g, item, own, at, s);
     products_wait<0>();  // fragments may not be written while products run
     hold<step / 2>(x);
     round_sums<step>(s, p);
-    grade(sums, x, s);
-    if (border) hide(g, item, own, at, s);
+    K::grade(sums, x, s);
+    if (border) K::hide(g, item, own, at, s);
     round_sums<step>(s, ds);
     products_begin();
     multiply_across<width, step>(dv, p, to.slot() + P::PART);
@@ -153,7 +101,7 @@ struct GradKey {
   static __device__ __forceinline__ void tile(const tl_attention_hopper_args &a,
                                               typename P::Reader &to, const Item &item) {
     const tl_attention_args &g = a.g;
-    const int end = queries_end(g, item);
+    const int end = K::queries_end(g, item, OWN_ROWS);
     uint32_t p[step / 4] = {}, ds[step / 4] = {};
     Sum dk, dv;
     clear(dk);

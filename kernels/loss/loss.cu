@@ -74,65 +74,46 @@ TL_KERNEL row_sum_exp_rows(const __grid_constant__ tl_logits_args k) {
 }
 
 /* Rows of bf16 without columns that are only there to fill up, cut into leaves of whole pieces: a
-** block a row, four pieces of a thread under way at once. The warps' sums of every leaf wait in
-** shared memory for one meeting at the end, where lane i of warp 0 finishes leaf i. */
-enum { AHEAD = 4, WARPS = TL_DEVICE_THREADS / WARP };
+** block a row, WHOLE_AHEAD pieces of a thread under way at once, `spans` of each of some leaves. A
+** thread's sums of every leaf wait in shared memory for one meeting at the end, where a warp
+** finishes a leaf: eight threads' sums in a lane, then the lanes. */
+enum { WHOLE_AHEAD = 8, WARPS = TL_DEVICE_THREADS / WARP };
 
-/* The tree over the lanes' partials of a warp, and over the warps' sums. */
-TL_GPU float warp_sum(const float *p) {
-  float v = tl_tree8(p);
+/* The tree over the lanes of a warp. */
+TL_GPU float warp_tree(float v) {
 #pragma unroll
   for (int step = 1; step < WARP; step *= 2) v = v + __shfl_xor_sync(0xffffffffu, v, step);
   return v;
 }
 
-TL_KERNEL row_sum_exp_whole(const __grid_constant__ tl_logits_args k) {
-  __shared__ float sums[2][TL_LOSS_WHOLE_LEAVES][WARPS];
-  const int64_t row = blockIdx.x, length = k.width / k.leaves;
-  const float m = k.m[row], t = m * TL_LOG2E;
-  const int spans = (int)((length + SPAN - 1) / SPAN), warp = threadIdx.x / WARP;
-  const int lane = threadIdx.x % WARP, all = spans * (int)k.leaves;
-  float p[TL_P], q[TL_P];
-  tl_clear(p);
-  tl_clear(q);
-  int leaf = 0, span = 0; /* of the first of the pieces under way */
-  for (int first = 0; first < all; first += AHEAD) {
-    uint4 pieces[AHEAD];
-    bool live[AHEAD];
-    int l = leaf, i = span;
+TL_GPU void add_exponentials(const uint4 &piece, float m, float *p, float *q) {
+  float z[TL_P];
+  tl_widen_whole(piece, z);
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-      const int64_t at = (int64_t)i * SPAN + threadIdx.x * TL_P;
-      live[j] = first + j < all && at < length;
-      pieces[j] =
-          live[j] ? tl_fetch_whole(k.z, row * k.width + l * length + at) : make_uint4(0, 0, 0, 0);
-      if (++i == spans) i = 0, l++;
-    }
-#pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-      if (live[j]) {
-        float z[TL_P], e[TL_P];
-        tl_widen_whole(pieces[j], z);
-#pragma unroll
-        for (int c = 0; c < TL_P; c++) e[c] = exponential(z[c], t), z[c] = z[c] - m;
-        tl_add_values(p, e, TL_P);
-        tl_add_values(q, z, TL_P);
-      }
-      if (++span < spans) continue;
-      span = 0;
-      if (leaf < k.leaves) { /* past the last piece there is no leaf: the whole block knows it */
-        const float s = warp_sum(p), zsum = warp_sum(q);
-        if (lane == 0) sums[0][leaf][warp] = s, sums[1][leaf][warp] = zsum;
-      }
-      leaf++;
-      tl_clear(p);
-      tl_clear(q);
-    }
+  for (int c = 0; c < TL_P; c++) {
+    p[c] = p[c] + exponential(z[c], m * TL_LOG2E);
+    q[c] = q[c] + (z[c] - m);
   }
-  __syncthreads();
-  if (warp != 0) return;
-  float s = lane < k.leaves ? tl_tree8(sums[0][lane]) : 0.0f;
-  float zsum = lane < k.leaves ? tl_tree8(sums[1][lane]) : 0.0f;
+}
+
+/* What the block's threads left of leaf `leaf`, by one warp. */
+TL_GPU float2 leaf_sums(const float2 *waiting, int leaf) {
+  const float4 *from =
+      (const float4 *)(waiting + leaf * TL_DEVICE_THREADS) + threadIdx.x % WARP * TL_P / 2;
+  float s[TL_P], zsum[TL_P];
+#pragma unroll
+  for (int i = 0; i < TL_P / 2; i++) {
+    const float4 two = from[i];
+    s[2 * i] = two.x, zsum[2 * i] = two.y, s[2 * i + 1] = two.z, zsum[2 * i + 1] = two.w;
+  }
+  return make_float2(warp_tree(tl_tree8(s)), warp_tree(tl_tree8(zsum)));
+}
+
+/* The tree over leaves, by warp 0, and the target's logit. */
+TL_GPU void finish_row(const tl_logits_args &k, int64_t row, const float2 *leaves) {
+  const int lane = threadIdx.x % WARP;
+  const float2 own = lane < k.leaves ? leaves[lane] : make_float2(0.0f, 0.0f);
+  float s = own.x, zsum = own.y;
   for (int step = 1; step < k.leaves; step *= 2) {
     s = s + __shfl_xor_sync(0xffffffffu, s, step);
     zsum = zsum + __shfl_xor_sync(0xffffffffu, zsum, step);
@@ -145,6 +126,68 @@ TL_KERNEL row_sum_exp_whole(const __grid_constant__ tl_logits_args k) {
   k.out_zsum[row] = zsum;
   k.out_zt[row] = owned ? tl_load_one(k.z, row * k.width + target) + 0.0f : 0.0f;
 }
+
+/* Pieces first .. first + spans - 1 of a thread's `count` in a leaf whose first stands at z. */
+template <int spans>
+TL_GPU void fetch_pieces(const uint16_t *z, int first, int count, uint4 *bits) {
+#pragma unroll
+  for (int j = 0; j < spans; j++)
+    if (first + j < count) bits[j] = *(const uint4 *)(z + (first + j) * SPAN);
+}
+template <int spans>
+TL_GPU void add_pieces(const uint4 *bits, int first, int count, float m, float *p, float *q) {
+#pragma unroll
+  for (int j = 0; j < spans; j++)
+    if (first + j < count) add_exponentials(bits[j], m, p, q);
+}
+
+/* Leaves of up to `spans` times 2,048 columns; longer ones where `spans` is WHOLE_AHEAD. */
+template <int spans>
+TL_GPU void sum_exp_whole(const tl_logits_args &k) {
+  enum { LEAVES = WHOLE_AHEAD / spans };
+  extern __shared__ float2 waiting[]; /* leaves x threads */
+  __shared__ float2 finished[TL_LOSS_WHOLE_LEAVES];
+  const int64_t row = blockIdx.x;
+  const int length = (int)(k.width / k.leaves), own = threadIdx.x * TL_P, leaves = (int)k.leaves;
+  const int count = (length - own + SPAN - 1) / SPAN;
+  const float m = k.m[row];
+  const uint16_t *z = (const uint16_t *)k.z.data + row * k.width + own;
+  for (int leaf = 0; leaf < leaves; leaf += LEAVES) {
+    uint4 bits[LEAVES][spans];
+#pragma unroll
+    for (int l = 0; l < LEAVES; l++)
+      if (leaf + l < leaves) fetch_pieces<spans>(z + (leaf + l) * length, 0, count, bits[l]);
+#pragma unroll
+    for (int l = 0; l < LEAVES; l++) {
+      if (leaf + l >= leaves) break;
+      float p[TL_P], q[TL_P];
+      tl_clear(p), tl_clear(q);
+      add_pieces<spans>(bits[l], 0, count, m, p, q);
+      for (int first = spans; spans == WHOLE_AHEAD && first < count; first += spans) {
+        fetch_pieces<spans>(z + leaf * length, first, count, bits[0]);
+        add_pieces<spans>(bits[0], first, count, m, p, q);
+      }
+      waiting[(leaf + l) * TL_DEVICE_THREADS + threadIdx.x] = make_float2(tl_tree8(p), tl_tree8(q));
+    }
+  }
+  __syncthreads();
+  for (int leaf = threadIdx.x / WARP; leaf < leaves; leaf += WARPS) {
+    const float2 sums = leaf_sums(waiting, leaf);
+    if (threadIdx.x % WARP == 0) finished[leaf] = sums;
+  }
+  __syncthreads();
+  if (threadIdx.x < WARP) finish_row(k, row, finished);
+}
+
+#define WHOLE(spans)                                                        \
+  extern "C" __global__ void __launch_bounds__(TL_DEVICE_THREADS, 4)        \
+      row_sum_exp_whole_##spans(const __grid_constant__ tl_logits_args k) { \
+    sum_exp_whole<spans>(k);                                                \
+  }
+WHOLE(1)
+WHOLE(2)
+WHOLE(4)
+WHOLE(8)
 
 /* dz = q * drow without the target's term; the branches are the host's. `tail` is
 ** (2 z)(m + log s), left out when 0. */
@@ -249,6 +292,8 @@ TL_GPU void store_whole(const tl_array &a, int64_t first, const float *v) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair[i]) : "f"(v[2 * i + 1]), "f"(v[2 * i]));
   *(uint4 *)((uint16_t *)a.data + first) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
+
+enum { AHEAD = 4 };
 
 /* logits_grad_elements for rows of whole pieces of bf16 whose columns are whole pieces too: a block
 ** a row, so that what belongs to the row is found once for many pieces. */

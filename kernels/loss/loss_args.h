@@ -14,7 +14,7 @@ typedef struct tl_tokens_args {
   float vocab, smoothing, weight;
 } tl_tokens_args;
 
-/* Leaves that row_sum_exp_whole takes: one for each lane of a warp. */
+/* Leaves that the kernels row_sum_exp_whole_* take: one for each lane of a warp. */
 enum { TL_LOSS_WHOLE_LEAVES = 32 };
 
 /* Rows of logits. */

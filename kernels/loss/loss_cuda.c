@@ -20,6 +20,19 @@ tl_status tl_cuda_row_max(const tl_call *call) {
   return tl_overlap_threads(call->cuda, "row_max_rows", k.rows * k.lanes, &k);
 }
 
+/* The kernel whose leaves are as long as these. */
+static tl_status launch_sum_exp_whole(tl_cuda *cuda, const tl_logits_args *k) {
+  const int64_t spans = (k->width / k->leaves + TL_DEVICE_PARTIALS - 1) / TL_DEVICE_PARTIALS;
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)k->rows},
+                             .threads = {TL_DEVICE_THREADS},
+                             .shared = (uint32_t)k->leaves * TL_DEVICE_THREADS * 2 * sizeof(float)};
+  const char *kernel = spans <= 1   ? "row_sum_exp_whole_1"
+                       : spans <= 2 ? "row_sum_exp_whole_2"
+                       : spans <= 4 ? "row_sum_exp_whole_4"
+                                    : "row_sum_exp_whole_8";
+  return tl_cuda_launch(cuda, kernel, &grid, k);
+}
+
 tl_status tl_cuda_row_sum_exp(const tl_call *call) {
   TL_TRY(tl_row_sum_exp_check(call));
   tl_logits_args k = logits_of(call);
@@ -32,8 +45,8 @@ tl_status tl_cuda_row_sum_exp(const tl_call *call) {
   k.out_zsum = call->out[2].data;
   k.lanes = tl_lanes(k.width / k.leaves);
   if (k.lanes == TL_DEVICE_THREADS && k.columns == k.width && k.leaves <= TL_LOSS_WHOLE_LEAVES &&
-      tl_whole(&k.z, k.width / k.leaves))
-    return tl_launch_blocks(call->cuda, "row_sum_exp_whole", k.rows, TL_DEVICE_THREADS, &k);
+      k.rows <= INT32_MAX && tl_whole(&k.z, k.width / k.leaves))
+    return launch_sum_exp_whole(call->cuda, &k);
   return tl_overlap_threads(call->cuda, "row_sum_exp_rows", k.rows * k.lanes, &k);
 }
 

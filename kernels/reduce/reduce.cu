@@ -3,7 +3,7 @@
 ** sum_tokens in two steps, because the sums of blocks of 64 rows do not depend on each other:
 **
 **     blocks   one thread for 8 columns of a block      partial[run][piece][block][column]
-**     chain    one thread for a column of a run         acc = acc + partial, block after block
+**     chain    one block for 32 columns of a run        acc = acc + partial, block after block
 */
 #include "../device.cuh"
 #include "reduce_args.h"
@@ -60,31 +60,64 @@ TL_GPU void sum_block(const tl_sum_tokens_args &k, Add add) {
   tl_store(k.partial, p.row * k.columns + p.at, n, s);
 }
 
-/* add_term for kinds 0 and 2 and rows of whole pieces of bf16: 8 rows are under way at once. */
-TL_GPU void add_whole_rows(const tl_sum_tokens_args &k, int64_t first, int rows, int64_t column,
+enum { ROWS_AHEAD = 4 };
+
+/* Some rows of whole pieces of bf16 on their way, for kinds 0 and 2; x and rstd only for 2. */
+typedef struct rows_ahead {
+  uint4 dy[ROWS_AHEAD], x[ROWS_AHEAD];
+  float rstd[ROWS_AHEAD];
+} rows_ahead;
+
+/* Where the rows of a block stand: pieces of dy and x, `step` apart. */
+typedef struct rows_from {
+  const uint4 *dy, *x;
+  const float *rstd;
+  int64_t step;
+  int count;
+} rows_from;
+
+/* Rows `at` .. ; those past the end are the last one once more. */
+template <int kind>
+TL_GPU void fetch_rows(const rows_from &from, int at, rows_ahead *to) {
+#pragma unroll
+  for (int j = 0; j < ROWS_AHEAD; j++) {
+    const int row = at + j < from.count ? at + j : from.count - 1;
+    to->dy[j] = from.dy[row * from.step];
+    if (kind == 0) continue;
+    to->x[j] = from.x[row * from.step];
+    to->rstd[j] = from.rstd[row];
+  }
+}
+
+template <int kind>
+TL_GPU void add_rows(const rows_ahead &rows, int count, float *s) {
+#pragma unroll
+  for (int j = 0; j < ROWS_AHEAD; j++) {
+    if (j >= count) break;
+    float dy[TL_P], x[TL_P];
+    tl_widen_whole(rows.dy[j], dy);
+    if (kind != 0) tl_widen_whole(rows.x[j], x);
+#pragma unroll
+    for (int c = 0; c < TL_P; c++)
+      s[c] = kind == 0 ? s[c] + dy[c] : fmaf(dy[c], x[c] * rows.rstd[j], s[c]);
+  }
+}
+
+/* add_term for them: the next rows are on their way while some are added. */
+template <int kind>
+TL_GPU void add_whole_rows(const tl_sum_tokens_args &k, int64_t first, int count, int64_t column,
                            float *s) {
-  enum { AHEAD = 8 };
-  for (int i = 0; i < rows; i += AHEAD) {
-    uint4 dys[AHEAD], xs[AHEAD];
-    float rstd[AHEAD];
-#pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-      const int64_t row = first + (i + j < rows ? i + j : i);
-      dys[j] = tl_fetch_whole(k.dy, row * k.dim + column);
-      if (k.kind == 0) continue;
-      xs[j] = tl_fetch_whole(k.x, row * k.dim + column);
-      rstd[j] = k.rstd[row];
-    }
-#pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-      if (i + j >= rows) break;
-      float dy[TL_P], x[TL_P];
-      tl_widen_whole(dys[j], dy);
-      if (k.kind != 0) tl_widen_whole(xs[j], x);
-#pragma unroll
-      for (int c = 0; c < TL_P; c++)
-        s[c] = k.kind == 0 ? s[c] + dy[c] : fmaf(dy[c], x[c] * rstd[j], s[c]);
-    }
+  const int64_t at = first * k.dim + column;
+  const rows_from from = {(const uint4 *)((const uint16_t *)k.dy.data + at),
+                          (const uint4 *)((const uint16_t *)k.x.data + at), k.rstd + first,
+                          k.dim / TL_P, count};
+  rows_ahead now, next;
+  fetch_rows<kind>(from, 0, &now);
+  for (int i = 0; i < count; i += 2 * ROWS_AHEAD) {
+    fetch_rows<kind>(from, i + ROWS_AHEAD, &next);
+    add_rows<kind>(now, count - i, s);
+    fetch_rows<kind>(from, i + 2 * ROWS_AHEAD, &now);
+    add_rows<kind>(next, count - i - ROWS_AHEAD, s);
   }
 }
 
@@ -94,7 +127,10 @@ extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
                      tl_whole(&k.dy, k.dim) && k.column_first % TL_P == 0;
   sum_block(k, [&](int64_t first, int rows, int64_t column, int n, float *s) {
     if (whole && n == TL_P) {
-      add_whole_rows(k, first, rows, column, s);
+      if (k.kind == 0)
+        add_whole_rows<0>(k, first, rows, column, s);
+      else
+        add_whole_rows<2>(k, first, rows, column, s);
       return;
     }
 #pragma unroll 4
@@ -132,28 +168,47 @@ extern "C" __global__ void __launch_bounds__(TL_TOKEN_THREADS)
   });
 }
 
-enum { CHAIN_AHEAD = 32 }; /* numbers of a chain that are under way at once */
+/* A block has 32 columns of a run. Its warps fetch sums of blocks of rows, 32 each, all at once;
+** then the chain goes from warp to warp. */
+enum { CHAIN_AHEAD = 32, CHAIN_WARPS = TL_DEVICE_THREADS / TL_DEVICE_WARP };
 
 TL_KERNEL sum_tokens_chain(const __grid_constant__ tl_sum_tokens_args k) {
-  const int64_t i = tl_thread(), run = tl_quotient(i, k.columns), column = i - run * k.columns;
-  if (run >= k.runs) return;
-  const int64_t blocks = blocks_of(k, run);
-  const float *partial = (const float *)k.partial.data + run * k.samples * k.blocks * k.columns;
+  tl_after_earlier();
+  __shared__ float sums[TL_DEVICE_WARP];
+  const int lane = threadIdx.x % TL_DEVICE_WARP, warp = threadIdx.x / TL_DEVICE_WARP;
+  const int64_t groups = (k.columns + TL_DEVICE_WARP - 1) / TL_DEVICE_WARP;
+  const int64_t run = tl_quotient(blockIdx.x, groups);
+  const int64_t column = (blockIdx.x - run * groups) * TL_DEVICE_WARP + lane;
+  const int64_t blocks = blocks_of(k, run), count = k.samples * blocks;
+  const bool live = column < k.columns;
+  const float *partial =
+      (const float *)k.partial.data + run * k.samples * k.blocks * k.columns + column;
   float *acc = k.acc + run * k.dim + k.column_first + column;
-  float sum = k.mode == 0 ? 0.0f : *acc;
-  for (int64_t piece = 0; piece < k.samples; piece++) {
-    const float *of_piece = partial + piece * k.blocks * k.columns + column;
-    for (int64_t block = 0; block < blocks; block += CHAIN_AHEAD) {
-      float next[CHAIN_AHEAD];
+  if (warp == 0) sums[lane] = live && k.mode != 0 ? *acc : 0.0f;
+  for (int64_t first = 0; first < count; first += CHAIN_WARPS * CHAIN_AHEAD) {
+    const int64_t own = first + warp * CHAIN_AHEAD, left = count - own;
+    const int64_t piece = tl_quotient(own, blocks);
+    int64_t block = own - piece * blocks;
+    const float *at = partial + (piece * k.blocks + block) * k.columns;
+    float next[CHAIN_AHEAD];
 #pragma unroll
-      for (int i = 0; i < CHAIN_AHEAD; i++)
-        if (block + i < blocks) next[i] = of_piece[(block + i) * k.columns];
+    for (int i = 0; i < CHAIN_AHEAD; i++) {
+      if (live && i < left) next[i] = *at;
+      at += ++block == blocks ? (k.blocks - blocks + 1) * k.columns : k.columns;
+      block = block == blocks ? 0 : block;
+    }
+    for (int turn = 0; turn < CHAIN_WARPS; turn++) {
+      if (turn == warp) {
+        float sum = sums[lane];
 #pragma unroll
-      for (int i = 0; i < CHAIN_AHEAD; i++)
-        if (block + i < blocks) sum = sum + next[i];
+        for (int i = 0; i < CHAIN_AHEAD; i++)
+          if (i < left) sum = sum + next[i];
+        sums[lane] = sum;
+      }
+      __syncthreads();
     }
   }
-  *acc = sum;
+  if (warp == 0 && live) *acc = sums[lane];
 }
 
 /* --- fold: 8 rows at a time, then a counter of finished subtrees ------------------------------ */

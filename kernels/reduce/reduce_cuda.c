@@ -30,7 +30,8 @@ static tl_status launch_sums(tl_cuda *cuda, tl_sum_tokens_args *k, int64_t parts
     k->column_first = column;
     k->columns = k->dim - column < room ? k->dim - column : room;
     TL_TRY(launch_blocks(cuda, k, parts, rows));
-    TL_TRY(tl_launch_threads(cuda, "sum_tokens_chain", k->runs * k->columns, k));
+    const int64_t groups = (k->columns + TL_DEVICE_WARP - 1) / TL_DEVICE_WARP;
+    TL_TRY(tl_overlap_threads(cuda, "sum_tokens_chain", k->runs * groups * TL_DEVICE_THREADS, k));
   }
   return TL_OK;
 }

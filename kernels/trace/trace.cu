@@ -1,8 +1,8 @@
-/* trace.cu - hashes of outputs and times of instructions, queued between instructions.
+/* trace.cu - hashes of outputs and times of instructions, queued beside instructions.
 **
-**   trace_stamp   the time, before an instruction, or after one without outputs
-**   trace_hash    the time after it; then the shares of its outputs in runtime/hash.h, which are
-**                 sums of integers: blocks may add to them in any order
+**   trace_stamp   the time
+**   trace_hash    the time, if asked for; then the shares of some outputs in runtime/hash.h, which
+**                 are sums of integers: blocks may add to them in any order
 **
 ** A run is a piece of the tensor whose elements are neighbours in the logical tensor too: a row, or
 ** a whole piece where rows are complete. Threads of a part take place after place; a block adds its
@@ -52,10 +52,7 @@ TL_GPU uint64_t share(const tl_trace_part &a, int64_t rows, int64_t place) {
 }
 
 TL_KERNEL trace_stamp(const __grid_constant__ tl_trace_stamp_args a) {
-  if (tl_thread() != 0) return;
-  const uint64_t time = now();
-  if (a.stamp != NULL) *a.stamp = time;
-  if (a.behind != NULL) *a.behind = time;
+  if (tl_thread() == 0) *a.stamp = now();
 }
 
 /* The sum over the block's threads, for thread 0. */
@@ -83,5 +80,4 @@ TL_KERNEL trace_hash(const __grid_constant__ tl_trace_args a) {
     sum += share(p, rows, i);
   sum = block_sum(sum);
   if (sum != 0) atomicAdd((unsigned long long *)p.hash, (unsigned long long)sum);
-  if (tl_thread() == 0 && a.behind != NULL) *a.behind = now();
 }

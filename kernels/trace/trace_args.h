@@ -1,11 +1,11 @@
-/* trace_args.h - arguments of the kernels that a trace queues between instructions. */
+/* trace_args.h - arguments of the kernels that a trace queues beside instructions. */
 #ifndef TL_TRACE_ARGS_H
 #define TL_TRACE_ARGS_H
 
 #include <stdint.h>
 
 enum {
-  TL_TRACE_PARTS = 4,         /* outputs of one launch */
+  TL_TRACE_PARTS = 8,         /* outputs of one launch */
   TL_TRACE_BLOCKS = 512,      /* for one output at most: each adds one number to its hash */
   TL_TRACE_BLOCKS_FULL = 2048 /* where all elements are hashed */
 };
@@ -26,15 +26,14 @@ typedef struct tl_trace_part {
 
 /* Parts 0 .. count - 1 have the blocks of the grid one after the other. */
 typedef struct tl_trace_args {
-  uint64_t *stamp;  /* gets the time at which the kernel begins; NULL: no time is taken */
-  uint64_t *behind; /* gets the time at which its first block ends */
+  uint64_t *stamp; /* gets the time at which the kernel begins; NULL: no time is taken */
   int32_t count;
   tl_trace_part parts[TL_TRACE_PARTS];
 } tl_trace_args;
 
 /* A time and nothing else. */
 typedef struct tl_trace_stamp_args {
-  uint64_t *stamp, *behind; /* get the same time; NULL: not this one */
+  uint64_t *stamp;
 } tl_trace_stamp_args;
 
 #endif

@@ -8,6 +8,7 @@
 --             mask leaves. Masked halves of tiles that a kernel computes all the same do not count.
 --   packed    tokens of ragged segments a second, against the same padded to the longest
 
+local blocks = require "tidelock.blocks"
 local core = require "tidelock.core"
 local peers = require "tidelock.bench_peer"
 local rounds = require "tidelock.bench_rounds"
@@ -36,6 +37,10 @@ local cases = {
     peers = { "cudnn", "flash" } },
   { name = "64 of about 500", lengths = ragged(), heads = 32, kv_heads = 32, width = 128,
     peers = { "varlen" } },
+  { name = "4 x 4096, 16 heads, width 192", lengths = same(4, 4096), heads = 16, kv_heads = 16,
+    width = 192, peers = { "cudnn" } },
+  { name = "4 x 4096, 16 heads, width 256", lengths = same(4, 4096), heads = 16, kv_heads = 16,
+    width = 256, peers = { "cudnn" } },
 }
 
 local function random(shape)
@@ -59,8 +64,9 @@ local function open(case, repeats)
     core.tensor("f32", { rows, h }), random { rows, h, w }, core.tensor("bf16", { rows, h, w }),
     core.tensor("bf16", { rows, g, w }), core.tensor("bf16", { rows, g, w }) }
   local q, k, v, cus, o, lse, grad, dq, dk, dv = table.unpack(all)
-  local attrs = { window = 0, kv_block = 128, split = 8192, scale = scale }
-  local back = { window = 0, kv_block = 128, split = 8192, scale = scale, head_leaves = 1,
+  local kv = blocks.attention_kv(nil, w)
+  local attrs = { window = 0, kv_block = kv, split = 8192, scale = scale }
+  local back = { window = 0, kv_block = kv, split = 8192, scale = scale, head_leaves = 1,
     dk_scale = scale }
   local options = { device = "cuda", repeats = repeats }
   local function time(pass)
@@ -141,7 +147,7 @@ end
 ---@param options table # rounds, alone
 function attention.tables(options)
   local result = {
-    title = "Causal attention on a GPU, bf16, 32 query heads",
+    title = "Causal attention on a GPU, bf16, 32 query heads unless said",
     columns = { "segments", "pass", "ms", "TFLOP/s", "peer", "its TFLOP/s", "ratio" },
     rows = {}, notes = { "ratio: TFLOP/s here / TFLOP/s of the peer in the same round; pass both: "
       .. "forward and backward" },

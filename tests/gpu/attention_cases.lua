@@ -163,7 +163,6 @@ local cases = {
 
 --- What Hopper's kernels take, around their borders: tiles of 128 rows, steps of 64 and blocks of
 --- 64 or 128 keys, ends of segments inside each, NaN behind them, parts, windows, groups, leaves.
---- `only_forward`: their backward pass does not take these widths.
 local tiles = { 1, 0, 2, 63, 64, 65, 0, 127, 128, 129, 191, 192, 193, 257, 300 }
 local few = { 1, 63, 0, 129, 200 }
 local hopper = {
@@ -196,15 +195,26 @@ local hopper = {
   { "large scores, Hopper", lengths = { 200 }, width = 64, exponent = 5 },
   { "small scores, Hopper", lengths = { 200 }, width = 128, exponent = -20, heads = 2 },
   { "widths 192 and 128, Hopper", lengths = few, width = 192, value_width = 128, heads = 2,
-    only_forward = true, unused = 70 },
+    unused = 70 },
   { "widths 136 and 8, a window of 70", lengths = few, width = 136, value_width = 8, heads = 2,
-    window = 70, only_forward = true },
-  { "width 192, Hopper", lengths = few, width = 192, heads = 2, kv_heads = 1,
-    only_forward = true },
+    window = 70 },
+  { "width 192, Hopper", lengths = few, width = 192, heads = 2, kv_heads = 1 },
   { "widths 64 and 192, parts of 128", lengths = { 300, 129 }, width = 64, value_width = 192,
-    heads = 2, split = 128, window = 150, only_forward = true },
+    heads = 2, split = 128, window = 150 },
   { "width 192, parts of 64", lengths = { 300 }, width = 192, heads = 1, kv_heads = 1,
-    split = 64, only_forward = true },
+    split = 64 },
+  { "width 192, four leaves", lengths = { 150, 20 }, heads = 8, kv_heads = 2, leaves = 4,
+    width = 192, dk_scale = 1.0, grads = true },
+  { "tiles, width 256", lengths = tiles, width = 256, heads = 2, kv_heads = 1, unused = 70 },
+  { "width 256, a window of 70", lengths = few, width = 256, heads = 2, window = 70 },
+  { "widths 200 and 256, parts of 128", lengths = { 300, 129 }, width = 200, value_width = 256,
+    heads = 2, split = 128 },
+  { "width 256, parts of 64", lengths = { 300 }, width = 256, heads = 1, kv_heads = 1,
+    split = 64, window = 100 },
+  { "width 256, two leaves", lengths = { 140, 30 }, heads = 4, kv_heads = 1, leaves = 2,
+    width = 256 },
+  { "large scores, width 256", lengths = { 200 }, width = 256, exponent = 5, heads = 2 },
+  { "small scores, width 256", lengths = { 200 }, width = 256, exponent = -20, heads = 2 },
   { "tiles with half their rows", lengths = { 10, 60, 138, 5, 190, 64, 320, 300 }, width = 128,
     kv_block = 128, heads = 2, kv_heads = 1 },
   { "a tile with half its rows", lengths = { 10 }, width = 64, heads = 1, kv_heads = 1 },
@@ -231,10 +241,8 @@ for _, fields in ipairs(cases) do
       local name = ("%s, %s"):format(fields[1], dtype)
       list[#list + 1] = { op = "attention", name = name,
         make = function() return make_forward(c) end }
-      if not (fields.only_forward and c.rows_of_tile == 128) then
-        list[#list + 1] = { op = "attention_grad", name = name,
-          make = function() return make_backward(c) end }
-      end
+      list[#list + 1] = { op = "attention_grad", name = name,
+        make = function() return make_backward(c) end }
     end
   end
 end

@@ -52,6 +52,18 @@ for _, size in ipairs(sizes) do
   end
 end
 
+--- Rows of whole pieces: leaves of 1 to 20 times 2,048 columns, fewer and more than fit at once.
+for _, size in ipairs { { 32000, 8 }, { 32000, 4 }, { 32000, 1 }, { 40000, 1 }, { 24640, 2 },
+  { 33024, 2 }, { 20480, 2 }, { 12288, 2 }, { 3072, 2 }, { 17408, 16 } } do
+  local width, leaves = size[1], size[2]
+  add("row_sum_exp", ("whole, %d columns, %d leaves"):format(width, leaves), function()
+    local outputs = {}
+    for i = 1, 3 do outputs[i] = poison("f32", { 3 }) end
+    return { spread("bf16", { 3, width }, 9), column(3, 0.5, 9), ids(3, 0, width - 1) }, outputs,
+      { columns = width, first = 0, leaves = leaves }
+  end)
+end
+
 add("row_max", "infinities and zeros", function()
   local low, zero = -math.huge, -0.0
   local rows = { { low, low, low, low }, { zero, low, zero, -1 }, { 0.0, zero, -1, low } }

@@ -120,6 +120,8 @@ end
 sum_tokens(0, 0, { "bf16", "bf16" }, 16, 2, 2300, 1)
 sum_tokens(2, 1, { "bf16", "bf16" }, 2048, 1, 200, 1)
 sum_tokens(2, 0, { "bf16", "bf16" }, 24, 3, 1500, 2)
+sum_tokens(2, 1, { "bf16", "bf16" }, 40, 9, 2100, 1) -- more blocks than one meeting of a chain has
+sum_tokens(0, 0, { "bf16", "bf16" }, 72, 5, 4200, 2)
 
 --- Heads of a row that were normalized apart: narrower and wider than what a thread takes.
 for kind = 2, 3 do

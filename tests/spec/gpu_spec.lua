@@ -41,6 +41,12 @@ describe("on a GPU #gpu", function()
     assert.is_truthy(text:find "%d passed, 0 failed")
   end)
 
+  on_gpu("a trace has the host's hashes, step after step", function()
+    local text, status = support.run "lua tests/gpu/trace.lua"
+    assert.equal(0, status, text)
+    assert.is_truthy(text:find "all equal")
+  end)
+
   on_gpu("verify, traces, metrics, profilers and measurements are true there", function()
     local text, status = support.run "lua tests/gpu/tools.lua"
     assert.equal(0, status, text)
