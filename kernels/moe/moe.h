@@ -100,11 +100,11 @@
 ** grouped_linear (int parts)              x, offsets, weight_i (slots, >= N K) -> y_i (routed)
 ** grouped_linear_grad_input (int parts)   dy_i, offsets, weight_i -> dx (routed)
 **   The rows of an expert are linear and linear_grad_input of gemm.h with its weight and leaves 1.
-** grouped_linear_grad_weight (ints first, samples, mode)   dy, x, segments -> dweight (slots, >= N
-** K)
+** grouped_linear_grad_weight (ints first, samples, mode, leaves)
+**   dy, x, segments -> dweight (slots, >= N K)
 **   For each expert linear_grad_weight of gemm.h: `samples` pieces from piece `first` on, each as
-**   long
-**   as its segment, each beginning a new step of 16. An expert without rows gets zeros in mode 0.
+**   long as its segment, each beginning a new step of 16, in `leaves` leaves of equally many: a
+**   leaf without rows is +0. An expert without rows gets zeros in mode 0.
 **   A weight may be followed by fill, so that experts lie on borders of 64 bytes; fill gets +0.
 ** expert_swiglu, expert_swiglu_grad       swiglu of elementwise.h on the rows that there are
 ** (routed)

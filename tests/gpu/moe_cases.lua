@@ -328,7 +328,7 @@ local function grad_input(dtype, out, counts, width, widths, fill)
 end
 
 --- pieces[e]: rows of each piece of expert e.
-local function grad_weight(dtype, pieces, first, samples, mode, features, width, fill)
+local function grad_weight(dtype, pieces, first, samples, mode, features, width, fill, leaves)
   local each, rows = #pieces[1] + 1, 0
   local starts = {}
   for _, counts in ipairs(pieces) do
@@ -338,13 +338,14 @@ local function grad_weight(dtype, pieces, first, samples, mode, features, width,
     end
     starts[#starts + 1] = rows
   end
-  add("grouped_linear_grad_weight", ("%d rows of %d experts, %d x %d, pieces %d + %d, mode %d, %s")
-    :format(rows, #pieces, features, width, first, samples, mode, dtype), function()
+  add("grouped_linear_grad_weight", ("%d rows of %d experts, %d x %d, pieces %d + %d, mode %d, "
+    .. "leaves %d, %s"):format(rows, #pieces, features, width, first, samples, mode, leaves or 1,
+    dtype), function()
       local size = features * width + fill
       local out = mode == 0 and poison("f32", { #pieces, size }) or spread("f32", { #pieces, size })
       return { with_spare(dtype, rows, 9, features), with_spare(dtype, rows, 9, width),
         core.tensor("i32", { #pieces, each }, starts) }, { out },
-        { first = first, samples = samples, mode = mode }
+        { first = first, samples = samples, mode = mode, leaves = leaves or 1 }
     end)
 end
 
@@ -371,6 +372,17 @@ for _, dtype in ipairs { "f32", "bf16" } do
     grad_weight(dtype, pieces, 2, 0, mode, 40, 40, 0)
     grad_weight(dtype, pieces, 0, 4, mode, 33, 35, 5)
     grad_weight(dtype, { { 200 }, { 33 } }, 0, 1, mode, 264, 520, 0)
+    grad_weight(dtype, { { 200 }, { 33 } }, 0, 1, mode, 320, 136, 0)
+  end
+  local eight = { { 3, 0, 17, 16, 0, 0, 64, 65 }, { 0, 0, 0, 0, 0, 0, 0, 0 },
+    { 0, 0, 0, 0, 0, 9, 0, 0 }, { 70, 1, 15, 64, 130, 33, 2, 200 } }
+  for _, mode in ipairs { 0, 2 } do
+    for _, leaves in ipairs { 2, 4, 8 } do
+      grad_weight(dtype, eight, 0, 8, mode, 72, 136, 32, leaves)
+      grad_weight(dtype, eight, 0, 8, mode, 320, 264, 0, leaves)
+      grad_weight(dtype, eight, 0, 8, mode, 33, 35, 5, leaves)
+    end
+    grad_weight(dtype, eight, 2, 4, mode, 264, 520, 0, 2)
   end
 end
 -- experts of a real model: many, most of them small
@@ -378,6 +390,14 @@ local many = {}
 for e = 1, 64 do many[e] = e % 7 == 0 and 0 or e % 5 == 0 and 150 or e % 23 end
 linear("bf16", "bf16", many, 256, { 320, 320 }, 0)
 grad_input("bf16", "bf16", many, 256, { 320, 320 }, 0)
+local halves, leaves = {}, {}
+for e = 1, 64 do halves[e] = { many[e] // 3, many[e] - many[e] // 3 } end
+for e = 1, 200 do -- more leaves than shared memory lists
+  leaves[e] = {}
+  for i = 1, 8 do leaves[e][i] = (e * i) % 9 == 0 and 0 or (e + 3 * i) % 21 end
+end
+grad_weight("bf16", halves, 0, 2, 0, 320, 256, 0, 2)
+grad_weight("bf16", leaves, 0, 8, 0, 72, 64, 0, 8)
 linear("f32", "f32", many, 128, { 128, 128 }, 0)
 
 return cases
