@@ -42,7 +42,8 @@
 **   and weights as in route, without bias and groups. Row i of a sample here is its token
 **   token_first + i. Padding (id < 0) takes the row of id 0.
 **   A row of z that route refuses, an id of V or more, and a row of the table that is not k
-**   different numbers of experts (whole, 0 .. E - 1) are errors that name layer and token.
+**   different numbers of experts (whole, 0 .. E - 1) are errors that name layer and token; on the
+**   host id and entry too.
 **
 ** route_grad (ints kind, normalize, samples; floats scale, balance)
 **   z, expert, place (T, k) i32, dweight (T k) f32 in home order, load (samples, E) f32 or absent

@@ -97,6 +97,57 @@ for _, fault in ipairs { { "NaN", 0 / 0 }, { "infinite", math.huge },
   end
 end
 
+--- A table whose row of `id` holds what `entry` says; ids of three samples, some of them padding.
+local function table_of(vocab, experts, k, entry)
+  local list, step = {}, experts % 3 == 0 and (experts % 5 == 0 and 7 or 5) or 3
+  for id = 0, vocab - 1 do
+    for i = 0, k - 1 do
+      list[#list + 1] = entry and entry(id, i) or (id * 11 + i * step) % experts
+    end
+  end
+  return core.tensor("f32", { vocab, k }, list)
+end
+
+local function by_table(rows, experts, k, kind, entry, most)
+  local samples, vocab = rows % 3 == 0 and 3 or 1, 37
+  local each = rows // samples
+  local length, ids = each + 5, {}
+  for i = 1, samples * length do ids[i] = i % 7 == 0 and -1 or i * 13 % (most or vocab) end
+  return { spread("f32", { rows, experts }, 4), core.tensor("i32", { samples * length }, ids),
+    table_of(vocab, experts, k, entry) },
+    { poison("f32", { rows, k }), poison("i32", { rows, k }) },
+    { layer = 3, kind = kind, normalize = (kind + k) % 2, samples = samples, length = length,
+      token_first = 4, scale = 1.5 }
+end
+
+for _, size in ipairs(sizes) do
+  local rows, experts, k = table.unpack(size)
+  for kind = 0, 2 do
+    add("route_table", ("%d x %d, %d slots, kind %d"):format(rows, experts, k, kind), function()
+      return by_table(rows, experts, k, kind)
+    end)
+  end
+end
+--- Row 26 of the table with another entry in one slot; no entry: ids that the table does not have.
+for _, wrong in ipairs { { "an expert twice", 5, 0 }, { "no whole number", 40, 40.5 },
+  { "past the experts", 3, 100 }, { "below 0", 3, -1 }, { "an id past the table" } } do
+  local name, slot, value = table.unpack(wrong)
+  add("route_table", name, function()
+    return by_table(60, 100, 45, 2, function(id, i) return id == 26 and i == slot and value or i
+      end, not slot and 41 or nil)
+  end)
+  cases[#cases].refuses = "router table: layer 3, token %d+: no row of different experts for its id$"
+  cases[#cases].begins = true
+end
+add("route_table", "NaN", function()
+  local inputs, outputs, attrs = by_table(60, 100, 45, 2)
+  local values = inputs[1]:flat()
+  values[37 * 100 + 99] = 0 / 0
+  inputs[1] = core.tensor("f32", { 60, 100 }, values)
+  return inputs, outputs, attrs
+end)
+cases[#cases].refuses = "layer 3, token 37 is NaN"
+
 for _, size in ipairs(sizes) do
   local rows, experts, k = table.unpack(size)
   for kind = 0, 2 do
