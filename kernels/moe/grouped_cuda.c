@@ -58,8 +58,7 @@ static tl_status launch(tl_cuda *cuda, const product *p, tl_dtype dtype, int64_t
                         const tl_grouped_args *k) {
   int64_t most = (int64_t)tl_cuda_device(cuda)->multiprocessors * BLOCKS_EACH;
   const int64_t waiting = k->product.leaves_log * (int64_t)(TILE * TILE * sizeof(float));
-  if (waiting > 0 && TL_CUDA_SCRATCH_BYTES / waiting < most)
-    most = TL_CUDA_SCRATCH_BYTES / waiting;
+  if (waiting > 0 && TL_CUDA_SCRATCH_BYTES / waiting < most) most = TL_CUDA_SCRATCH_BYTES / waiting;
   const int64_t tiles = (rows / TILE + k->experts) * k->product.column_tiles;
   const tl_cuda_grid grid = {.blocks = {(uint32_t)(tiles < most ? tiles : most)},
                              .threads = {dtype == TL_BF16 ? 128 : 256},

@@ -22,10 +22,10 @@ typedef struct variant {
   {columns, blocks, cost, (slots) * ((ROWS + (columns)) * DEPTH * 2 + 16 + 4) + 2 * (room),  \
    {"grouped_linear_hopper_" #name, "grouped_grad_input_hopper_" #name,                      \
     "grouped_grad_weight_hopper_" #name}},
-/* clang-format on */
-#define LEAVES(name, leaves, kept, columns, blocks, slots, room)                          \
-  {columns, blocks, 0, (slots) * ((ROWS + (columns)) * DEPTH * 2 + 16 + 4) + 2 * (room),  \
+#define LEAVES(name, leaves, kept, columns, blocks, slots, room)                             \
+  {columns, blocks, 0, (slots) * ((ROWS + (columns)) * DEPTH * 2 + 16 + 4) + 2 * (room),     \
    {NULL, NULL, "grouped_grad_weight_hopper_" #name}},
+/* clang-format on */
 static const variant variants[] = {
 #include "grouped_hopper.def"
 };

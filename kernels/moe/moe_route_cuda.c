@@ -70,25 +70,26 @@ tl_status tl_cuda_route_table(const tl_call *call) {
   TL_TRY(tl_route_table_check(call));
   const int64_t rows = z->shape[0], experts = tl_view_row(z), slots = tl_view_row(weight);
   TL_TRY(tl_expect_range("route_table", "rows", rows, 0, INT64_C(1) << TL_ROUTE_TOKEN_BITS));
-  const tl_route_table_args k = {.route = {.z = z->data,
-                                           .weight = weight->data,
-                                           .expert = call->out[1].data,
-                                           .found = tl_cuda_found(call->cuda),
-                                           .note =
-                                               tl_route_note(tl_cuda_place(call->cuda), ints[0]),
-                                           .rows = rows,
-                                           .experts = (int32_t)experts,
-                                           .slots = (int32_t)slots,
-                                           .kind = (int32_t)ints[1],
-                                           .normalize = ints[2] != 0,
-                                           .vectors = has_vectors(z, experts),
-                                           .scale = call->floats[0]},
-                                 .ids = call->in[1].data,
-                                 .table = table->data,
-                                 .tokens = rows / ints[3],
-                                 .length = ints[4],
-                                 .token_first = ints[5],
-                                 .vocab = tl_view_count(table) / slots};
+  const tl_route_table_args k = {
+      .route = {.z = z->data,
+                .weight = weight->data,
+                .expert = call->out[1].data,
+                .found = tl_cuda_found(call->cuda),
+                .note = tl_route_note(tl_cuda_place(call->cuda), ints[0]),
+                .rows = rows,
+                .experts = (int32_t)experts,
+                .slots = (int32_t)slots,
+                .kind = (int32_t)ints[1],
+                .normalize = ints[2] != 0,
+                .vectors = has_vectors(z, experts),
+                .scale = call->floats[0]},
+      .ids = call->in[1].data,
+      .table = table->data,
+      .tokens = rows / ints[3],
+      .length = ints[4],
+      .token_first = ints[5],
+      .vocab = tl_view_count(table) / slots
+  };
   return launch_rows(call->cuda, route_table_rows, rows, experts, experts, &k);
 }
 

@@ -70,9 +70,9 @@ TL_GPU void table_row(const tl_route_table_args &k, int64_t row, float *memory) 
   __syncwarp(); /* the warp's next row may write its memory */
 }
 
-#define KERNEL(each)                                                                  \
-  TL_KERNEL route_table_rows_##each(const __grid_constant__ tl_route_table_args k) {  \
-    each_row<each>(k.route, k.route.experts,                                          \
+#define KERNEL(each)                                                                      \
+  TL_KERNEL route_table_rows_##each(const __grid_constant__ tl_route_table_args k) {      \
+    each_row<each>(k.route, k.route.experts,                                              \
                    [&](int64_t row, float *memory) { table_row<each>(k, row, memory); }); \
   }
 KERNEL(1)
