@@ -10,7 +10,7 @@ tl_status tl_route_refuse(int64_t layer, int64_t token, tl_route_fault what) {
   static const char *const words[] = {"NaN", "infinite", "-infinity for too many experts"};
   if (what == TL_ROUTE_TABLE)
     return tl_fail(TL_NUMERIC,
-                   "router table: layer %lld, token %lld: no row of different experts for its id",
+                   "route_table: layer %lld, token %lld: no row of different experts for its id",
                    (long long)layer, (long long)token);
   return tl_fail(TL_NUMERIC, "non-finite router logits: layer %lld, token %lld is %s",
                  (long long)layer, (long long)token, words[what]);

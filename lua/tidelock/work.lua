@@ -75,13 +75,14 @@ end
 
 --- The most that an instruction may move: of an exchange, rows of others in the worst routing. They
 --- are what its output has room for, and no more than others can send: x has room for the rows of
---- all n ranks at an owner, y at home for all slots. Islands pass on what their stages hold, too; in
+--- all n ranks at an owner, y at home for all slots. Islands pass on what their stages hold; in
 --- a ring everything goes round, half a stage at a time.
 function work.most_moved(op, ins, outs, n, attrs)
   if op ~= "exchange" then return work.moved(op, ins, outs, n) end
   local x, y, stage = bytes_of(ins[1]), bytes_of(outs[1]), bytes_of(outs[2])
   if attrs.hops == 2 then return (n - 1) * stage // 2 end
-  local others = attrs.home == 1 and math.min(y, x * (n - 1) // n) or y * (n - 1) // n
+  local others = attrs.home == 1 and x or y
+  others = math.min(y, others * (n - 1) // n)
   return others + stage
 end
 

@@ -136,7 +136,8 @@ for _, wrong in ipairs { { "an expert twice", 5, 0 }, { "no whole number", 40, 4
     return by_table(60, 100, 45, 2, function(id, i) return id == 26 and i == slot and value or i
       end, not slot and 41 or nil)
   end)
-  cases[#cases].refuses = "router table: layer 3, token %d+: no row of different experts for its id$"
+  cases[#cases].refuses = "route_table: layer 3, token %d+: no row of different experts for its "
+    .. "id$"
   cases[#cases].begins = true
 end
 add("route_table", "NaN", function()

@@ -12,8 +12,8 @@
 --- inputs, outputs, attrs and options of core.call. Outputs start as NaN (bytes 0xFF) on both
 --- sides.
 --- A case passes when every byte of every output agrees; one with `refuses`, a pattern, when both
---- sides fail with the same words that match it, or, with `begins`, the host's go on where the GPU's
---- end. Needs no Lua packages.
+--- sides fail with the same words that match it, or, with `begins`, the host's go on where those of
+--- the GPU end. Needs no Lua packages.
 local core = require "tidelock.core"
 
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."

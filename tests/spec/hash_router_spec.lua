@@ -71,7 +71,7 @@ describe("a model with a router by hash", function()
         init = bad[1] } } })
       local good, message = pcall(run.step, run)
       assert.is_false(good)
-      assert.matches("router table: layer 0, token 0: no row of different experts for its id: "
+      assert.matches("route_table: layer 0, token 0: no row of different experts for its id: "
         .. "id %d+, " .. bad[2] .. "; there are 8 experts", message)
     end
   end)
@@ -125,6 +125,7 @@ describe("a model with a router by hash", function()
       table_ }, { core.tensor("f32", { 1, 1 }), core.tensor("i32", { 1, 1 }) }, { layer = 1,
       kind = 2, normalize = 1, samples = 1, length = 1, token_first = 0, scale = 1 })
     assert.is_false(good)
-    assert.matches("layer 1, token 0: no row of different experts for its id: id 3; the table has 3", text)
+    assert.matches("layer 1, token 0: no row of different experts for its id: id 3; the table "
+      .. "has 3", text)
   end)
 end)
