@@ -83,7 +83,7 @@ static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison,
                           const tl_cuda_blocks *blocks) {
   void *pinned;
   TL_TRY(check_kernels(gpu->program));
-  gpu->routes = has_op(gpu->program, TL_OP_route);
+  gpu->routes = has_op(gpu->program, TL_OP_route) || has_op(gpu->program, TL_OP_route_table);
   TL_TRY(plan_staging(gpu));
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
   tl_cuda_set_blocks(gpu->cuda, blocks);

@@ -39,7 +39,8 @@ __device__ __forceinline__ Share share_of(const tl_gemm_args &g, int leaf, int r
   if (P == GRAD_WEIGHT)
     return {(int64_t(leaf) * g.runs + run) * g.piece_stride, g.run[0].count, g.span};
   if (P == SEGMENTS) {
-    const int64_t first = g.segments[run], length = g.segments[run + 1] - first;
+    const int32_t *at = g.segments + leaf * g.runs + run;
+    const int64_t first = at[0], length = at[1] - first;
     return {first, length, (length + g.span - 1) / g.span * g.span};
   }
   const int64_t count = g.run[P == LINEAR ? 0 : run].count;

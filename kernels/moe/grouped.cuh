@@ -25,7 +25,8 @@ __device__ __forceinline__ void describe(const tl_grouped_args &k, int expert, i
   if (threadIdx.x == 0) {
     const tl_gemm_args &all = k.product;
     const int out_bytes = all.out_is_bf16 ? 2 : 4;
-    g.runs = all.runs, g.span = all.span, g.piece_stride = 0, g.leaves_log = 0, g.stack = nullptr;
+    g.runs = all.runs, g.span = all.span, g.piece_stride = 0;
+    g.leaves_log = all.leaves_log, g.stack = all.stack;
     g.columns = all.columns, g.column_tiles = all.column_tiles, g.start = all.start;
     g.bias = nullptr, g.bias_is_bf16 = 0, g.out_is_bf16 = all.out_is_bf16, g.pairs = all.pairs;
     const int kinds = P == GRAD_INPUT ? all.runs : 1;

@@ -52,10 +52,13 @@ static void fill_output(tl_gemm_args *g, const tl_view *out, int64_t columns, in
              (uintptr_t)out->data % (2 * tl_dtype_bytes(out->dtype)) == 0;
 }
 
-/* As many blocks as run at once, or fewer where even `rows` in the worst order have fewer tiles. */
+/* As many blocks as run at once, or fewer where even `rows` in the worst order have fewer tiles, or
+** where there is no room for more leaves that wait. */
 static tl_status launch(tl_cuda *cuda, const product *p, tl_dtype dtype, int64_t rows,
                         const tl_grouped_args *k) {
-  const int64_t most = (int64_t)tl_cuda_device(cuda)->multiprocessors * BLOCKS_EACH;
+  int64_t most = (int64_t)tl_cuda_device(cuda)->multiprocessors * BLOCKS_EACH;
+  const int64_t waiting = k->product.leaves_log * (int64_t)(TILE * TILE * sizeof(float));
+  if (waiting > 0 && TL_CUDA_SCRATCH_BYTES / waiting < most) most = TL_CUDA_SCRATCH_BYTES / waiting;
   const int64_t tiles = (rows / TILE + k->experts) * k->product.column_tiles;
   const tl_cuda_grid grid = {.blocks = {(uint32_t)(tiles < most ? tiles : most)},
                              .threads = {dtype == TL_BF16 ? 128 : 256},
@@ -125,7 +128,9 @@ tl_status tl_cuda_grouped_linear_grad_weight(const tl_call *call) {
                        .first = call->ints[0],
                        .stack = {stride},
                        .experts = (int32_t)segments->shape[0]};
-  k.product.runs = (int32_t)call->ints[1];
+  while (INT64_C(1) << k.product.leaves_log < call->ints[3]) k.product.leaves_log++;
+  k.product.runs = (int32_t)(call->ints[1] >> k.product.leaves_log);
+  k.product.stack = tl_cuda_scratch(call->cuda);
   k.product.span = dy->dtype == TL_BF16 ? 16 : 1;
   k.product.start = (int32_t)call->ints[2];
   k.product.run[0] = stretch(dy, x, columns, 0, 0);

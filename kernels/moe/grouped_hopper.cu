@@ -5,4 +5,7 @@
   GROUPED_KERNEL(grouped_linear_hopper_##name, LINEAR, 1, columns, blocks, slots, 0, room)         \
   GROUPED_KERNEL(grouped_grad_input_hopper_##name, GRAD_INPUT, 1, columns, blocks, slots, 0, room) \
   GROUPED_KERNEL(grouped_grad_weight_hopper_##name, GRAD_WEIGHT, 1, columns, blocks, slots, 0, room)
+#define LEAVES(name, leaves, kept, columns, blocks, slots, room)                                 \
+  GROUPED_KERNEL(grouped_grad_weight_hopper_##name, GRAD_WEIGHT, leaves, columns, blocks, slots, \
+                 kept, room)
 #include "grouped_hopper.def"

@@ -13,7 +13,9 @@
 **
 ** Weight gradients. Tiles are the same for every expert; k runs through the segments of the
 ** expert, 64 rows a slot. What a slot has past the end of its segment, rows of another one, is
-** overwritten with zeros before it is multiplied.
+** overwritten with zeros before it is multiplied. A half past the output's last row has no
+** products. Leaves, equally many segments each, are folded as in gemm_hopper.cuh, but the launch
+** says how many there are, and each has as many slots as it finds.
 */
 #ifndef TL_GROUPED_HOPPER_CUH
 #define TL_GROUPED_HOPPER_CUH
@@ -35,7 +37,7 @@ struct Grouped : Hopper<P, S> {
   static constexpr int columns = S::columns, sums = S::sums, height = ROWS * S::blocks;
   static constexpr bool by_rows = P != GRAD_WEIGHT;
   // In shared memory: tiles of the experts before, and of all, or slots that the segments of each
-  // fill; rows of a segment in a slot.
+  // fill, leaf by leaf, if there is room for so many; rows of a segment in a slot.
   int32_t *first, *segment_rows;
 
   // ---- the work list ----
@@ -46,8 +48,9 @@ struct Grouped : Hopper<P, S> {
       if constexpr (by_rows) {
         const int rows = k.offsets[e + 1] - k.offsets[e];
         first[e + 1] = (rows + height - 1) / height * each;
-      } else {
-        first[e] = count_slots(k.offsets + int64_t(e) * k.each + k.first, k.pieces);
+      } else if (S::leaves == 1 || k.is_listed) {
+        for (int leaf = 0; leaf < leaves_of(k); leaf++)
+          first[e * leaves_of(k) + leaf] = count_slots(segments_of(k, e, leaf), k.pieces);
       }
     }
     if (by_rows && threadIdx.x == 0) first[0] = 0;
@@ -65,6 +68,30 @@ struct Grouped : Hopper<P, S> {
       if (e < k.experts) first[e + 1] = sum + v;
       sum += __shfl_sync(0xffffffffu, v, 31);
     }
+  }
+
+  // ---- segments of an expert ----
+
+  __device__ __forceinline__ static int leaves_of(const tl_grouped_hopper_args &k) {
+    return S::leaves == 1 ? 1 : k.leaves;
+  }
+
+  __device__ __forceinline__ static const int32_t *segments_of(const tl_grouped_hopper_args &k,
+                                                               int expert, int leaf) {
+    return k.offsets + int64_t(expert) * k.each + k.first + leaf * k.pieces;
+  }
+
+  __device__ __forceinline__ static int count_slots(const int32_t *segment, int pieces) {
+    int slots = 0;
+#pragma unroll 1
+    for (int i = 0; i < pieces; i++) slots += (segment[i + 1] - segment[i] + DEPTH - 1) / DEPTH;
+    return slots;
+  }
+
+  __device__ __forceinline__ int slots_of(const tl_grouped_hopper_args &k, int expert,
+                                          int leaf) const {
+    if (S::leaves == 1 || k.is_listed) return first[expert * leaves_of(k) + leaf];
+    return count_slots(segments_of(k, expert, leaf), k.pieces);
   }
 
   __device__ __forceinline__ int count_tiles(const tl_grouped_hopper_args &k) const {
@@ -159,9 +186,9 @@ struct Grouped : Hopper<P, S> {
     for (int i = blockIdx.x / S::blocks; i < tiles; i += gridDim.x / S::blocks) {
       const ExpertTile t = find(k, i);
       const int m = t.row + this->rank * ROWS, n = t.column + this->rank * (columns / S::blocks);
+      const int left = t.valid - int(this->rank) * ROWS;
+      const int halves = left > HALF_ROWS ? 2 : left > 0 ? 1 : 0;
       if constexpr (by_rows) {
-        const int left = t.valid - int(this->rank) * ROWS;
-        const int halves = left > HALF_ROWS ? 2 : left > 0 ? 1 : 0;
         for (int run = 0; run < g.runs; run++) {
           const tl_tensor_map *a = &g.a[P == GRAD_INPUT ? run : 0];
           const tl_tensor_map *b = &g.b[P == GRAD_INPUT ? run : t.part];
@@ -169,12 +196,13 @@ struct Grouped : Hopper<P, S> {
             load(turn, a, b, m, halves, n, at, t.expert, 0);
         }
       } else {
-        const int32_t *segment = k.offsets + int64_t(t.expert) * k.each + k.first;
-        if (segment[0] == segment[k.pieces]) continue;
+        const int32_t *segment = segments_of(k, t.expert, 0);
+        const int pieces = k.pieces * leaves_of(k);
+        if (segment[0] == segment[pieces]) continue;
         if (g.start == START_RESUME) load_output(g, turn, m, t.column, t.expert);
-        for (int piece = 0; piece < k.pieces; piece++)
+        for (int piece = 0; piece < pieces; piece++)
           for (int at = segment[piece]; at < segment[piece + 1]; at += DEPTH)
-            load(turn, &g.a[0], &g.b[0], m, 2, n, at, 0, segment[piece + 1] - at);
+            load(turn, &g.a[0], &g.b[0], m, halves, n, at, 0, segment[piece + 1] - at);
         if (g.start == START_ADD) load_output(g, turn, m, t.column, t.expert);
       }
     }
@@ -193,13 +221,6 @@ struct Grouped : Hopper<P, S> {
         store_shared_f32(at + box * BOX + i * 16, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
     fence_async();
     named_sync<256>(BOTH);
-  }
-
-  __device__ __forceinline__ static int count_slots(const int32_t *segment, int pieces) {
-    int slots = 0;
-#pragma unroll 1
-    for (int i = 0; i < pieces; i++) slots += (segment[i + 1] - segment[i] + DEPTH - 1) / DEPTH;
-    return slots;
   }
 
   // The next slot of a chain over segments: complete, and zeros where its segment has ended.
@@ -237,6 +258,57 @@ struct Grouped : Hopper<P, S> {
       __syncwarp();
       this->release(there, turn.slot);
       turn.next();
+    }
+  }
+
+  // The same for `slots` of segments, between what the output holds.
+  __device__ __forceinline__ void pass_segments(Turn<S::slots> &turn, uint32_t there, int start,
+                                                int slots) const {
+    if (start == START_RESUME) pass(turn, there, columns / 64);
+    for (int i = 0; i < slots; i++) {
+      prepare(turn);  // the other half may need its zeros
+      __syncwarp();
+      this->release(there, turn.slot);
+      turn.next();
+    }
+    if (start == START_ADD) pass(turn, there, columns / 64);
+  }
+
+  // Level by level like Hopper::fold, for as many leaves as there are.
+  template <int level>
+  __device__ __forceinline__ static void fold(int leaf, int leaves, float *kept, uint32_t own,
+                                              float *sum) {
+    if constexpr (level < S::levels) {
+      if (leaf >> level & 1) {
+        Base::template add<level>(kept, own, sum);
+        fold<level + 1>(leaf, leaves, kept, own, sum);
+      } else if (1 << level < leaves) {
+        Base::template put<level>(kept, own, sum);
+      }
+    }
+  }
+
+  // The tree over the leaves of an expert.
+  __device__ __forceinline__ void fold_leaves(const tl_grouped_hopper_args &k, int expert,
+                                              Turn<S::slots> &turn, int half, uint32_t there,
+                                              uint32_t buffer, int name, float *sum) const {
+    float kept[S::kept == 0 ? 1 : S::kept];
+    const uint32_t own = buffer + threadIdx.x % 128 * 16;
+    constexpr int in_registers = 1 << S::kept / sums;
+#pragma unroll
+    for (int leaf = 0; leaf < S::leaves; leaf++) {
+      if (leaf >= k.leaves) break;
+      const int slots = slots_of(k, expert, leaf);
+#pragma unroll
+      for (int e = 0; e < sums; e++) sum[e] = 0;
+      hold<sums>(sum);
+      if (slots > 0) chain_segments(turn, half, there, slots, sum);
+      if (leaf + 1 == in_registers && k.leaves > in_registers) {
+        // Now some wait in the buffer, which its last output has to leave.
+        if (threadIdx.x % 128 == 0) stores_read<0>();
+        named_sync<128>(name);
+      }
+      fold<0>(leaf, k.leaves, kept, own, sum);
     }
   }
 
@@ -322,6 +394,38 @@ struct Grouped : Hopper<P, S> {
 
   // ---- a tile ----
 
+  // The sums of a tile of a weight gradient; false where nothing is to be stored.
+  __device__ __forceinline__ bool sum_segments(const tl_grouped_hopper_args &k, const ExpertTile &t,
+                                               int m, Turn<S::slots> &turn, int half,
+                                               uint32_t there, uint32_t buffer, int name,
+                                               float *sum) const {
+    const tl_gemm_hopper_args &g = k.product;
+    int all = 0;
+    for (int leaf = 0; leaf < leaves_of(k); leaf++) all += slots_of(k, t.expert, leaf);
+    if (all == 0) {
+      if (g.start != START_RESUME) add_nothing(k, t, m);
+      return false;
+    }
+    if (m >= g.rows) {
+      pass_segments(turn, there, g.start, all);
+      return false;
+    }
+    if constexpr (S::leaves > 1) {
+      fold_leaves(k, t.expert, turn, half, there, buffer, name, sum);
+    } else {
+      if (g.start == START_RESUME) {
+        this->template take_output<false>(turn, half, there, sum);
+      } else {
+#pragma unroll
+        for (int e = 0; e < sums; e++) sum[e] = 0;
+      }
+      hold<sums>(sum);
+      chain_segments(turn, half, there, all, sum);
+    }
+    if (g.start == START_ADD) this->template take_output<true>(turn, half, there, sum);
+    return true;
+  }
+
   __device__ __forceinline__ void consume(const tl_grouped_hopper_args &k) const {
     const tl_gemm_hopper_args &g = k.product;
     const int half = threadIdx.x / 128 - 1, name = 1 + half, tiles = count_tiles(k);
@@ -341,21 +445,8 @@ struct Grouped : Hopper<P, S> {
           continue;
         }
         this->chain(turn, half, there, slots, sum);
-      } else {
-        const int all = first[t.expert];
-        if (all == 0) {
-          if (g.start != START_RESUME) add_nothing(k, t, m);
-          continue;
-        }
-        if (g.start == START_RESUME) {
-          this->template take_output<false>(turn, half, there, sum);
-        } else {
-#pragma unroll
-          for (int e = 0; e < sums; e++) sum[e] = 0;
-        }
-        hold<sums>(sum);
-        chain_segments(turn, half, there, all, sum);
-        if (g.start == START_ADD) this->template take_output<true>(turn, half, there, sum);
+      } else if (!sum_segments(k, t, m, turn, half, there, buffer, name, sum)) {
+        continue;
       }
       store(g, t, buffer, name, m, valid, sum);
     }

@@ -17,6 +17,8 @@ typedef struct tl_grouped_hopper_args {
   const int32_t *offsets;      /* (experts + 1), or segments (experts, each) */
   int32_t experts;
   int32_t each, first, pieces; /* of weight gradients: segments of an expert, those that count */
+  int32_t leaves;              /* the same: each of `pieces` */
+  int32_t is_listed;           /* slots of every expert and leaf have room in shared memory */
   int64_t stack;               /* the same: numbers from expert to expert of dweight */
 } tl_grouped_hopper_args;
 

@@ -22,11 +22,14 @@ typedef struct variant {
   {columns, blocks, cost, (slots) * ((ROWS + (columns)) * DEPTH * 2 + 16 + 4) + 2 * (room),  \
    {"grouped_linear_hopper_" #name, "grouped_grad_input_hopper_" #name,                      \
     "grouped_grad_weight_hopper_" #name}},
+#define LEAVES(name, leaves, kept, columns, blocks, slots, room)                             \
+  {columns, blocks, 0, (slots) * ((ROWS + (columns)) * DEPTH * 2 + 16 + 4) + 2 * (room),     \
+   {NULL, NULL, "grouped_grad_weight_hopper_" #name}},
 /* clang-format on */
 static const variant variants[] = {
 #include "grouped_hopper.def"
 };
-enum { WIDE, SLIM, ALONE, DRAIN };
+enum { WIDE, SLIM, ALONE, DRAIN, FOLD, FOLD_LEAVES = 8 };
 
 /* A matrix in memory: (rows, columns), or a stack of them for each expert. */
 typedef struct matrix {
@@ -41,6 +44,7 @@ typedef struct plan {
   int32_t runs, outputs;
   matrix a[PARTS], b[PARTS], out[PARTS];
   int64_t experts, mean; /* mean: rows of an expert, if all are routed evenly */
+  int64_t leaves;
 } plan;
 
 static int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -62,6 +66,7 @@ static int matrix_fits(const matrix *m) {
 
 static int fits(const plan *p, const tl_cuda_facts *facts) {
   if (facts->major != 9 || facts->minor != 0 || p->a[0].dtype != TL_BF16) return 0;
+  if (p->leaves > FOLD_LEAVES) return 0;
   for (int32_t i = 0; i < p->runs; i++) {
     if (!matrix_fits(&p->a[i])) return 0;
     if (i + 1 < p->runs && p->a[i].columns % STEP != 0) return 0;
@@ -84,6 +89,7 @@ static int64_t count_columns(const plan *p, const variant *v) {
 ** columns empty. */
 static const variant *choose(const plan *p) {
   const variant *wide = &variants[WIDE], *slim = &variants[SLIM];
+  if (p->leaves > 1) return &variants[FOLD];
   if (p->kind != GRAD_WEIGHT && p->mean <= ROWS) return &variants[ALONE];
   if (p->kind == GRAD_WEIGHT && p->mean <= 1024) return &variants[DRAIN];
   return count_columns(p, slim) * slim->cost < count_columns(p, wide) * wide->cost ? slim : wide;
@@ -172,7 +178,10 @@ static tl_status launch(const plan *p, tl_cuda *cuda, tl_grouped_hopper_args *ar
   const int64_t row_tiles = p->kind == GRAD_WEIGHT ? each * p->experts : each + p->experts;
   const int64_t tiles = row_tiles * count_columns(p, v),
                 most = (facts->multiprocessors - tl_cuda_spare(cuda)) / v->blocks;
-  const uint32_t shared = v->shared + (uint32_t)(p->experts + 1) * 4;
+  const int64_t listed = p->kind == GRAD_WEIGHT ? p->experts * p->leaves : p->experts + 1;
+  uint32_t shared = v->shared + (uint32_t)listed * 4;
+  args->is_listed = shared <= (uint32_t)facts->shared_max;
+  if (!args->is_listed && p->leaves > 1) shared = v->shared;
   if (tiles >= INT32_MAX / 2 || shared > (uint32_t)facts->shared_max) return TL_OK;
   TL_TRY(make_maps(p, v, cuda, g));
   fill_outputs(p, v, g);
@@ -221,11 +230,12 @@ tl_status tl_grouped_hopper_grad_weight(const tl_call *call, int32_t *done) {
   const tl_view *out = &call->out[0];
   plan p = {.kind = GRAD_WEIGHT, .runs = 1, .outputs = 1, .a = {of_view(dy)}, .b = {of_view(x)}};
   p.out[0] = of_stack(out, p.a[0].columns, p.b[0].columns);
-  p.experts = segments->shape[0], p.mean = dy->shape[0] / p.experts;
+  p.experts = segments->shape[0], p.mean = dy->shape[0] / p.experts, p.leaves = call->ints[3];
   tl_grouped_hopper_args args = {.offsets = segments->data,
                                  .each = (int32_t)tl_view_row(segments),
                                  .first = (int32_t)call->ints[0],
-                                 .pieces = (int32_t)call->ints[1],
+                                 .pieces = (int32_t)(call->ints[1] / p.leaves),
+                                 .leaves = (int32_t)p.leaves,
                                  .stack = p.out[0].stack};
   args.product.start = (int32_t)call->ints[2];
   return launch(&p, call->cuda, &args, done);

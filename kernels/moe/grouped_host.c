@@ -95,10 +95,11 @@ tl_status tl_host_grouped_linear_grad_input(const tl_call *call) {
 static void segment_run(const tl_gemm *g, int32_t part, int64_t leaf, int64_t run,
                         tl_gemm_run *out) {
   const tl_view *grad = &g->call->in[0], *x = &g->call->in[1];
-  const int32_t *start = g->call->in[2].data; /* of the first piece of this expert */
+  /* Of the leaf's first piece of this expert. */
+  const int32_t *start = (const int32_t *)g->call->in[2].data + leaf * g->runs;
   const int64_t features = tl_view_row(grad), width = tl_view_row(x);
   const int64_t bytes = tl_dtype_bytes(grad->dtype), row = start[run];
-  (void)part, (void)leaf;
+  (void)part;
   out->a = (tl_gemm_source){(const char *)grad->data + row * features * bytes, 1, features, 0};
   out->b = (tl_gemm_source){(const char *)x->data + row * width * bytes, 1, width, 0};
   out->count = start[run + 1] - row;
@@ -126,7 +127,7 @@ tl_status tl_host_grouped_linear_grad_weight(const tl_call *call) {
   TL_TRY(tl_grouped_linear_grad_weight_check(call));
   const tl_view *grad = &call->in[0], *x = &call->in[1], *segments = &call->in[2];
   const tl_view *out = &call->out[0];
-  const int64_t first = call->ints[0], pieces = call->ints[1], mode = call->ints[2];
+  const int64_t first = call->ints[0], mode = call->ints[2], leaves = call->ints[3];
   const int64_t experts = segments->shape[0], each = tl_view_row(segments);
   const int64_t rows = tl_view_row(grad), columns = tl_view_row(x);
   TL_TRY(check_segments(op, segments, grad->shape[0]));
@@ -137,8 +138,8 @@ tl_status tl_host_grouped_linear_grad_weight(const tl_call *call) {
     const tl_gemm gemm = {.rows = rows,
                           .parts = 1,
                           .out = &weight,
-                          .leaves = 1,
-                          .runs = pieces,
+                          .leaves = leaves,
+                          .runs = call->ints[1] / leaves,
                           .run_is_padded = 1,
                           .start = starts[mode],
                           .run = segment_run,

@@ -41,7 +41,8 @@
 **   and weights as in route, without bias and groups. Row i of a sample here is its token
 **   token_first + i. Padding (id < 0) takes the row of id 0.
 **   A row of z that route refuses, an id of V or more, and a row of the table that is not k
-**   different numbers of experts (whole, 0 .. E - 1) are errors that name layer and token.
+**   different numbers of experts (whole, 0 .. E - 1) are errors that name layer and token; on the
+**   host id and entry too.
 **
 ** route_grad (ints kind, normalize, samples; floats scale, balance)
 **   z, expert, place (T, k) i32, dweight (T k) f32 in home order, load (samples, E) f32 or absent
@@ -94,12 +95,12 @@
 ** grouped_linear (int parts)              x, offsets, weight_i (slots, >= N K) -> y_i (routed)
 ** grouped_linear_grad_input (int parts)   dy_i, offsets, weight_i -> dx (routed)
 **   The rows of an expert are linear and linear_grad_input of gemm.h with its weight and leaves 1.
-** grouped_linear_grad_weight (ints first, samples, mode)
+** grouped_linear_grad_weight (ints first, samples, mode, leaves)
 **   dy, x, segments -> dweight (slots, >= N K)
 **   For each expert linear_grad_weight of gemm.h: `samples` pieces from piece `first` on, each as
-**   long as its segment, each beginning a new step of 16. An expert without rows gets zeros in
-**   mode 0. A weight may be followed by fill, so that experts lie on borders of 64 bytes; fill
-**   gets +0.
+**   long as its segment, each beginning a new step of 16, in `leaves` leaves of equally many: a
+**   leaf without rows is +0. An expert without rows gets zeros in mode 0. A weight may be followed
+**   by fill, so that experts lie on borders of 64 bytes; fill gets +0.
 ** expert_swiglu, expert_swiglu_grad   swiglu of elementwise.h on the rows that there are (routed)
 ** expert_scale_grad                   dy, out (R, d), weight (R) f32, offsets
 **   -> dout = round(weight * dy), dweight = rule(dy * out) (routed)

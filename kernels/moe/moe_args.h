@@ -26,6 +26,14 @@ typedef struct tl_route_args {
   float scale;
 } tl_route_args;
 
+/* The same where a table chooses: ids (samples, length), table (vocab, slots). */
+typedef struct tl_route_table_args {
+  tl_route_args route;
+  const int32_t *ids;
+  const float *table;
+  int64_t tokens, length, token_first, vocab; /* tokens: of a sample here */
+} tl_route_table_args;
+
 typedef struct tl_route_grad_args {
   const float *z;
   const int32_t *expert, *place;

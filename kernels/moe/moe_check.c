@@ -1,12 +1,17 @@
 /* moe_check.c - shapes, dtypes and ints of the operators of moe.h, for host twins and launchers. */
 #include "moe_check.h"
 
+#include "../gemm/gemm.h"
 #include "../rows.h"
 
 /* ---- router ---- */
 
 tl_status tl_route_refuse(int64_t layer, int64_t token, tl_route_fault what) {
   static const char *const words[] = {"NaN", "infinite", "-infinity for too many experts"};
+  if (what == TL_ROUTE_TABLE)
+    return tl_fail(TL_NUMERIC,
+                   "route_table: layer %lld, token %lld: no row of different experts for its id",
+                   (long long)layer, (long long)token);
   return tl_fail(TL_NUMERIC, "non-finite router logits: layer %lld, token %lld is %s",
                  (long long)layer, (long long)token, words[what]);
 }
@@ -293,12 +298,18 @@ tl_status tl_grouped_linear_grad_weight_check(const tl_call *call) {
   const char *op = "grouped_linear_grad_weight";
   const tl_view *grad = &call->in[0], *x = &call->in[1], *segments = &call->in[2];
   const tl_view *out = &call->out[0];
-  const int64_t first = call->ints[0], pieces = call->ints[1];
+  const int64_t first = call->ints[0], pieces = call->ints[1], leaves = call->ints[3];
   const int64_t experts = segments->shape[0], each = tl_view_row(segments);
   TL_TRY(check_stack(op, out, experts, tl_view_row(grad), tl_view_row(x)));
   TL_TRY(tl_expect_range(op, "mode", call->ints[2], 0, 2));
   TL_TRY(tl_expect_range(op, "first", first, 0, each - 1));
   TL_TRY(tl_expect_range(op, "samples", pieces, 0, each - 1 - first));
+  TL_TRY(tl_expect_range(op, "leaves", leaves, 1, TL_GEMM_LEAVES_MAX));
+  if ((leaves & (leaves - 1)) != 0 || pieces % leaves != 0 || (call->ints[2] == 1 && leaves > 1))
+    return tl_fail(TL_ARGUMENT,
+                   "%s: %lld pieces, mode %lld, in %lld leaves; a power of two of them, of equally "
+                   "many pieces, and a chain that resumes is one",
+                   op, (long long)pieces, (long long)call->ints[2], (long long)leaves);
   TL_TRY(tl_expect(op, "segments", segments, TL_KIND_I32, tl_view_count(segments)));
   TL_TRY(tl_expect(op, "dweight", out, TL_KIND_F32, experts * tl_view_row(out)));
   if (grad->dtype != x->dtype || grad->shape[0] != x->shape[0] ||

@@ -32,7 +32,12 @@ tl_status tl_expert_rows_check(const char *op, const tl_call *call, int32_t in, 
 tl_status tl_expert_scale_grad_check(const tl_call *call);
 
 /* The first row of logits that cannot be routed, as an error (moe.h). What is wrong: */
-typedef enum tl_route_fault { TL_ROUTE_NAN, TL_ROUTE_INFINITE, TL_ROUTE_FEW } tl_route_fault;
+typedef enum tl_route_fault {
+  TL_ROUTE_NAN,
+  TL_ROUTE_INFINITE,
+  TL_ROUTE_FEW,
+  TL_ROUTE_TABLE /* its id has no row of different experts */
+} tl_route_fault;
 tl_status tl_route_refuse(int64_t layer, int64_t token, tl_route_fault what);
 
 #endif

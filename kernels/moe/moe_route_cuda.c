@@ -9,6 +9,7 @@ typedef const char *kernels[SIZES];
 #define NAMES(name) \
   { name "_1", name "_2", name "_4", name "_8", name "_16", name "_32" }
 static const kernels route_rows = NAMES("route_rows");
+static const kernels route_table_rows = NAMES("route_table_rows");
 static const kernels route_grad_rows = NAMES("route_grad_rows");
 static const kernels route_sums_blocks = NAMES("route_sums_blocks");
 static const kernels balance_rows = NAMES("balance_rows");
@@ -61,6 +62,35 @@ tl_status tl_cuda_route(const tl_call *call) {
                            .vectors = has_vectors(z, experts),
                            .scale = call->floats[0]};
   return launch_rows(call->cuda, route_rows, rows, experts, k.groups > 1 ? 2 * experts : 0, &k);
+}
+
+tl_status tl_cuda_route_table(const tl_call *call) {
+  const int64_t *ints = call->ints;
+  const tl_view *z = &call->in[0], *table = &call->in[2], *weight = &call->out[0];
+  TL_TRY(tl_route_table_check(call));
+  const int64_t rows = z->shape[0], experts = tl_view_row(z), slots = tl_view_row(weight);
+  TL_TRY(tl_expect_range("route_table", "rows", rows, 0, INT64_C(1) << TL_ROUTE_TOKEN_BITS));
+  const tl_route_table_args k = {
+      .route = {.z = z->data,
+                .weight = weight->data,
+                .expert = call->out[1].data,
+                .found = tl_cuda_found(call->cuda),
+                .note = tl_route_note(tl_cuda_place(call->cuda), ints[0]),
+                .rows = rows,
+                .experts = (int32_t)experts,
+                .slots = (int32_t)slots,
+                .kind = (int32_t)ints[1],
+                .normalize = ints[2] != 0,
+                .vectors = has_vectors(z, experts),
+                .scale = call->floats[0]},
+      .ids = call->in[1].data,
+      .table = table->data,
+      .tokens = rows / ints[3],
+      .length = ints[4],
+      .token_first = ints[5],
+      .vocab = tl_view_count(table) / slots
+  };
+  return launch_rows(call->cuda, route_table_rows, rows, experts, experts, &k);
 }
 
 tl_status tl_cuda_route_grad(const tl_call *call) {

@@ -170,15 +170,17 @@ static tl_status check_entries(const route *r, int64_t rows, int64_t layer) {
     const long long id = id_of(r, row);
     uint8_t taken[TL_MOE_EXPERTS_MAX] = {0};
     if (id >= r->vocab)
-      return tl_fail(TL_DATA, "route_table: layer %lld, token %lld has id %lld; the table has %lld",
+      return tl_fail(TL_DATA,
+                     "route_table: layer %lld, token %lld: no row of different experts for its "
+                     "id: id %lld; the table has %lld",
                      (long long)layer, (long long)row, id, (long long)r->vocab);
     for (int64_t i = 0; i < r->slots; i++) {
       const float entry = r->table[id * r->slots + i];
       const int within = entry >= 0.0f && entry < (float)r->experts;
       if (!within || entry != (float)(int32_t)entry || taken[(int32_t)entry])
         return tl_fail(TL_NUMERIC,
-                       "route_table: layer %lld, token %lld, id %lld: slot %lld is %g; wanted: "
-                       "different experts of %lld",
+                       "route_table: layer %lld, token %lld: no row of different experts for its "
+                       "id: id %lld, slot %lld is %g; there are %lld experts",
                        (long long)layer, (long long)row, id, (long long)i, (double)entry,
                        (long long)r->experts);
       taken[(int32_t)entry] = 1;

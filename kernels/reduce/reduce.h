@@ -33,6 +33,11 @@
 **   with the row rule of rows.h inside a chunk (element i of the chunk to partial i mod 2,048).
 **   All other slots are +0; parts 0 leaves nothing but zeros, as for a rank that owns no part.
 **
+** square_sum_rows (ints places...)
+**   g (n, d), f32 or bf16; slots f32, read and written: slots[places[i]] = square_sum of row i of g
+**   as one part. Place -1: the row is left out. No other slot is touched. Numbers of +0 at the end
+**   of a row, what fills an expert of a stack up to a border, change no bit.
+**
 ** grad_norm (ints counts...; float clip)
 **   slots (sum of counts) f32: counts[0] slots of the first tensor, counts[1] of the second, ...,
 **   each a power of two; count (1) i64: targets of the step; loss (1) f32
@@ -52,6 +57,9 @@ tl_status tl_host_sum_tokens(const tl_call *call);
 tl_status tl_sum_tokens_parts(const tl_call *call, int64_t rows, int64_t dim, int64_t *out);
 tl_status tl_host_fold(const tl_call *call);
 tl_status tl_host_square_sum(const tl_call *call);
+tl_status tl_host_square_sum_rows(const tl_call *call);
+/* Whether operands and places suit each other, for both twins. */
+tl_status tl_square_sum_rows_check(const tl_call *call);
 tl_status tl_host_grad_norm(const tl_call *call);
 
 #endif

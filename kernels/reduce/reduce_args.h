@@ -8,6 +8,7 @@ enum {
   TL_TOKEN_BLOCK = 64,        /* rows of a block of sum_tokens */
   TL_TOKEN_THREADS = 64,      /* of a kernel block that sums them */
   TL_SQUARE_CHUNK = 65536,    /* elements of a chunk of square_sum */
+  TL_SQUARE_ROWS = 512,       /* rows of one launch of square_sum_rows */
   TL_NORM_THREADS = 1024,     /* of grad_norm's one block */
   TL_NORM_TENSORS_MAX = 3072, /* of one launch: arguments have at most 4 KB */
   TL_NORM_TREES = 64          /* floats in front of the trees in grad_norm's scratch */
@@ -41,6 +42,12 @@ typedef struct tl_square_sum_args {
   int64_t outer, length, inner, begin, extent, parts, chunks_each;
   int64_t slot_first, slot_count;
 } tl_square_sum_args;
+
+/* Rows of g as parts, from `sums.begin` on; their slots by place. */
+typedef struct tl_square_rows_args {
+  tl_square_sum_args sums;
+  int32_t place[TL_SQUARE_ROWS];
+} tl_square_rows_args;
 
 /* Some of the tensors; scratch[0] carries the chain to the next launch. */
 typedef struct tl_grad_norm_args {

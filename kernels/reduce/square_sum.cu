@@ -1,7 +1,8 @@
 /* square_sum.cu - the gradient norm on a GPU.
 **
 ** square_sum: a block of threads sums a chunk by the row rule; then a warp for each slot adds the
-** chunks of its part, ascending: 32 are read at once and handed round by shuffles.
+** chunks of its part, ascending: 32 are read at once and handed round by shuffles. square_sum_rows
+** has rows for parts.
 ** grad_norm: one block. A warp takes a tensor's slots, 32 at a time, and sums their trees until one
 ** is left; thread 0 adds the tensors.
 */
@@ -77,30 +78,40 @@ TL_KERNEL square_sum_chunks(const __grid_constant__ tl_square_sum_args k) {
   if (threadIdx.x == 0) k.chunks[blockIdx.x] = total;
 }
 
-TL_KERNEL square_sum_chain(const __grid_constant__ tl_square_sum_args k) {
-  const int64_t slot = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+/* The chain over the chunks of a part, for all lanes of a warp. */
+TL_GPU float chain_of(const tl_square_sum_args &k, int64_t part) {
   const int lane = threadIdx.x % WARP;
-  const int64_t part = slot - k.slot_first;
-  if (slot >= k.slot_count) return; /* a whole warp */
-  float sum = 0.0f;
-  if (part >= 0 && part < k.parts) {
-    const int64_t count = (place_part(k, part).count + TL_SQUARE_CHUNK - 1) / TL_SQUARE_CHUNK;
-    const float *chunks = k.chunks + part * k.chunks_each;
-    float next = lane < count ? chunks[lane] : 0.0f;
-    for (int64_t base = 0; base < count; base += WARP) {
-      const float chunk = next;
-      const int64_t ahead = base + WARP + lane;
-      if (ahead < count) next = chunks[ahead];
-      const int n = count - base < WARP ? (int)(count - base) : WARP;
-      if (n < WARP) {
-        for (int i = 0; i < n; i++) sum = sum + __shfl_sync(ALL_LANES, chunk, i);
-      } else {
+  const int64_t count = (place_part(k, part).count + TL_SQUARE_CHUNK - 1) / TL_SQUARE_CHUNK;
+  const float *chunks = k.chunks + part * k.chunks_each;
+  float sum = 0.0f, next = lane < count ? chunks[lane] : 0.0f;
+  for (int64_t base = 0; base < count; base += WARP) {
+    const float chunk = next;
+    const int64_t ahead = base + WARP + lane;
+    if (ahead < count) next = chunks[ahead];
+    const int n = count - base < WARP ? (int)(count - base) : WARP;
+    if (n < WARP) {
+      for (int i = 0; i < n; i++) sum = sum + __shfl_sync(ALL_LANES, chunk, i);
+    } else {
 #pragma unroll
-        for (int i = 0; i < WARP; i++) sum = sum + __shfl_sync(ALL_LANES, chunk, i);
-      }
+      for (int i = 0; i < WARP; i++) sum = sum + __shfl_sync(ALL_LANES, chunk, i);
     }
   }
-  if (lane == 0) k.slots[slot] = sum;
+  return sum;
+}
+
+TL_KERNEL square_sum_chain(const __grid_constant__ tl_square_sum_args k) {
+  const int64_t slot = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+  const int64_t part = slot - k.slot_first;
+  if (slot >= k.slot_count) return; /* a whole warp */
+  const float sum = part >= 0 && part < k.parts ? chain_of(k, part) : 0.0f;
+  if (threadIdx.x % WARP == 0) k.slots[slot] = sum;
+}
+
+TL_KERNEL square_sum_places(const __grid_constant__ tl_square_rows_args k) {
+  const int64_t part = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+  if (part >= k.sums.parts || k.place[part] < 0) return; /* a whole warp */
+  const float sum = chain_of(k.sums, part);
+  if (threadIdx.x % WARP == 0) k.sums.slots[k.place[part]] = sum;
 }
 
 /* --- grad_norm -------------------------------------------------------------------------------- */

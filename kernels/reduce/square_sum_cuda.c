@@ -45,6 +45,34 @@ tl_status tl_cuda_square_sum(const tl_call *call) {
   return launch_squares(call->cuda, &k);
 }
 
+tl_status tl_cuda_square_sum_rows(const tl_call *call) {
+  const char *op = "square_sum_rows";
+  const tl_view *g = &call->in[0], *slots = &call->out[0];
+  const int64_t width = tl_view_row(g);
+  tl_square_rows_args k = {
+      .sums = {.g = tl_array_of(g),
+               .chunks = tl_cuda_scratch(call->cuda),
+               .slots = slots->data,
+               .outer = 1,
+               .length = g->shape[0],
+               .inner = width,
+               .chunks_each = (width + TL_SQUARE_CHUNK - 1) / TL_SQUARE_CHUNK,
+               .slot_count = tl_view_count(slots)}
+  };
+  TL_TRY(tl_square_sum_rows_check(call));
+  TL_TRY(tl_expect_range(op, "chunks", TL_SQUARE_ROWS * k.sums.chunks_each, 0, SCRATCH_FLOATS));
+  for (int64_t first = 0; first < g->shape[0]; first += TL_SQUARE_ROWS) {
+    const int64_t left = g->shape[0] - first;
+    k.sums.begin = first, k.sums.parts = left < TL_SQUARE_ROWS ? left : TL_SQUARE_ROWS;
+    k.sums.extent = k.sums.parts;
+    for (int64_t i = 0; i < k.sums.parts; i++) k.place[i] = (int32_t)call->ints[first + i];
+    const int64_t chunks = k.sums.parts * k.sums.chunks_each;
+    TL_TRY(tl_launch_blocks(call->cuda, "square_sum_chunks", chunks, TL_DEVICE_THREADS, &k.sums));
+    TL_TRY(tl_launch_threads(call->cuda, "square_sum_places", k.sums.parts * TL_DEVICE_WARP, &k));
+  }
+  return TL_OK;
+}
+
 /* --- grad_norm -------------------------------------------------------------------------------- */
 
 /* Slots of each tensor, a power of two; their number in all. */

@@ -53,14 +53,14 @@ static void sum_chunk(void *context, int64_t index, int32_t worker) {
   total(&p, &k->chunks[index]);
 }
 
-/* The chain over the chunks of each part. */
-static void add_chunks(const square_sum *k, float *slots) {
-  for (int64_t part = 0; part < k->parts; part++) {
-    const int64_t length =
-        tl_border(part + 1, k->parts, k->extent) - tl_border(part, k->parts, k->extent);
-    const int64_t chunks = (k->outer * length * k->inner + CHUNK - 1) / CHUNK;
-    for (int64_t i = 0; i < chunks; i++) slots[part] += k->chunks[part * k->chunks_each + i];
-  }
+/* The chain over the chunks of a part. */
+static float chain_of(const square_sum *k, int64_t part) {
+  const int64_t length =
+      tl_border(part + 1, k->parts, k->extent) - tl_border(part, k->parts, k->extent);
+  const int64_t chunks = (k->outer * length * k->inner + CHUNK - 1) / CHUNK;
+  float sum = 0.0f;
+  for (int64_t i = 0; i < chunks; i++) sum = sum + k->chunks[part * k->chunks_each + i];
+  return sum;
 }
 
 tl_status tl_host_square_sum(const tl_call *call) {
@@ -93,7 +93,41 @@ tl_status tl_host_square_sum(const tl_call *call) {
   TL_TRY(tl_expect_range(op, "chunks", k.parts * k.chunks_each, 0,
                          TL_SCRATCH_BYTES / (int64_t)sizeof(float)));
   tl_team_for(call->team, k.parts * k.chunks_each, sum_chunk, &k);
-  add_chunks(&k, (float *)slots->data + slot_first);
+  float *slot = (float *)slots->data + slot_first;
+  for (int64_t part = 0; part < k.parts; part++) slot[part] = chain_of(&k, part);
+  return TL_OK;
+}
+
+tl_status tl_square_sum_rows_check(const tl_call *call) {
+  const char *op = "square_sum_rows";
+  const tl_view *g = &call->in[0], *slots = &call->out[0];
+  const int64_t count = tl_view_count(slots);
+  TL_TRY(tl_expect(op, "g", g, TL_KIND_FLOAT, tl_view_count(g)));
+  TL_TRY(tl_expect(op, "slots", slots, TL_KIND_F32, count));
+  TL_TRY(tl_expect_range(op, "places", call->int_count, g->shape[0], g->shape[0]));
+  TL_TRY(tl_expect_range(op, "slots", count, 1, INT32_MAX));
+  for (int32_t i = 0; i < call->int_count; i++)
+    TL_TRY(tl_expect_range(op, "a place", call->ints[i], -1, count - 1));
+  return TL_OK;
+}
+
+tl_status tl_host_square_sum_rows(const tl_call *call) {
+  const tl_view *g = &call->in[0];
+  const int64_t rows = g->shape[0], width = tl_view_row(g);
+  TL_TRY(tl_square_sum_rows_check(call));
+  square_sum k = {.g = g,
+                  .outer = 1,
+                  .length = rows,
+                  .inner = width,
+                  .extent = rows,
+                  .parts = rows,
+                  .chunks = tl_team_scratch(call->team, 0),
+                  .chunks_each = (width + CHUNK - 1) / CHUNK};
+  TL_TRY(tl_expect_range("square_sum_rows", "chunks", rows * k.chunks_each, 0,
+                         TL_SCRATCH_BYTES / (int64_t)sizeof(float)));
+  tl_team_for(call->team, rows * k.chunks_each, sum_chunk, &k);
+  for (int64_t row = 0; row < rows; row++)
+    if (call->ints[row] >= 0) ((float *)call->out[0].data)[call->ints[row]] = chain_of(&k, row);
   return TL_OK;
 }
 

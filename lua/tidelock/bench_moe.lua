@@ -63,7 +63,7 @@ local function operands(shape, op)
     for e = 1, experts do segments[2 * e - 1], segments[2 * e] = list[e], list[e + 1] end
     return { random("bf16", { rows, shape.width }, 1), random("bf16", { rows, shape.depth }, 1),
       core.tensor("i32", { experts, 2 }, segments) }, { core.tensor("f32", { experts, size }) },
-      { first = 0, samples = 1, mode = 0 }
+      { first = 0, samples = 1, mode = 0, leaves = 1 }
   end
   local back = op == "grouped_linear_grad_input"
   local weights = random("bf16", { experts, size }, 0.02)

@@ -57,7 +57,7 @@ local function padded(count) return (count + 15) // 16 * 16 end
 function moe.sum_of(self, use)
   local actions, depth, spare = accumulate.plan {
     samples = self.samples, micro = self.l.samples, leaves = self.spec.policy.leaves.dp // self.dp,
-    length = self.l.length, matrix = true,
+    length = self.l.length, matrix = true, together = accumulate.leaves_together,
   }
   local count, name = use.rows * use.cols, use.stack.name .. ".grad"
   assert(padded(count) == count, "a stack ends on a border of 64 bytes")
@@ -91,8 +91,8 @@ function moe.accumulate(self, use, sum, env, o)
       local target = stack[action.buffer]
       if action.kind == "sum" then
         local first, pieces = pieces_of(self, use, action, source, env.micro)
-        self:emit(use.op, ins, { target }, { first = first, samples = pieces, mode = action.mode },
-          o)
+        self:emit(use.op, ins, { target }, { first = first, samples = pieces, mode = action.mode,
+          leaves = action.leaves or 1 }, o)
       elseif action.kind == "zero" then
         self:emit("fill", {}, { target }, { value = 0 }, o)
       else

@@ -208,7 +208,7 @@ end
 local function square(self, shared, param, gradient, slot)
   local t, n, ranks = self.l.t, self.l.n, shared.holders[param.name].ranks
   if ranks[1] ~= self.rank then return end
-  if not param.expert and self.ep >= t then return end -- another rank of the ep group has the same
+  if self.ep >= t then return end -- another rank of the ep group has the same
   local by_tp = require("tidelock.stages.shard").by_tp
   local axis = param.axis or 0
   local whole = axis == 0 and param.full_rows or param.full_cols
@@ -221,12 +221,45 @@ local function square(self, shared, param, gradient, slot)
       if not param.axis then return 0 end
       return r * extent - (type(first) == "table" and first[r + 1] or first)
     end),
-    parts = param.axis and parts or param.expert and 1
-      or by_tp(t, function(r) return r == 0 and 1 or 0 end),
+    parts = param.axis and parts or by_tp(t, function(r) return r == 0 and 1 or 0 end),
     slot_first = param.axis and by_tp(t, function(r) return r * parts end) or 0,
   }
   self:emit("square_sum", { lower.reshaped(gradient, { param.rows, param.cols }) }, { slot }, attrs,
     at(param.name, "norm", param.weight.site))
+end
+
+--- Squares of all experts of a stack at once, whose gradients lie one after the other.
+local function square_stack(self, shared, stack, slots, index, width)
+  local places, one = {}, nil
+  for i = 1, stack.slots do places[i] = -1 end
+  for _, param in ipairs(stack.params) do
+    if param.expert.owner == self.ep and index[param.name]
+        and shared.holders[param.name].ranks[1] == self.rank then
+      places[param.expert.slot + 1], one = (index[param.name] - 1) * width, param
+    end
+  end
+  if not one then return end
+  self:emit("square_sum_rows", { lower.reshaped(self.totals[stack.value], { stack.slots,
+    stack.stride }) }, { slots }, { places = places }, at(stack.name, "norm", one.weight.site))
+end
+
+--- One sum of squares for each weight, or for each stack of experts.
+local function square_all(self, shared, gradients, list, slots, width)
+  local index, seen = {}, {}
+  for i, param in ipairs(list) do
+    index[param.name] = gradients[param.name] and i or nil
+  end
+  for i, param in ipairs(list) do
+    local stack = param.expert and param.expert.stack
+    if stack and not seen[stack] then
+      seen[stack] = true
+      square_stack(self, shared, stack, slots, index, width)
+    elseif not stack and gradients[param.name] then
+      square(self, shared, param, gradients[param.name], {
+        buffer = slots.buffer, dtype = "f32", shape = { width }, offset = (i - 1) * width * 4,
+      })
+    end
+  end
 end
 
 local function norm(self, shared, gradients, loss)
@@ -235,15 +268,8 @@ local function norm(self, shared, gradients, loss)
   local slots = self:make("f32", { #list * width }, "state", "squared sums")
   local counts = {}
   self:emit("fill", {}, { slots }, { value = 0 }, o)
-  for i, param in ipairs(list) do
-    counts[i] = width
-    if gradients[param.name] then
-      local slot = {
-        buffer = slots.buffer, dtype = "f32", shape = { width }, offset = (i - 1) * width * 4,
-      }
-      square(self, shared, param, gradients[param.name], slot)
-    end
-  end
+  for i in ipairs(list) do counts[i] = width end
+  square_all(self, shared, gradients, list, slots, width)
   local ep = self.spec.layout.ep > 1
   if self.l.t > 1 or ep then
     self:emit("all_reduce", { slots }, { slots }, { group = ep and "ep" or "tp" }, o)

@@ -108,17 +108,6 @@ function gpus.exchange_refusal(layout)
   end
 end
 
---- Why a model's experts cannot be chosen on a GPU; nil when they can.
----@param mixtures table[] # spec.experts
-function gpus.router_refusal(mixtures)
-  for _, one in ipairs(mixtures or {}) do
-    if one.router == "hash" then
-      return ("\"cuda\": the router \"hash\" (%s) has no kernel for GPUs; router = "
-        .. "\"sqrt_softplus\" has, and device = \"host\" has both"):format(one.site)
-    end
-  end
-end
-
 --- The GPUs of this machine and the kernels of this build.
 function gpus.machine()
   local count, why = core.cuda_count()
@@ -178,7 +167,6 @@ function gpus.check(plan, launched)
   local more = gpus.complaints(spec, machine, here)
   table.move(more, 1, #more, #complaints + 1, complaints)
   complaints[#complaints + 1] = gpus.exchange_refusal(spec.layout)
-  complaints[#complaints + 1] = gpus.router_refusal(spec.experts)
   for _, text in ipairs(complaints) do found:add(spec.site("device"), "device", text) end
   found:raise()
   check_memory(plan, machine, here)

@@ -4,6 +4,8 @@
 ---     lane 0       [dx][dw]     [norm]                norm reads what the sum writes
 ---     lane 1           [sum of dx]
 ---
+--- Rows of experts travel in that lane, too: those of a wave beside the products of another.
+---
 --- First, what stands before a message and is not needed for it moves behind it. Then an
 --- instruction waits for the last one of the other lane whose bytes it touches: reads what that
 --- writes, or writes what that reads or writes. Places of the arena are used again by other
@@ -15,7 +17,7 @@ local look_back = 48 -- instructions that a message may overtake
 
 local talks = {}
 for _, name in ipairs { "all_gather", "reduce_scatter", "all_reduce", "all_reduce_max",
-  "all_reduce_count", "send", "recv" } do talks[name] = true end
+  "all_reduce_count", "send", "recv", "exchange" } do talks[name] = true end
 
 --- First byte and the byte after the last of each operand.
 local function ranges(program, operands)

@@ -32,7 +32,8 @@ local function planned(t, rank)
     local size = members and #members or 1
     list[i] = {
       bytes = work.bytes(ins, outs), flop = work.flop(made.op, ins, made.attrs, t.meta.length),
-      moved = work.moved(made.op, ins, outs, size), slack = work.slack(made.op, size),
+      moved = work.most_moved(made.op, ins, outs, size, made.attrs),
+      slack = work.slack(made.op, size),
     }
   end
   return list

@@ -162,8 +162,7 @@ function visitors.moe(module, walker)
   end
   local facts = walker.facts
   if o.experts and o.top_k then
-    facts.moes[#facts.moes + 1] = { experts = o.experts, top_k = o.top_k, site = module.site,
-      router = o.router.name == "hash" and "hash" or nil }
+    facts.moes[#facts.moes + 1] = { experts = o.experts, top_k = o.top_k, site = module.site }
   end
   if o.shared and o.shared > 0 and o.hidden then
     facts.hiddens[#facts.hiddens + 1] = { hidden = o.shared * o.hidden, site = module.site }

@@ -7,6 +7,7 @@
 ---             gather    (n - 1) pieces              reduce_scatter   (n - 1) pieces
 ---             all_reduce of b bytes: (n - 1) b up to 16 KiB, where every rank folds all of it;
 ---             above, two slices of b / n from each of the n - 1 others
+---             exchange: rows are data; at most what the worst routing brings (most_moved)
 local work = {}
 
 local sizes = { f32 = 4, bf16 = 2, f16 = 2, i32 = 4, i64 = 8, u8 = 1 }
@@ -70,6 +71,19 @@ function work.moved(op, ins, outs, n)
   local bytes = bytes_of(ins[1])
   if bytes <= whole_bytes then return (n - 1) * bytes end
   return 2 * (n - 1) * bytes // n
+end
+
+--- The most that an instruction may move: of an exchange, rows of others in the worst routing. They
+--- are what its output has room for, and no more than others can send: x has room for the rows of
+--- all n ranks at an owner, y at home for all slots. Islands pass on what their stages hold; in
+--- a ring everything goes round, half a stage at a time.
+function work.most_moved(op, ins, outs, n, attrs)
+  if op ~= "exchange" then return work.moved(op, ins, outs, n) end
+  local x, y, stage = bytes_of(ins[1]), bytes_of(outs[1]), bytes_of(outs[2])
+  if attrs.hops == 2 then return (n - 1) * stage // 2 end
+  local others = attrs.home == 1 and x or y
+  others = math.min(y, others * (n - 1) // n)
+  return others + stage
 end
 
 --- Slices of an all_reduce end at 16 elements: one rank may move so much more than its share.

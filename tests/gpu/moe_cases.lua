@@ -97,6 +97,58 @@ for _, fault in ipairs { { "NaN", 0 / 0 }, { "infinite", math.huge },
   end
 end
 
+--- A table whose row of `id` holds what `entry` says; ids of three samples, some of them padding.
+local function table_of(vocab, experts, k, entry)
+  local list, step = {}, experts % 3 == 0 and (experts % 5 == 0 and 7 or 5) or 3
+  for id = 0, vocab - 1 do
+    for i = 0, k - 1 do
+      list[#list + 1] = entry and entry(id, i) or (id * 11 + i * step) % experts
+    end
+  end
+  return core.tensor("f32", { vocab, k }, list)
+end
+
+local function by_table(rows, experts, k, kind, entry, most)
+  local samples, vocab = rows % 3 == 0 and 3 or 1, 37
+  local each = rows // samples
+  local length, ids = each + 5, {}
+  for i = 1, samples * length do ids[i] = i % 7 == 0 and -1 or i * 13 % (most or vocab) end
+  return { spread("f32", { rows, experts }, 4), core.tensor("i32", { samples * length }, ids),
+    table_of(vocab, experts, k, entry) },
+    { poison("f32", { rows, k }), poison("i32", { rows, k }) },
+    { layer = 3, kind = kind, normalize = (kind + k) % 2, samples = samples, length = length,
+      token_first = 4, scale = 1.5 }
+end
+
+for _, size in ipairs(sizes) do
+  local rows, experts, k = table.unpack(size)
+  for kind = 0, 2 do
+    add("route_table", ("%d x %d, %d slots, kind %d"):format(rows, experts, k, kind), function()
+      return by_table(rows, experts, k, kind)
+    end)
+  end
+end
+--- Row 26 of the table with another entry in one slot; no entry: ids that the table does not have.
+for _, wrong in ipairs { { "an expert twice", 5, 0 }, { "no whole number", 40, 40.5 },
+  { "past the experts", 3, 100 }, { "below 0", 3, -1 }, { "an id past the table" } } do
+  local name, slot, value = table.unpack(wrong)
+  add("route_table", name, function()
+    return by_table(60, 100, 45, 2, function(id, i) return id == 26 and i == slot and value or i
+      end, not slot and 41 or nil)
+  end)
+  cases[#cases].refuses = "route_table: layer 3, token %d+: no row of different experts for its "
+    .. "id$"
+  cases[#cases].begins = true
+end
+add("route_table", "NaN", function()
+  local inputs, outputs, attrs = by_table(60, 100, 45, 2)
+  local values = inputs[1]:flat()
+  values[37 * 100 + 99] = 0 / 0
+  inputs[1] = core.tensor("f32", { 60, 100 }, values)
+  return inputs, outputs, attrs
+end)
+cases[#cases].refuses = "layer 3, token 37 is NaN"
+
 for _, size in ipairs(sizes) do
   local rows, experts, k = table.unpack(size)
   for kind = 0, 2 do
@@ -328,7 +380,7 @@ local function grad_input(dtype, out, counts, width, widths, fill)
 end
 
 --- pieces[e]: rows of each piece of expert e.
-local function grad_weight(dtype, pieces, first, samples, mode, features, width, fill)
+local function grad_weight(dtype, pieces, first, samples, mode, features, width, fill, leaves)
   local each, rows = #pieces[1] + 1, 0
   local starts = {}
   for _, counts in ipairs(pieces) do
@@ -338,13 +390,14 @@ local function grad_weight(dtype, pieces, first, samples, mode, features, width,
     end
     starts[#starts + 1] = rows
   end
-  add("grouped_linear_grad_weight", ("%d rows of %d experts, %d x %d, pieces %d + %d, mode %d, %s")
-    :format(rows, #pieces, features, width, first, samples, mode, dtype), function()
+  add("grouped_linear_grad_weight", ("%d rows of %d experts, %d x %d, pieces %d + %d, mode %d, "
+    .. "leaves %d, %s"):format(rows, #pieces, features, width, first, samples, mode, leaves or 1,
+    dtype), function()
       local size = features * width + fill
       local out = mode == 0 and poison("f32", { #pieces, size }) or spread("f32", { #pieces, size })
       return { with_spare(dtype, rows, 9, features), with_spare(dtype, rows, 9, width),
         core.tensor("i32", { #pieces, each }, starts) }, { out },
-        { first = first, samples = samples, mode = mode }
+        { first = first, samples = samples, mode = mode, leaves = leaves or 1 }
     end)
 end
 
@@ -371,6 +424,17 @@ for _, dtype in ipairs { "f32", "bf16" } do
     grad_weight(dtype, pieces, 2, 0, mode, 40, 40, 0)
     grad_weight(dtype, pieces, 0, 4, mode, 33, 35, 5)
     grad_weight(dtype, { { 200 }, { 33 } }, 0, 1, mode, 264, 520, 0)
+    grad_weight(dtype, { { 200 }, { 33 } }, 0, 1, mode, 320, 136, 0)
+  end
+  local eight = { { 3, 0, 17, 16, 0, 0, 64, 65 }, { 0, 0, 0, 0, 0, 0, 0, 0 },
+    { 0, 0, 0, 0, 0, 9, 0, 0 }, { 70, 1, 15, 64, 130, 33, 2, 200 } }
+  for _, mode in ipairs { 0, 2 } do
+    for _, leaves in ipairs { 2, 4, 8 } do
+      grad_weight(dtype, eight, 0, 8, mode, 72, 136, 32, leaves)
+      grad_weight(dtype, eight, 0, 8, mode, 320, 264, 0, leaves)
+      grad_weight(dtype, eight, 0, 8, mode, 33, 35, 5, leaves)
+    end
+    grad_weight(dtype, eight, 2, 4, mode, 264, 520, 0, 2)
   end
 end
 -- experts of a real model: many, most of them small
@@ -378,6 +442,14 @@ local many = {}
 for e = 1, 64 do many[e] = e % 7 == 0 and 0 or e % 5 == 0 and 150 or e % 23 end
 linear("bf16", "bf16", many, 256, { 320, 320 }, 0)
 grad_input("bf16", "bf16", many, 256, { 320, 320 }, 0)
+local halves, leaves = {}, {}
+for e = 1, 64 do halves[e] = { many[e] // 3, many[e] - many[e] // 3 } end
+for e = 1, 200 do -- more leaves than shared memory lists
+  leaves[e] = {}
+  for i = 1, 8 do leaves[e][i] = (e * i) % 9 == 0 and 0 or (e + 3 * i) % 21 end
+end
+grad_weight("bf16", halves, 0, 2, 0, 320, 256, 0, 2)
+grad_weight("bf16", leaves, 0, 8, 0, 72, 64, 0, 8)
 linear("f32", "f32", many, 128, { 128, 128 }, 0)
 
 return cases

@@ -31,6 +31,17 @@ for _, dtype in ipairs { "f32", "bf16" } do
   square_sum(dtype, { 299, 501 }, with(1, 3, 498, 1, 0), 1)
   square_sum(dtype, { 40, 8 }, with(0, 0, 40, 0, 0), 35)
 end
+for _, dtype in ipairs { "f32", "bf16" } do
+  for _, size in ipairs { { 1, 1 }, { 5, 64 }, { 3, 65600 }, { 7, 131077 }, { 600, 33 } } do
+    local n, width = table.unpack(size)
+    add("square_sum_rows", ("%d rows of %d, %s"):format(n, width, dtype), function()
+      local places = {}
+      for i = 1, n do places[i] = i % 4 == 3 and -1 or 2 * (n - i) + 1 end
+      return { spread(dtype, { n, width }) }, { spread("f32", { 2 * n + 3 }) },
+        { places = places }
+    end)
+  end
+end
 add("square_sum", "40 chunks", function()
   return { core.tensor("bf16", { 1310, 2001 }):fill(1.1) }, { poison("f32", { 1 }) },
     { axis = 0, begin = 0, extent = 1310, parts = 1, slot_first = 0 }

@@ -3,6 +3,9 @@ local core = require "tidelock.core"
 local mixtures = require "support.mixtures"
 local models = require "support.models"
 local new_folder = require "support.folder"
+local planted = require "support.planted"
+local trace = require "tidelock.trace"
+local traces = require "tidelock.traces"
 
 local top_k, dim = 3, 32
 
@@ -34,6 +37,31 @@ describe("bytes of rows", function()
       assert.equal(0, one.network + one.host)
     end
     assert.is_true(ring[2].peer > flat[2].peer)
+  end)
+
+  it("are more than planned only where the worst routing moves fewer", function()
+    local function flags(fields, faults)
+      local all = models.with(options, fields)
+      local t <close> = traces.open(planted.trace(all, { faults = faults, recorder = { values =
+        false, full = false } }, 1))
+      return trace.flags(t)
+    end
+    for _, fields in ipairs { { all_to_all = "flat" }, { all_to_all = "ring" },
+      { all_to_all = "hierarchical", island = 2 } } do
+      local own = { ["layout.dp"] = 4, ["layout.ep"] = 4, ["blocks.moe.waves"] = 2 }
+      for key, value in pairs(fields) do own["layout." .. key] = value end
+      assert.same({}, flags(own))
+    end
+    local own = { ["layout.dp"] = 2, ["layout.ep"] = 2 }
+    local index, list = planted.instruction(models.with(options, own), { op = "exchange",
+      rank = 0 }), {}
+    for rank = 0, 1 do
+      list[rank + 1] = { rank = rank, instruction = index, kind = "twice", step = 1 }
+    end
+    local found = flags(own, list) -- to rank 0 all rows come, to rank 1 none
+    assert.equal(1, #found)
+    assert.same({ 0, index, 2 * found[1].planned }, { found[1].rank, found[1].instruction,
+      found[1].moved })
   end)
 
   it("are not told where no rows leave their rank", function()

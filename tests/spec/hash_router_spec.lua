@@ -3,7 +3,6 @@ local checkpoint = require "tidelock.checkpoint"
 local choices = require "tidelock.choices"
 local core = require "tidelock.core"
 local derivative = require "support.derivative"
-local gpus = require "tidelock.gpus"
 local mixtures = require "support.mixtures"
 local models = require "support.models"
 local new_folder = require "support.folder"
@@ -72,8 +71,8 @@ describe("a model with a router by hash", function()
         init = bad[1] } } })
       local good, message = pcall(run.step, run)
       assert.is_false(good)
-      assert.matches("route_table: layer 0, token 0, id %d+: " .. bad[2]
-        .. "; wanted: different experts of 8", message)
+      assert.matches("route_table: layer 0, token 0: no row of different experts for its id: "
+        .. "id %d+, " .. bad[2] .. "; there are 8 experts", message)
     end
   end)
 
@@ -106,7 +105,7 @@ describe("a model with a router by hash", function()
     folder:remove()
   end)
 
-  it("refuses fields that mean nothing, and a GPU by name", function()
+  it("refuses fields that mean nothing", function()
     local function message(moe)
       local good, text = pcall(models.start, mixtures.with(moe))
       assert.is_false(good)
@@ -118,10 +117,6 @@ describe("a model with a router by hash", function()
     assert.matches("chooses by token id; leave balance out", message(with("hash",
       { "bias", speed = 0.1 })))
     assert.matches("leave balance out", message(with("hash", { "loss", weight = 0.1 })))
-    local refusal = gpus.router_refusal { { router = "hash", site = "r.lua:7" } }
-    assert.matches('the router "hash" %(r%.lua:7%) has no kernel for GPUs; router = '
-      .. '"sqrt_softplus" has, and device = "host"', refusal)
-    assert.is_nil(gpus.router_refusal { { site = "r.lua:7" } })
   end)
 
   it("refuses ids that the table does not have", function()
@@ -130,6 +125,7 @@ describe("a model with a router by hash", function()
       table_ }, { core.tensor("f32", { 1, 1 }), core.tensor("i32", { 1, 1 }) }, { layer = 1,
       kind = 2, normalize = 1, samples = 1, length = 1, token_first = 0, scale = 1 })
     assert.is_false(good)
-    assert.matches("layer 1, token 0 has id 3; the table has 3", text)
+    assert.matches("layer 1, token 0: no row of different experts for its id: id 3; the table "
+      .. "has 3", text)
   end)
 end)

@@ -1,6 +1,7 @@
 -- Communication in a lane of its own: every wait that the planner states is needed, and none lacks.
 local core = require "tidelock.core"
 local lanes = require "tidelock.lanes"
+local mixtures = require "support.mixtures"
 local models = require "support.models"
 local planner = require "tidelock.plan"
 
@@ -63,6 +64,43 @@ describe("lanes of a program for GPUs", function()
       end
     end
     assert.is_true(beside > 0)
+  end)
+
+  --- Whether an instruction writes where the rows lie that an exchange sends.
+  local function writes_over(program, made, sent)
+    local x = program.tensors[sent.inputs[1]]
+    for _, index in ipairs(made.outputs) do
+      local y = program.tensors[index]
+      local bytes = function(t) return t.shape[1] * (t.shape[2] or 1) * (t.dtype == "f32" and 4
+        or 2) end
+      if y and y.offset < x.offset + bytes(x) and x.offset < y.offset + bytes(y) then
+        return true
+      end
+    end
+    return false
+  end
+
+  it("let rows of experts travel beside the products of another wave", function()
+    for _, layout in ipairs { { dp = 2, ep = 2 }, { tp = 2, ep = 2 }, { dp = 4, ep = 4 } } do
+      local options = mixtures.with({ experts = 16, top_k = 2, hidden = 64, shared = 1 },
+        { layers = 3 })
+      for axis, size in pairs(layout) do options["layout." .. axis] = size end
+      local recipe = models.recipe(options):with { device = "cuda", ["blocks.moe.waves"] = 4 }
+      for _, program in ipairs(planner(recipe).programs) do
+        assert.is_nil(complaint(program))
+        local sent, products = nil, 0
+        for i, made in ipairs(program.instructions) do
+          if made.op == "exchange" then
+            assert.equal(1, made.lane)
+            sent = made
+          elseif sent and made.lane == 0 then
+            products = products + (made.op == "grouped_linear" and 1 or 0)
+            assert.is_false(writes_over(program, made, sent), "instruction " .. i - 1)
+          end
+        end
+        assert.is_true(products > 0)
+      end
+    end
   end)
 
   it("are one on the host", function()

@@ -179,7 +179,7 @@ describe("products of experts", function()
     local dweight = support.poison("f32", { #counts, 128 * 256 })
     core.call("grouped_linear_grad_weight", { support.filled(dtype, { rows, 128 }, 1),
       support.filled(dtype, { rows, 256 }, 2), core.tensor("i32", { #counts, 2 }, starts) },
-      { dweight }, { first = 0, samples = 1, mode = 0 })
+      { dweight }, { first = 0, samples = 1, mode = 0, leaves = 1 })
     return dweight
   end
 
@@ -224,13 +224,58 @@ describe("products of experts", function()
       local dy, x = support.filled(dtype, { 50, 8 }, 1), support.filled(dtype, { 50, 16 }, 2)
       local segments = core.tensor("i32", { 1, 4 }, { 0, 21, 21, 50 })
       local one, two = support.poison("f32", { 1, 128 }), support.poison("f32", { 1, 128 })
-      core.call("grouped_linear_grad_weight", { dy, x, segments }, { one }, { first = 0,
-        samples = 3, mode = 0 })
-      core.call("grouped_linear_grad_weight", { dy, x, segments }, { two }, { first = 0,
-        samples = 1, mode = 0 })
-      core.call("grouped_linear_grad_weight", { dy, x, segments }, { two }, { first = 1,
-        samples = 2, mode = 1 })
+      local function sum(y, first, samples, mode)
+        core.call("grouped_linear_grad_weight", { dy, x, segments }, { y },
+          { first = first, samples = samples, mode = mode, leaves = 1 })
+      end
+      sum(one, 0, 3, 0)
+      sum(two, 0, 1, 0)
+      sum(two, 1, 2, 1)
       assert.bits(one, two)
+    end
+  end)
+
+  it("add leaves as the tree of their sums, empty ones as +0", function()
+    local starts = { 0, 5, 5, 21, 30, 30, 30, 47, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50 }
+    for _, dtype in ipairs { "f32", "bf16" } do
+      local dy, x = support.filled(dtype, { 50, 8 }, 1), support.filled(dtype, { 50, 16 }, 2)
+      local segments = core.tensor("i32", { 2, 9 }, starts)
+      local function sum(y, first, samples, mode, leaves)
+        core.call("grouped_linear_grad_weight", { dy, x, segments }, { y },
+          { first = first, samples = samples, mode = mode, leaves = leaves })
+        return y
+      end
+      local function added(a, b)
+        core.call("binary", { a, b }, { a }, { kind = 0, broadcast = 0 })
+        return a
+      end
+      local function tree(first, samples, leaves)
+        if leaves == 1 then
+          return sum(support.poison("f32", { 2, 128 }), first, samples, 0, 1)
+        end
+        local half = samples // 2
+        return added(tree(first, half, leaves // 2), tree(first + half, half, leaves // 2))
+      end
+      for _, leaves in ipairs { 2, 4, 8 } do
+        assert.bits(tree(0, 8, leaves), sum(support.poison("f32", { 2, 128 }), 0, 8, 0, leaves))
+      end
+      local filled = support.filled("f32", { 2, 128 }, 3)
+      local two = support.filled("f32", { 2, 128 }, 3)
+      assert.bits(added(filled, tree(0, 8, 4)), sum(two, 0, 8, 2, 4))
+    end
+  end)
+
+  it("refuse leaves that pieces or a resumed chain do not fill", function()
+    local dy, x = support.filled("f32", { 4, 8 }, 1), support.filled("f32", { 4, 16 }, 2)
+    local segments = core.tensor("i32", { 1, 4 }, { 0, 1, 2, 4 })
+    for text, a in pairs { ["3 pieces, mode 0, in 2 leaves"] = { 3, 0, 2 },
+      ["2 pieces, mode 1, in 2 leaves"] = { 2, 1, 2 }, ["3 pieces, mode 0, in 3"] = { 3, 0, 3 },
+      ["leaves is 0"] = { 3, 0, 0 } } do
+      local good, message = pcall(core.call, "grouped_linear_grad_weight", { dy, x, segments },
+        { support.poison("f32", { 1, 128 }) }, { first = 0, samples = a[1], mode = a[2],
+          leaves = a[3] })
+      assert.is_false(good)
+      assert.truthy(message:find(text, 1, true), message)
     end
   end)
 

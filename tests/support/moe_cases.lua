@@ -347,7 +347,7 @@ for mode = 0, 2 do
   local function start() return spread("f32", { 4, 48 }, 9) end -- 35 elements, then fill
   add {
     op = "grouped_linear_grad_weight", name = "mode " .. mode, rows = 8,
-    attrs = { first = 1, samples = 2, mode = mode },
+    attrs = { first = 1, samples = 2, mode = mode, leaves = mode == 2 and 2 or 1 },
     inputs = function(dtype, rows)
       return { spread(dtype, { rows, rows_out }, 1), spread(dtype, { rows, columns }, 2),
         core.tensor("i32", { 4, 4 }, { 0, 1, 1, 3, 3, 3, 3, 3, 3, 4, 6, 7, 7, 7, 8, 8 }) }

@@ -69,7 +69,8 @@ local any_size = {
   rope = "table cu", rope_rows = "table", cache_write = "table keys",
   attention_cached = "table", position_ids = "cu",
   attention = "cu", attention_grad = "cu", fold = "x",
-  grad_norm = "slots", square_sum = "g slots", sum_tokens = "dy x rstd mean",
+  grad_norm = "slots", square_sum = "g slots",
+  square_sum_rows = "slots", sum_tokens = "dy x rstd mean",
   linear_grad_weight = "x dy", expert_load = "counts", take_rows = "starts rows",
   expert_swiglu = "offsets", expert_swiglu_grad = "offsets", expert_scale_grad = "offsets",
 }

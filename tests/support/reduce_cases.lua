@@ -134,6 +134,26 @@ for _, a in ipairs {
 end
 
 add {
+  op = "square_sum_rows", name = "three of 5 rows", rows = 5,
+  attrs = { places = { 4, -1, 0, 7, -1 } },
+  inputs = function(dtype, rows) return { spread(dtype, { rows, 3000 }, 1) } end,
+  outputs = function()
+    return { { "f32", { 8 }, function() return spread("f32", { 8 }, 2) end } }
+  end,
+  oracle = function(x, attrs, rows)
+    local y = spread("f32", { 8 }, 2):flat()
+    for r = 0, rows - 1 do
+      local place = attrs.places[r + 1] + 1
+      if place > 0 then
+        y[place] = 0.0
+        for c = 1, 3000 do y[place] = y[place] + x[1][r * 3000 + c] ^ 2 end
+      end
+    end
+    return { y }
+  end,
+}
+
+add {
   op = "grad_norm", name = "of three tensors", rows = 3, dtypes = { "f32" },
   attrs = { counts = { 1, 4, 2 }, clip = 1 },
   inputs = function()
