@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "../kernels/comm/comm_args.h"
-#include "../kernels/fused/fused.h"
 #include "../kernels/gemm/gemm_provider.h"
 #include "../kernels/moe/moe.h"
 #include "exchange_cuda.h"
@@ -14,6 +13,7 @@
 #include "lanes_cuda.h"
 #include "memory.h"
 #include "nvtx.h"
+#include "passes_cuda.h"
 #include "trace_cuda.h"
 #include "uses.h"
 
@@ -24,6 +24,7 @@ struct tl_gpu {
   const tl_program *program;
   tl_gpu_comm *comm; /* NULL: the program does not communicate */
   tl_lanes *lanes;
+  tl_passes *passes;
   void *arena, *step; /* device memory */
   tl_device_step *host_step;
   char *staging;       /* pinned: outputs of the data instructions */
@@ -88,6 +89,7 @@ static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison,
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
   tl_cuda_set_blocks(gpu->cuda, blocks);
   TL_TRY(tl_lanes_open(gpu->cuda, gpu->program, &gpu->lanes));
+  TL_TRY(tl_passes_open(gpu->cuda, gpu->program, &gpu->passes));
   TL_TRY(tl_cuda_alloc(gpu->cuda, gpu->program->arena_bytes, &gpu->arena));
   tl_memory_note(TL_MEMORY_ARENA, gpu->program->arena_bytes);
   TL_TRY(tl_cuda_alloc(gpu->cuda, sizeof(tl_device_step), &gpu->step));
@@ -133,6 +135,7 @@ void tl_gpu_close(tl_gpu *gpu) {
     if (gpu->host_step != NULL) api->host_free(gpu->host_step);
     if (gpu->staging != NULL) api->host_free(gpu->staging);
     tl_lanes_close(gpu->lanes);
+    tl_passes_close(gpu->passes);
     tl_cuda_free(gpu->cuda, gpu->step);
     if (gpu->arena != NULL) tl_memory_note(TL_MEMORY_ARENA, -gpu->program->arena_bytes);
     tl_cuda_free(gpu->cuda, gpu->arena);
@@ -223,20 +226,27 @@ static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
   return tl_ops[gpu->program->instructions[index].op].cuda(&call);
 }
 
+typedef struct caller {
+  const tl_gpu *gpu;
+  const tl_executor *executor;
+} caller;
+
+static int32_t fused_call(void *context, int32_t index, int32_t end, tl_fused_call *out) {
+  const caller *c = context;
+  const tl_instruction *i = &c->gpu->program->instructions[index];
+  if (tl_lanes_meet(c->gpu->lanes, index)) return 0;
+  if (tl_ops[i->op].traits & (TL_TRAIT_DATA | TL_TRAIT_COMM)) return 0;
+  *out = (tl_fused_call){.op = i->op, .call = call_of(c->gpu, c->executor, index)};
+  tl_uses_note(c->gpu->program, index, end, out);
+  return 1;
+}
+
 /* *done instructions from `index` on as one kernel, where there is one (kernels/fused). */
 static tl_status queue_fused(tl_gpu *gpu, tl_executor *e, int32_t index, int32_t end,
                              int32_t *done) {
-  tl_fused_call calls[TL_FUSED_MAX];
-  int32_t count = *done = 0;
-  if (gpu->trace != NULL || !tl_fused_begins(gpu->program->instructions[index].op)) return TL_OK;
-  for (; count < TL_FUSED_MAX && index + count < end; count++) {
-    const tl_instruction *i = &gpu->program->instructions[index + count];
-    if (tl_lanes_meet(gpu->lanes, index + count)) break;
-    if (tl_ops[i->op].traits & (TL_TRAIT_DATA | TL_TRAIT_COMM)) break;
-    calls[count] = (tl_fused_call){.op = i->op, .call = call_of(gpu, e, index + count)};
-    tl_uses_note(gpu->program, index + count, end, &calls[count]);
-  }
-  return count < 2 ? TL_OK : tl_fused(calls, count, done);
+  *done = 0;
+  if (gpu->trace != NULL) return TL_OK;
+  return tl_passes_queue(gpu->passes, index, end, fused_call, &(caller){gpu, e}, done);
 }
 
 /* Before a section runs for the first time: who multiplies each of its products. */
@@ -403,6 +413,8 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   const tl_range section = gpu->program->sections[run->section];
   const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
   void *graph = NULL;
+  if (gpu->trace == NULL)
+    TL_TRY(tl_passes_find(gpu->passes, section, fused_call, &(caller){gpu, e}));
   TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
   tl_status status = queue_step(gpu);
   for (int32_t k = 0, done; k < section.count && status == TL_OK; k += done > 0 ? done : 1) {
