@@ -12,11 +12,8 @@
 
 enum {
   PRODUCTS_MIN = 4, /* fewer are not worth a launch that takes the whole device */
-  /* Of shared memory: barriers of a slot, phases and sums of pass_linear.cuh's Room, what a chain
-  ** may read behind x. */
   SLOT = TL_PASS_SLOT + 16,
-  ROOM = 2 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (12 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS,
-  BEHIND = 128
+  BEHIND = 128 /* bytes that a chain may read behind x */
 };
 
 /* The calls that are looked at. */
@@ -273,14 +270,14 @@ static int choose_kernel(const walk *w, const tl_cuda_facts *facts, const tl_pas
     const int64_t block = (p->attention.kv_block + 127) / 128 * 128;
     if (p->kind != TL_PASS_ATTENTION) continue;
     const int64_t tiles = width == 64 ? TL_CACHED_SHARED(64, 128, 3, 16, block)
-                                      : TL_CACHED_SHARED(128, 128, 2, 16, block);
+                                      : TL_CACHED_SHARED(128, 64, 4, 16, block);
     rest = tiles > rest ? tiles : rest;
   }
   rest = (rest + 15) / 16 * 16;
-  const int64_t slots = (facts->shared_max - ROOM - rest) / SLOT;
+  const int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / SLOT;
   if (slots < TL_PASS_SLOTS_MIN) return 0;
   out->args.slots = (int32_t)slots;
-  out->shared = (uint32_t)(slots * SLOT + ROOM + rest);
+  out->shared = (uint32_t)(slots * SLOT + TL_PASS_ROOM + rest);
   out->kernel = width == 64 ? "pass_few_64" : "pass_few_128";
   return 1;
 }
