@@ -241,14 +241,6 @@ static int32_t fused_call(void *context, int32_t index, int32_t end, tl_fused_ca
   return 1;
 }
 
-/* *done instructions from `index` on as one kernel, where there is one (kernels/fused). */
-static tl_status queue_fused(tl_gpu *gpu, tl_executor *e, int32_t index, int32_t end,
-                             int32_t *done) {
-  *done = 0;
-  if (gpu->trace != NULL) return TL_OK;
-  return tl_passes_queue(gpu->passes, index, end, fused_call, &(caller){gpu, e}, done);
-}
-
 /* Before a section runs for the first time: who multiplies each of its products. */
 static tl_status prepare_products(tl_gpu *gpu, tl_executor *e, tl_range all, const tl_step *step) {
   for (int32_t index = all.first; index < all.first + all.count; index++) {
@@ -413,13 +405,16 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   const tl_range section = gpu->program->sections[run->section];
   const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
   void *graph = NULL;
-  if (gpu->trace == NULL)
-    TL_TRY(tl_passes_find(gpu->passes, section, fused_call, &(caller){gpu, e}));
+  caller who = {gpu, e};
+  if (gpu->trace == NULL) TL_TRY(tl_passes_find(gpu->passes, section, fused_call, &who));
   TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
   tl_status status = queue_step(gpu);
   for (int32_t k = 0, done; k < section.count && status == TL_OK; k += done > 0 ? done : 1) {
     const int32_t index = section.first + k;
-    status = queue_fused(gpu, e, index, section.first + section.count, &done);
+    done = 0;
+    if (gpu->trace == NULL) /* instructions that are looked at one by one are queued so */
+      status = tl_passes_queue(gpu->passes, index, section.first + section.count, fused_call, &who,
+                               &done);
     if (status == TL_OK && done == 0) status = queue_instruction(gpu, e, index);
     if (status != TL_OK) tl_execute_locate(e, index, step, status);
   }

@@ -38,10 +38,10 @@ static tl_status open_room(tl_passes *x) {
   if (x->phases == NULL || x->calls == NULL || x->list == NULL)
     return tl_fail(TL_MEMORY, "no room for the passes of a program");
   TL_TRY(tl_cuda_alloc(x->cuda, bytes_of(x->most), &x->room));
-  TL_TRY(tl_cuda_check(api,
-                       api->fill((uint64_t)(uintptr_t)x->room, 0, sizeof(tl_pass_meeting),
-                                 tl_cuda_stream(x->cuda)),
-                       "fill"));
+  TL_TRY(tl_cuda_check(
+      api,
+      api->fill((uint64_t)(uintptr_t)x->room, 0, sizeof(tl_pass_meeting), tl_cuda_stream(x->cuda)),
+      "fill"));
   return tl_cuda_check(api, api->stream_wait(tl_cuda_stream(x->cuda)), "fill");
 }
 

@@ -34,7 +34,8 @@ GPU void look_up(const tl_cached_args &g, Unit &u, int position) {
   if (entry < u.first_page + 32) return;
   u.first_page = entry;
   const int own = entry + threadIdx.x;
-  u.pages = own << g.at.shift <= u.last ? g.at.table[(int64_t)u.request * g.at.pages_max + own] : -1;
+  u.pages =
+      own << g.at.shift <= u.last ? g.at.table[(int64_t)u.request * g.at.pages_max + own] : -1;
   if (u.pages < 0 || u.pages >= g.at.pages) u.pages = g.at.pages;
 }
 
@@ -50,9 +51,11 @@ GPU void ask(const tl_cached_hopper_args &k, Unit &u, uint32_t ring, uint32_t ba
   const int place = position & (g.at.page - 1);
   barrier_expect(bars + 8 * slot, BYTES);
   if (slot < 2)
-    box_load(ring + slot * BYTES, &k.keys, bars + 8 * slot, place, 0, page * g.kv_heads + u.kv_head);
+    box_load(ring + slot * BYTES, &k.keys, bars + 8 * slot, place, 0,
+             page * g.kv_heads + u.kv_head);
   else
-    box_load(ring + slot * BYTES, &k.values, bars + 8 * slot, 0, u.kv_head, page * g.at.page + place);
+    box_load(ring + slot * BYTES, &k.values, bars + 8 * slot, 0, u.kv_head,
+             page * g.at.page + place);
 }
 
 // Piece `piece` of 16 bytes of row `row` of a box.

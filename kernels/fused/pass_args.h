@@ -6,17 +6,17 @@
 #include "fused_args.h"
 
 enum {
-  TL_PASS_ROWS = 8,   /* of x at most */
-  TL_PASS_WARPS = 14,  /* that multiply */
+  TL_PASS_ROWS = 8,     /* of x at most */
+  TL_PASS_WARPS = 14,   /* that multiply */
   TL_PASS_BRINGERS = 2, /* warps that bring weights */
   TL_PASS_THREADS = 32 * (TL_PASS_WARPS + TL_PASS_BRINGERS),
-  TL_PASS_FEATURES = 8,                               /* of a tile: two groups of 4 */
-  TL_PASS_DEPTH = 512,                                /* k of a slot */
-  TL_PASS_PITCH = 2 * TL_PASS_DEPTH + 16,             /* bytes of a feature in a slot */
-  TL_PASS_SLOT = TL_PASS_FEATURES * TL_PASS_PITCH,    /* bytes */
-  TL_PASS_SLOTS_MIN = 8,                              /* a ring below this is not worth it */
-  TL_PASS_FOLDS = 2 * TL_PASS_WARPS * 32 * 8,         /* bytes: sums of leaves, two rounds */
-  TL_PASS_PIECES = 8 /* of the row rule: 256 partials each */
+  TL_PASS_FEATURES = 8,                            /* of a tile: two groups of 4 */
+  TL_PASS_DEPTH = 512,                             /* k of a slot */
+  TL_PASS_PITCH = 2 * TL_PASS_DEPTH + 16,          /* bytes of a feature in a slot */
+  TL_PASS_SLOT = TL_PASS_FEATURES * TL_PASS_PITCH, /* bytes */
+  TL_PASS_SLOTS_MIN = 8,                           /* a ring below this is not worth it */
+  TL_PASS_FOLDS = 2 * TL_PASS_WARPS * 32 * 8,      /* bytes: sums of leaves, two rounds */
+  TL_PASS_PIECES = 8                               /* of the row rule: 256 partials each */
 };
 
 /* Heads up to this width, keys at a time, tiles of keys or values in shared memory. */
@@ -29,24 +29,24 @@ typedef enum tl_pass_after { TL_PASS_STORE, TL_PASS_SWIGLU, TL_PASS_ROPE } tl_pa
 
 typedef struct tl_pass_phase {
   int32_t kind, before, after;
-  int32_t offset;     /* tile i is multiplied by block (i + offset) mod blocks */
-  int32_t leaves_log; /* of the product */
-  int32_t half;       /* ROPE: channels between the two of a pair */
-  int32_t x_pitch;    /* bytes of a row of x in shared memory */
-  int32_t positions;  /* ROPE: of the table of angles */
-  const float *angles;            /* ROPE: (positions, half, 2) */
-  void *turned;                   /* ROPE: q, turned */
-  void *gated;                    /* SWIGLU */
-  void *normed;                   /* the norm's output, for whoever reads it beside the product */
-  tl_gemm_few_args product;       /* tiles as this kernel cuts them */
-  tl_add_norm_args norm;          /* NORM: a is norm.x */
-  tl_cache_write_args write;      /* ROPE: k goes to its page turned, v as it is */
+  int32_t offset;            /* tile i is multiplied by block (i + offset) mod blocks */
+  int32_t leaves_log;        /* of the product */
+  int32_t half;              /* ROPE: channels between the two of a pair */
+  int32_t x_pitch;           /* bytes of a row of x in shared memory */
+  int32_t positions;         /* ROPE: of the table of angles */
+  const float *angles;       /* ROPE: (positions, half, 2) */
+  void *turned;              /* ROPE: q, turned */
+  void *gated;               /* SWIGLU */
+  void *normed;              /* the norm's output, for whoever reads it beside the product */
+  tl_gemm_few_args product;  /* tiles as this kernel cuts them */
+  tl_add_norm_args norm;     /* NORM: a is norm.x */
+  tl_cache_write_args write; /* ROPE: k goes to its page turned, v as it is */
   tl_cached_args attention;
 } tl_pass_phase;
 
 /* Bytes of shared memory behind the ring's slots of TL_PASS_SLOT and their barriers: phases, sums. */
-#define TL_PASS_ROOM                                                                     \
-  ((2 + 2 * TL_PASS_BRINGERS) * (int)sizeof(tl_pass_phase) +                             \
+#define TL_PASS_ROOM                                         \
+  ((2 + 2 * TL_PASS_BRINGERS) * (int)sizeof(tl_pass_phase) + \
    TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS)
 
 /* Where the blocks of a pass meet. Both are 0 between launches. */

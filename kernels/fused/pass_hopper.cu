@@ -26,7 +26,8 @@ TL_GPU void leave_phase(tl_pass_meeting *meeting) {
 TL_GPU void enter_phase(const tl_pass_meeting *meeting, int phase) {
   if (threadIdx.x == 0) {
     const uint32_t all = (uint32_t)phase * gridDim.x;
-    while (arrivals(&meeting->arrived) < all) {}
+    while (arrivals(&meeting->arrived) < all) {
+    }
   }
   all_meet();
 }
@@ -38,9 +39,7 @@ TL_GPU void end_pass(tl_pass_meeting *meeting) {
   meeting->arrived = 0, meeting->ended = 0;
 }
 
-TL_GPU void to_cache(const void *line) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
-}
+TL_GPU void to_cache(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 
 // While a block waits: what the phase will read that does not pass through the ring. Keys and values
 // are those of the attention that follows, a line of 128 bytes a thread of the device.
@@ -92,14 +91,15 @@ TL_GPU void find_rows(const tl_cache_places &at, int rows, RowPlace *out) {
   if (row >= rows) return;
   const int request = at.request[row], position = at.position[row];
   const bool there = request >= 0 && is_place(at, request, position);
-  out[row] = {request, position, there ? page_of(at, request, position) : -1, page_place(at, position)};
+  out[row] = {request, position, there ? page_of(at, request, position) : -1,
+              page_place(at, position)};
 }
 
 template <int width, int chunk, int slots>
 TL_GPU void run(const tl_pass_args &s) {
   extern __shared__ __align__(128) unsigned char shared[];
   const Weights ring = {shared_address(shared), shared_address(shared) + s.slots * TL_PASS_SLOT,
-                     shared_address(shared) + s.slots * (TL_PASS_SLOT + 8), s.slots};
+                        shared_address(shared) + s.slots * (TL_PASS_SLOT + 8), s.slots};
   Room &room = *(Room *)(shared + s.slots * (TL_PASS_SLOT + 16));
   unsigned char *rest = (unsigned char *)(&room + 1);
   if (threadIdx.x < s.slots) {
@@ -130,9 +130,9 @@ TL_GPU void run(const tl_pass_args &s) {
   end_pass(s.meeting);
 }
 
-#define KERNEL(w, chunk, slots)                                               \
-  extern "C" __global__ void __launch_bounds__(TL_PASS_THREADS, 1)            \
-      pass_few_##w(const __grid_constant__ tl_pass_args s) {                  \
-    run<w, chunk, slots>(s);                                                  \
+#define KERNEL(w, chunk, slots)                                    \
+  extern "C" __global__ void __launch_bounds__(TL_PASS_THREADS, 1) \
+      pass_few_##w(const __grid_constant__ tl_pass_args s) {       \
+    run<w, chunk, slots>(s);                                       \
   }
 TL_PASS_WIDTHS(KERNEL)

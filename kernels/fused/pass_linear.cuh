@@ -216,7 +216,8 @@ TL_GPU void fold(const tl_pass_phase &p, int round, float2 *folds, float *sum) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, leaves = 1 << p.leaves_log;
   float2 *own = folds + (round % 2 * TL_PASS_WARPS + (warp & -leaves)) * 32 + lane;
   own[(warp & (leaves - 1)) * 32] = make_float2(sum[0], sum[1]);
-  asm volatile("bar.sync %0, %1;" ::"r"(TEAM + (warp >> p.leaves_log)), "r"(32 * leaves) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"r"(TEAM + (warp >> p.leaves_log)), "r"(32 * leaves)
+               : "memory");
   float even = 0.0f, odd = 0.0f;
   if (leaves == 2) {
     even = own[0].x + own[32].x, odd = own[0].y + own[32].y;
@@ -252,7 +253,11 @@ TL_GPU Channel channel_of(const tl_pass_phase &p, const Place &at) {
 
 TL_GPU Angles angles_of(const tl_pass_phase &p, const Place &at, const RowPlace &row) {
   const float nan = tl_math_float(TL_NAN_BITS);
-  if (row.position < 0 || row.position >= p.positions) return {{nan, nan}, {nan, nan}};
+  if (row.position < 0 || row.position >= p.positions)
+    return {
+        {nan, nan},
+        {nan, nan}
+    };
   const float2 *from =
       (const float2 *)p.angles + (int64_t)row.position * p.half + channel_of(p, at).pair;
   return {from[0], from[1]};
@@ -310,8 +315,8 @@ TL_GPU void gate(const tl_pass_phase &p, int feature, uint32_t own) {
   const uint32_t up = __shfl_xor_sync(~0u, own, 2);
   if (t >= 2 || row >= p.product.rows) return;
   const float a = low_of(own), b = high_of(own);
-  *(uint32_t *)((uint16_t *)p.gated + (int64_t)row * p.product.columns[0] + feature) = tl_bf16_pair(
-      (a * tl_sigmoid(a)) * low_of(up), (b * tl_sigmoid(b)) * high_of(up));
+  *(uint32_t *)((uint16_t *)p.gated + (int64_t)row * p.product.columns[0] + feature) =
+      tl_bf16_pair((a * tl_sigmoid(a)) * low_of(up), (b * tl_sigmoid(b)) * high_of(up));
 }
 
 TL_GPU void finish(const tl_pass_phase &p, const Place &at, const Room &room, const Angles &angles,
@@ -345,7 +350,10 @@ TL_GPU void multiply(const tl_pass_phase &p, const Weights &ring, Turn &turn, Ro
       const Place at = place_of(p, own.first + ((first + warp) >> p.leaves_log) * gridDim.x);
       const bool turns = p.after == TL_PASS_ROPE && at.part < 2;
       const int row = threadIdx.x % 32 / 4;
-      Angles angles = {{0.0f, 0.0f}, {0.0f, 0.0f}};
+      Angles angles = {
+          {0.0f, 0.0f},
+          {0.0f, 0.0f}
+      };
       if (turns && row < p.product.rows) angles = angles_of(p, at, room.row[row]);
       Turn mine = turn;
       mine.advance(ring, warp);

@@ -67,8 +67,8 @@ TL_GPU Place place_of(const tl_pass_phase &p, int tile) {
 /* `bytes` that stand side by side; a multiple of 16. */
 TL_GPU void line_load(uint32_t to, const void *from, uint32_t bar, int bytes) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          to),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
       "l"(from), "r"(bytes), "r"(bar)
       : "memory");
 }

@@ -86,8 +86,7 @@ tl_status tl_gemm_few_args_of(const tl_gemm *gemm, const tl_call *call, tl_gemm_
                             .parts = gemm->parts,
                             .ahead = are_ahead(gemm, call),
                             .out_is_bf16 = gemm->out[0].dtype == TL_BF16,
-                            .bias_is_bf16 =
-                                gemm->bias != NULL && gemm->bias[0].dtype == TL_BF16};
+                            .bias_is_bf16 = gemm->bias != NULL && gemm->bias[0].dtype == TL_BF16};
   fill_parts(gemm, out);
   out->relay = count_relay(out, facts);
   out->run = (int32_t)(out->leaves > 1 ? out->depth / out->leaves
