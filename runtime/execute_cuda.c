@@ -409,10 +409,9 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   if (gpu->trace == NULL) TL_TRY(tl_passes_find(gpu->passes, section, fused_call, &who));
   TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
   tl_status status = queue_step(gpu);
-  for (int32_t k = 0, done; k < section.count && status == TL_OK; k += done > 0 ? done : 1) {
+  for (int32_t k = 0, done = 0; k < section.count && status == TL_OK; k += done > 0 ? done : 1) {
     const int32_t index = section.first + k;
-    done = 0;
-    if (gpu->trace == NULL) /* instructions that are looked at one by one are queued so */
+    if (gpu->trace == NULL) /* else looked at one by one */
       status = tl_passes_queue(gpu->passes, index, section.first + section.count, fused_call, &who,
                                &done);
     if (status == TL_OK && done == 0) status = queue_instruction(gpu, e, index);

@@ -1,5 +1,5 @@
-/* passes_cuda.h - instructions of a program that one kernel of a GPU does: the passes of its sections
-** (kernels/fused/pass.h), and what fused.h does.
+/* passes_cuda.h - instructions of a program that one kernel of a GPU does: the passes of its
+** sections (kernels/fused/pass.h), and what fused.h does.
 **
 **   device memory   | meeting | phases of a pass | phases of the next | ..    room for all sections
 **

@@ -1,4 +1,4 @@
-/* cache_cuda.h - the arguments of the cache's kernels, for launchers of kernels that do more in one go. */
+/* cache_cuda.h - arguments of the cache's kernels, for launchers of kernels that do more. */
 #ifndef TL_CACHE_CUDA_H
 #define TL_CACHE_CUDA_H
 

@@ -1,9 +1,9 @@
-// cache_hopper.cu - attention_cached of bf16 for steps in which many requests decode: a warp has one
-// row and one KV head, and the copy engine brings what it reads.
+// cache_hopper.cu - attention_cached of bf16 for steps in which many requests decode: a warp has a
+// row and a KV head, and the copy engine brings what it reads.
 //
 //   block of 128 keys       slot 0         slot 1          slot 2           slot 3
 //                           keys 0 .. 63   keys 64 .. 127  values 0 .. 63   values 64 .. 127
-//   scores                  [8 heads][128 keys] in registers, four lanes a head, as in cache_many.cuh
+//   scores                  [8 heads][128 keys] in registers, four lanes a head (cache_many.cuh)
 //
 // A box is 64 positions of one page and head, 8 KiB: keys [channel][position], values [position]
 // [channel]. A slot is filled for the next block as soon as its box has been read, so a block is on
@@ -39,7 +39,7 @@ GPU void look_up(const tl_cached_args &g, Unit &u, int position) {
   if (u.pages < 0 || u.pages >= g.at.pages) u.pages = g.at.pages;
 }
 
-// Asks for the box of `slot` of the block at `block`; all lanes come. Nothing is there past the row.
+// Asks for the box of `slot` of the block at `block`, unless the row ends before; all lanes come.
 GPU void ask(const tl_cached_hopper_args &k, Unit &u, uint32_t ring, uint32_t bars, int block,
              int slot) {
   const tl_cached_args &g = k.a;

@@ -56,14 +56,9 @@ struct One {
   GPU void load_queries(const tl_cached_args &g, int64_t row, const OneRow &one, const Room &room) {
     const int head = one.kv_head * g.group + one.done, count = g.group - one.done;
     const uint16_t *q = (const uint16_t *)g.q + (row * g.heads + head) * g.width;
-    const bool whole = g.width == width && (uintptr_t)g.q % 16 == 0;
     for (int i = threadIdx.x; i < 16 * width / 8; i += THREADS) {
       const int h = i / (width / 8), c = i % (width / 8) * 8;
-      if (whole)
-        copy_async(room.queries + h * PITCH + c * 2, h < count ? q + h * g.width + c : q,
-                   h < count ? 16 : 0);
-      else
-        gather(room.queries + h * PITCH + c * 2, q + h * g.width + c, h < count ? g.width - c : 0);
+      gather(room.queries + h * PITCH + c * 2, q + h * g.width + c, h < count ? g.width - c : 0);
     }
   }
 
@@ -188,8 +183,8 @@ struct One {
     Total total = {};
     tiles_meet<THREADS>();  // heads before these are through
     Tile<chunk> now = Tile<chunk>::begin(g, s);
-    load_queries(g, row, one, room);  // on their way with the first tile
     Tiles ring = Tiles::begin(g, s, shared_address(shared));
+    load_queries(g, row, one, room);
 #pragma unroll 1
     while (!now.done(s)) {
       const Tile<chunk> tile = now;

@@ -1,7 +1,7 @@
 /* pass.h - the pass of few rows through a whole model as one kernel of a GPU.
 **
-**   before    norm x | x + y, norm      what takes less time than an instruction does to begin: every
-**   product   linear                    block does it for itself
+**   before    norm x | x + y, norm      what takes less time than an instruction does to begin:
+**   product   linear                    every block does it for itself
 **   after     swiglu | rope, cache_write
 **
 **   phases    | norm, q k v, rope, pages | attention | out | add, norm, gate up, swiglu | down | ..

@@ -6,10 +6,9 @@
 #include "fused_args.h"
 
 enum {
-  TL_PASS_ROWS = 8,     /* of x at most */
-  TL_PASS_WARPS = 14,   /* that multiply */
-  TL_PASS_BRINGERS = 2, /* warps that bring weights */
-  TL_PASS_THREADS = 32 * (TL_PASS_WARPS + TL_PASS_BRINGERS),
+  TL_PASS_ROWS = 8,   /* of x at most */
+  TL_PASS_WARPS = 15, /* that multiply; one more brings weights */
+  TL_PASS_THREADS = 32 * (TL_PASS_WARPS + 1),
   TL_PASS_FEATURES = 8,                            /* of a tile: two groups of 4 */
   TL_PASS_DEPTH = 512,                             /* k of a slot */
   TL_PASS_PITCH = 2 * TL_PASS_DEPTH + 16,          /* bytes of a feature in a slot */
@@ -20,7 +19,7 @@ enum {
 };
 
 /* Heads up to this width, keys at a time, tiles of keys or values in shared memory. */
-#define TL_PASS_WIDTHS(ROW) ROW(64, 128, 3) ROW(128, 64, 4)
+#define TL_PASS_WIDTHS(ROW) ROW(64, 128, 3)
 
 typedef enum tl_pass_kind { TL_PASS_LINEAR, TL_PASS_ATTENTION } tl_pass_kind;
 /* What happens to x of a product before it, and to its sums after it. */
@@ -43,11 +42,6 @@ typedef struct tl_pass_phase {
   tl_cache_write_args write; /* ROPE: k goes to its page turned, v as it is */
   tl_cached_args attention;
 } tl_pass_phase;
-
-/* Bytes of shared memory behind the ring's slots of TL_PASS_SLOT and their barriers: phases, sums. */
-#define TL_PASS_ROOM                                         \
-  ((2 + 2 * TL_PASS_BRINGERS) * (int)sizeof(tl_pass_phase) + \
-   TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS)
 
 /* Where the blocks of a pass meet. Both are 0 between launches. */
 typedef struct tl_pass_meeting {

@@ -12,8 +12,11 @@
 
 enum {
   PRODUCTS_MIN = 4, /* fewer are not worth a launch that takes the whole device */
+  /* Of shared memory: barriers of a slot, phases and sums of pass_linear.cuh's Room, what a chain
+  ** may read behind x. */
   SLOT = TL_PASS_SLOT + 16,
-  BEHIND = 128 /* bytes that a chain may read behind x */
+  ROOM = 2 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (12 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS,
+  BEHIND = 128
 };
 
 /* The calls that are looked at. */
@@ -262,23 +265,21 @@ static tl_status take_phase(walk *w, tl_pass_phase *p, int *fits) {
 /* A kernel for the heads, and how much of a block's memory is left for the ring. */
 static int choose_kernel(const walk *w, const tl_cuda_facts *facts, const tl_pass_phase *phases,
                          tl_pass *out) {
-  const int32_t width = w->width <= 64 ? 64 : 128;
   int64_t rest = w->rest;
-  if (w->width > 128) return 0;
+  if (w->width > 64) return 0;
   for (int32_t i = 0; i < out->args.count; i++) {
     const tl_pass_phase *p = &phases[i];
     const int64_t block = (p->attention.kv_block + 127) / 128 * 128;
     if (p->kind != TL_PASS_ATTENTION) continue;
-    const int64_t tiles = width == 64 ? TL_CACHED_SHARED(64, 128, 3, 16, block)
-                                      : TL_CACHED_SHARED(128, 64, 4, 16, block);
+    const int64_t tiles = TL_CACHED_SHARED(64, 128, 3, 16, block);
     rest = tiles > rest ? tiles : rest;
   }
   rest = (rest + 15) / 16 * 16;
-  const int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / SLOT;
+  const int64_t slots = (facts->shared_max - ROOM - rest) / SLOT;
   if (slots < TL_PASS_SLOTS_MIN) return 0;
   out->args.slots = (int32_t)slots;
-  out->shared = (uint32_t)(slots * SLOT + TL_PASS_ROOM + rest);
-  out->kernel = width == 64 ? "pass_few_64" : "pass_few_128";
+  out->shared = (uint32_t)(slots * SLOT + ROOM + rest);
+  out->kernel = "pass_few_64";
   return 1;
 }
 

@@ -1,7 +1,7 @@
 // pass_hopper.cu - a pass of few rows through a model as one kernel: pass.h says what it does.
 //
-//   warps 0 .. 13   phase after phase: x, chains, what follows; blocks meet between phases
-//   warps 14, 15    bring the weights of all phases through the ring, as slots become free
+//   warps 0 .. 14   phase after phase: x, chains, what follows; blocks meet between phases
+//   warp 15         brings the weights of all phases through the ring, as slots become free
 //
 //   shared   | ring of weights | barriers | phases, sums | x, or the tiles of attention |
 //
@@ -20,6 +20,7 @@ TL_GPU uint32_t arrivals(const uint32_t *at) {
 TL_GPU void leave_phase(tl_pass_meeting *meeting) {
   all_meet();
   if (threadIdx.x != 0) return;
+  __threadfence();
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&meeting->arrived) : "memory");
 }
 
@@ -28,6 +29,7 @@ TL_GPU void enter_phase(const tl_pass_meeting *meeting, int phase) {
     const uint32_t all = (uint32_t)phase * gridDim.x;
     while (arrivals(&meeting->arrived) < all) {
     }
+    __threadfence();
   }
   all_meet();
 }
@@ -35,53 +37,54 @@ TL_GPU void enter_phase(const tl_pass_meeting *meeting, int phase) {
 // The last block to end leaves the numbers as it found them.
 TL_GPU void end_pass(tl_pass_meeting *meeting) {
   if (threadIdx.x != 0) return;
+  __threadfence();
   if (atomicAdd(&meeting->ended, 1) != gridDim.x - 1) return;
   meeting->arrived = 0, meeting->ended = 0;
 }
 
-TL_GPU void to_cache(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
-
-// While a block waits: what the phase will read that does not pass through the ring. Keys and values
-// are those of the attention that follows, a line of 128 bytes a thread of the device.
-TL_GPU void warm_pages(const tl_cache_write_args &w, const Room &room, int rows) {
-  enum { LINE = 128, POSITIONS = 4096 };
-  const int units = rows * w.kv_heads, unit = blockIdx.x % units;
-  const int row = unit / w.kv_heads, head = unit % w.kv_heads;
-  const RowPlace &own = room.row[row];
-  if (own.page < 0 || own.position > POSITIONS) return;
-  const int key_bytes = w.width * w.at.page * 2, value_bytes = w.value_width * 2;
-  const int key_lines = (key_bytes + LINE - 1) / LINE, lines = key_lines + w.at.page;
-  const int all = (page_entry(w.at, own.position) + 1) * lines;
-  const int shares = (gridDim.x - 1 - unit) / units + 1;  // blocks of this unit
-  for (int i = blockIdx.x / units * READERS + threadIdx.x; i < all; i += shares * READERS) {
-    const int entry = i / lines, line = i % lines;
-    const int64_t page = w.at.table[(int64_t)own.request * w.at.pages_max + entry];
-    if (page < 0 || page >= w.at.pages) continue;
-    if (line < key_lines)
-      to_cache((const char *)w.keys + (page * w.kv_heads + head) * key_bytes + line * LINE);
-    else
-      to_cache((const char *)w.values +
-               ((page * w.at.page + line - key_lines) * w.kv_heads + head) * value_bytes);
-  }
+TL_GPU void bring_phase(const tl_pass_args &s, int index, Room &room) {
+  if (index >= s.count) return;
+  const uint4 *from = (const uint4 *)(s.phases + index);
+  uint4 *to = (uint4 *)&room.phase[index % 2];
+  if (threadIdx.x < sizeof(tl_pass_phase) / 16) to[threadIdx.x] = from[threadIdx.x];
 }
 
-TL_GPU void warm(const tl_pass_phase &p, const Room &room, int rows) {
-  enum { LINE = 128 };
+TL_GPU void to_cache(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+
+// While a block waits: what the phase will read that does not pass through the ring. Keys and
+// values are those of the attention that follows.
+TL_GPU void warm(const tl_pass_phase &p, int rows) {
+  enum { LINE = 128, POSITIONS = 2048 };
   if (p.kind != TL_PASS_LINEAR) return;
   const tl_norm_args &a = p.norm.norm;
   const int64_t gains = p.before == TL_PASS_AS_IT_IS ? 0 : a.dim * (a.gain.bf16 ? 2 : 4);
   if (blockIdx.x == gridDim.x - 1)
     for (int64_t i = threadIdx.x * LINE; i < gains; i += READERS * LINE)
       to_cache((const char *)a.gain.data + i);
-  if (p.after == TL_PASS_ROPE) warm_pages(p.write, room, rows);
+  const tl_cache_write_args &w = p.write;
+  if (p.after != TL_PASS_ROPE || blockIdx.x >= rows * w.kv_heads) return;
+  const int row = blockIdx.x / w.kv_heads, head = blockIdx.x % w.kv_heads;
+  const int request = w.at.request[row], position = w.at.position[row];
+  if (request < 0 || !is_place(w.at, request, position) || position > POSITIONS) return;
+  const int key_bytes = w.width * w.at.page * 2, value_bytes = w.value_width * 2;
+  for (int first = 0; first <= position; first += w.at.page) {
+    const int64_t page = page_of(w.at, request, first);
+    if (page < 0) continue;
+    const char *keys = (const char *)w.keys + (page * w.kv_heads + head) * key_bytes;
+    for (int i = threadIdx.x * LINE; i < key_bytes; i += READERS * LINE) to_cache(keys + i);
+    const char *values =
+        (const char *)w.values + (page * w.at.page * w.kv_heads + head) * value_bytes;
+    for (int i = threadIdx.x; i < w.at.page; i += READERS)
+      to_cache(values + (int64_t)i * w.kv_heads * value_bytes);
+  }
 }
 
 template <int width, int chunk, int slots>
-TL_GPU void attend(const tl_cached_args &g, const Room &room, unsigned char *shared) {
+TL_GPU void attend(const tl_cached_args &g, unsigned char *shared) {
   if (threadIdx.x >= TL_CACHED_THREADS) return;
   for (int i = blockIdx.x; i < g.at.rows * g.kv_heads; i += gridDim.x) {
     const int row = i / g.kv_heads;
-    attend_row<width, chunk, slots, 16>(g, row, room.row[row].request, room.row[row].position,
+    attend_row<width, chunk, slots, 16>(g, row, g.at.request[row], g.at.position[row],
                                         i % g.kv_heads, shared);
   }
 }
@@ -91,8 +94,7 @@ TL_GPU void find_rows(const tl_cache_places &at, int rows, RowPlace *out) {
   if (row >= rows) return;
   const int request = at.request[row], position = at.position[row];
   const bool there = request >= 0 && is_place(at, request, position);
-  out[row] = {request, position, there ? page_of(at, request, position) : -1,
-              page_place(at, position)};
+  out[row] = {position, there ? page_of(at, request, position) : -1, page_place(at, position)};
 }
 
 template <int width, int chunk, int slots>
@@ -108,23 +110,19 @@ TL_GPU void run(const tl_pass_args &s) {
     barriers_made();
   }
   find_rows(s.at, s.rows, room.row);
-  if (threadIdx.x < 32) ask_phase(s, 0, &room.phase[0]), copy_wait<0>();
+  bring_phase(s, 0, room);
   __syncthreads();
-  if (threadIdx.x >= READERS) {
-    const int bringer = (threadIdx.x - READERS) / 32;
-    return bring(s, ring, room.brought[bringer], bringer);
-  }
+  if (threadIdx.x >= READERS) return bring(s, ring);
   Turn turn = {0, 0};
   for (int i = 0; i < s.count; i++) {
     const tl_pass_phase &p = room.phase[i % 2];
-    if (threadIdx.x >= READERS - 32) ask_phase(s, i + 1, &room.phase[(i + 1) % 2]);
-    warm(p, room, s.rows);
+    warm(p, s.rows);
     if (i > 0) enter_phase(s.meeting, i);
+    bring_phase(s, i + 1, room);
     if (p.kind == TL_PASS_LINEAR)
       multiply(p, ring, turn, room, rest);
     else
-      attend<width, chunk, slots>(p.attention, room, rest);
-    if (threadIdx.x >= READERS - 32) copy_wait<0>();
+      attend<width, chunk, slots>(p.attention, rest);
     if (i + 1 < s.count) leave_phase(s.meeting);
   }
   end_pass(s.meeting);

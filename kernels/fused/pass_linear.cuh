@@ -20,19 +20,16 @@ enum {
 
 /* Where the request of a row stands. */
 struct RowPlace {
-  int request, position, page, place;  // page -1: nothing is kept of it
+  int position, page, place;  // page -1: nothing is kept of it
 };
 
 /* Shared memory of the readers. */
 struct Room {
-  tl_pass_phase phase[2], brought[TL_PASS_BRINGERS][2];
+  tl_pass_phase phase[2];
   RowPlace row[TL_PASS_ROWS];
   float sums[TL_PASS_ROWS * TL_PASS_PIECES];
   float2 folds[2 * TL_PASS_WARPS * 32];
 };
-
-static_assert(sizeof(Room) == TL_PASS_ROOM && sizeof(tl_pass_phase) % 16 == 0,
-              "the launcher leaves as much, and phases are copied 16 bytes at a time");
 
 TL_GPU void all_meet(void) { named_sync<READERS>(ALL); }
 
@@ -149,47 +146,34 @@ TL_GPU void prepare_x(const tl_pass_phase &p, unsigned char *x, float *sums) {
 
 /* --- chains ----------------------------------------------------------------------------------- */
 
-/* Operands of two steps. */
-struct Pair {
-  uint32_t x[4], w[4];
-};
-
-TL_GPU void load_pair(uint32_t w, uint32_t x, Pair &p) {
-  load_matrices(w, p.w);
-  load_matrices(x, p.x);
+/* Two steps: of w lanes' registers 0, 1 and 2, 3; rows g + 8 of a step stand for rows g. */
+TL_GPU void two_steps(const uint32_t (&x)[4], const uint32_t (&w)[4], float *sum) {
+  const uint32_t low[4] = {x[0], x[0], x[1], x[1]}, high[4] = {x[2], x[2], x[3], x[3]};
+  step(sum, low, w);
+  step(sum, high, w + 2);
 }
 
-/* Rows g + 8 of a step stand for rows g. */
-TL_GPU void one_step(const Pair &p, int second, float *sum) {
-  const uint32_t *x = p.x + 2 * second;
-  const uint32_t a[4] = {x[0], x[0], x[1], x[1]};
-  step(sum, a, p.w + 2 * second);
-}
-
-/* Steps 0 .. count - 1 of a slot. A chain waits for each of its steps; what the next ones need is on
-** its way meanwhile. */
+/* Steps 0 .. count - 1 of a slot. A chain waits for each of its steps; their operands do not. */
 TL_GPU void multiply_slot(uint32_t w, uint32_t x, int count, float *sum) {
-  enum { FULL = TL_PASS_DEPTH / 32, AHEAD = 2 };  // pairs
-  if (count == 2 * FULL) {
-    Pair p[2 * AHEAD];
+  enum { AHEAD = 4 };  // pairs of steps
+  int pair = 0;
+  for (; 2 * (pair + AHEAD) <= count; pair += AHEAD) {
+    uint32_t ws[AHEAD][4], xs[AHEAD][4];
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) load_pair(w + i * 64, x + i * 64, p[i]);
-#pragma unroll
-    for (int pair = 0; pair < FULL; pair += AHEAD) {
-      Pair *now = p + pair % (2 * AHEAD), *next = p + (pair + AHEAD) % (2 * AHEAD);
-#pragma unroll
-      for (int i = 0; i < AHEAD && pair + AHEAD < FULL; i++)
-        load_pair(w + (pair + AHEAD + i) * 64, x + (pair + AHEAD + i) * 64, next[i]);
-#pragma unroll
-      for (int i = 0; i < AHEAD; i++) one_step(now[i], 0, sum), one_step(now[i], 1, sum);
+    for (int i = 0; i < AHEAD; i++) {
+      load_matrices(w + (pair + i) * 64, ws[i]);
+      load_matrices(x + (pair + i) * 64, xs[i]);
     }
-    return;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) two_steps(xs[i], ws[i], sum);
   }
-  Pair p;
-  for (int pair = 0; 2 * pair < count; pair++) {
-    load_pair(w + pair * 64, x + pair * 64, p);
-    one_step(p, 0, sum);
-    if (2 * pair + 1 < count) one_step(p, 1, sum);
+  for (; 2 * pair < count; pair++) {
+    uint32_t ws[4], xs[4];
+    load_matrices(w + pair * 64, ws);
+    load_matrices(x + pair * 64, xs);
+    const uint32_t low[4] = {xs[0], xs[0], xs[1], xs[1]}, high[4] = {xs[2], xs[2], xs[3], xs[3]};
+    step(sum, low, ws);
+    if (2 * pair + 1 < count) step(sum, high, ws + 2);
   }
 }
 

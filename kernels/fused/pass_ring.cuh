@@ -1,8 +1,10 @@
 /* pass_ring.cuh - the weights of a pass on their way through shared memory.
 **
 ** A block has tiles first, first + blocks, .. of a product; a job is one leaf of a tile, and up to
-** 14 jobs at a time, a round, have a warp each; leaves of a tile are in the same round. A slot holds 8 features of up to 512 k of one job, and slots
-** come in the order in which the warps of a round need them:
+** 15 jobs at a time, a round, have a warp each; leaves of a tile are in the same round. A slot holds
+** 8 features of up to 512 k of one job, and slots come in the order in which the warps of a round
+** need them. One warp brings them all: two that take turns may lap each other, and a barrier cannot
+** tell a slot that is free from one that was free a lap before.
 **
 **   k of the jobs       0 .. 511             512 .. 1023
 **   slots            | job 0 | job 1 | .. | job 0 | job 1 | ..      round after round, phase after
@@ -73,7 +75,7 @@ TL_GPU void line_load(uint32_t to, const void *from, uint32_t bar, int bytes) {
       : "memory");
 }
 
-/* Lane i < 14 knows where the two groups of job i begin. */
+/* Lane i < 15 knows where the two groups of job i begin. */
 struct Sources {
   const uint16_t *low, *high;
 };
@@ -88,10 +90,9 @@ TL_GPU Sources sources_of(const tl_pass_phase &p, const Share &own, int job) {
           (const uint16_t *)g.weight[at.high_part] + at.high * g.weight_stride[at.high_part] + k};
 }
 
-/* Weights of one round, every other slot; a lane of the first 8 brings a feature of each. `turn` is
-** the round's first slot. */
+/* All weights of one round; a lane of the first 8 brings a feature of each slot. */
 TL_GPU void bring_round(const tl_pass_phase &p, const Share &own, int first, const Weights &ring,
-                        Turn &turn, int bringer) {
+                        Turn &turn) {
   const tl_gemm_few_args &g = p.product;
   const int lane = threadIdx.x % 32, left = own.jobs - first;
   const int count = left < round_of(p) ? left : round_of(p);
@@ -99,52 +100,33 @@ TL_GPU void bring_round(const tl_pass_phase &p, const Share &own, int first, con
   const int64_t ahead = lane % 4 * g.weight_stride[0];
   for (int k = 0; k < g.run; k += TL_PASS_DEPTH) {
     const int bytes = 2 * (g.run - k < TL_PASS_DEPTH ? g.run - k : TL_PASS_DEPTH);
-    Turn own_turn = turn;
-    own_turn.advance(ring, bringer);
-    for (int job = bringer; job < count; job += TL_PASS_BRINGERS) {
+    for (int job = 0; job < count; job++) {
       const uint64_t low = __shfl_sync(~0u, (uint64_t)mine.low, job);
       const uint64_t high = __shfl_sync(~0u, (uint64_t)mine.high, job);
-      const uint32_t bar = ring.full + 8 * own_turn.slot;
+      const uint32_t bar = ring.full + 8 * turn.slot;
       if (lane == 0) {
-        barrier_wait(ring.empty + 8 * own_turn.slot, own_turn.parity);
+        barrier_wait(ring.empty + 8 * turn.slot, turn.parity);
         barrier_expect(bar, TL_PASS_FEATURES * bytes);
       }
       __syncwarp();
       if (lane < TL_PASS_FEATURES)
-        line_load(ring.slots + own_turn.slot * TL_PASS_SLOT + lane * TL_PASS_PITCH,
+        line_load(ring.slots + turn.slot * TL_PASS_SLOT + lane * TL_PASS_PITCH,
                   (const uint16_t *)(lane < 4 ? low : high) + ahead + k, bar, bytes);
-      own_turn.advance(ring, TL_PASS_BRINGERS);
+      turn.advance(ring, 1);
     }
-    turn.advance(ring, count);
   }
 }
 
-/* A phase on its way to shared memory, asked for by a warp; the next wait for copies ends it. */
-TL_GPU void ask_phase(const tl_pass_args &s, int index, tl_pass_phase *to) {
-  if (index < s.count)
-    for (int i = threadIdx.x % 32; i < (int)sizeof *to / 16; i += 32)
-      copy_async(shared_address(to) + i * 16, (const uint4 *)(s.phases + index) + i, 16);
-  copy_commit();
-}
-
-/* A warp that brings: it waits for slots alone, never for other blocks. It reads phases ahead, for
-** they come from far away each time. */
-TL_GPU void bring(const tl_pass_args &s, const Weights &ring, tl_pass_phase (&phase)[2],
-                  int bringer) {
+/* The warp that brings: it waits for slots alone, never for other blocks. */
+TL_GPU void bring(const tl_pass_args &s, const Weights &ring) {
   Turn turn = {0, 1};
-  ask_phase(s, 0, &phase[0]);
   for (int i = 0; i < s.count; i++) {
-    const tl_pass_phase &p = phase[i % 2];
-    ask_phase(s, i + 1, &phase[(i + 1) % 2]);
-    copy_wait<1>();
-    __syncwarp();
+    const tl_pass_phase &p = s.phases[i];
+    if (p.kind != TL_PASS_LINEAR) continue;
     const Share own = share_of(p);
-    if (p.kind == TL_PASS_LINEAR)
-      for (int first = 0; first < own.jobs; first += round_of(p))
-        bring_round(p, own, first, ring, turn, bringer);
-    __syncwarp();
+    for (int first = 0; first < own.jobs; first += round_of(p))
+      bring_round(p, own, first, ring, turn);
   }
-  copy_wait<0>();
 }
 
 #endif

@@ -7,8 +7,8 @@
 ---     draws      | top_k, seed, request, position: 6 a row
 ---     controls   | temperature, top_p         f32, a tensor of its own
 ---
---- Rows come as spans: positions of one request that follow each other, a whole chunk of a prompt or
---- one row that decodes. While requests decode, a row goes on with the request that it had: then
+--- Rows come as spans: positions of one request that follow each other, a whole chunk of a prompt
+--- or one row that decodes. While requests decode, a row goes on with the request that it had: then
 --- only token and position change, and the controls stay where they are. So lists are kept, a set
 --- for each number of rows, and of a kept tensor only what has changed is written again.
 local core = require "tidelock.core"

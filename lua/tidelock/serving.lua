@@ -337,8 +337,8 @@ local function mark_persistent(plan)
 end
 
 --- Few rows pass through the model in one kernel, whose blocks of threads run apart within a phase
---- (kernels/fused/pass.h): what a value lies on is not used again right after its last reader. Values
---- of few rows are small.
+--- (kernels/fused/pass.h): what a value lies on is not used again right after its last reader.
+--- Values of few rows are small.
 local rows_apart, instructions_apart = 8, 8
 local function keep_apart(low, made, first_buffer)
   if made.rows > rows_apart then return end
