@@ -1,7 +1,7 @@
 /* pass_ring.cuh - the weights of a pass on their way through shared memory.
 **
 ** A block has tiles first, first + blocks, .. of a product; a job is one leaf of a tile, and up to
-** 15 jobs at a time, a round, have a warp each; leaves of a tile are in the same round. A slot holds
+** 15 jobs at a time, a round, have a warp each; leaves of a tile are in the same round. A slot has
 ** 8 features of up to 512 k of one job, and slots come in the order in which the warps of a round
 ** need them. One warp brings them all: two that take turns may lap each other, and a barrier cannot
 ** tell a slot that is free from one that was free a lap before.
