@@ -262,14 +262,19 @@ tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const
   TL_TRY(find_kernel(cuda, name, &k));
   TL_TRY(allow_shared(cuda, k, grid->shared));
   TL_TRY(check_registers(cuda, k, grid));
-  tl_launch_attribute overlap = {.id = TL_CUDA_LAUNCH_OVERLAPS, .value = {1}};
+  tl_launch_attribute attributes[2];
+  uint32_t count = 0;
+  if (grid->overlaps)
+    attributes[count++] = (tl_launch_attribute){.id = TL_CUDA_LAUNCH_OVERLAPS, .value = {1}};
+  if (grid->together)
+    attributes[count++] = (tl_launch_attribute){.id = TL_CUDA_LAUNCH_TOGETHER, .value = {1}};
   const tl_launch_config config = {
       .grid = {grid->blocks[0],  at_least_one(grid->blocks[1]),  at_least_one(grid->blocks[2]) },
       .block = {grid->threads[0], at_least_one(grid->threads[1]), at_least_one(grid->threads[2])},
       .shared = grid->shared,
       .stream = stream,
-      .attributes = &overlap,
-      .attribute_count = grid->overlaps ? 1 : 0,
+      .attributes = attributes,
+      .attribute_count = count,
   };
   TRY_CUDA(cuda, name, launch(&config, k->handle, pointers, NULL));
   cuda->last = *grid;

@@ -82,6 +82,7 @@ typedef struct tl_cuda_grid {
   /* The kernel may begin while the one before it in the stream still runs: before it touches memory
   ** it waits itself for all that came before (earlier_wait of kernels/hopper.cuh). */
   int32_t overlaps;
+  int32_t together; /* blocks wait for each other: all run at once, or the launch fails */
 } tl_cuda_grid;
 
 /* Queues one kernel. Fails for a name that the cubin lacks, and for more shared memory or registers

@@ -55,7 +55,8 @@ enum { /* numbers of the driver's interface */
        TL_CUDA_HOST_PORTABLE = 1,
        TL_CUDA_EVENT_PLAIN = 2,     /* an event that takes no time */
        TL_CUDA_NOT_READY = 600,     /* cuStreamQuery: there is work left */
-       TL_CUDA_LAUNCH_OVERLAPS = 6, /* attribute of a launch: programmatic stream serialization */
+       TL_CUDA_LAUNCH_TOGETHER = 2, /* attributes of a launch: cooperative */
+       TL_CUDA_LAUNCH_OVERLAPS = 6, /* programmatic stream serialization */
        TL_CUDA_PEER_ENABLED = 704,  /* cuCtxEnablePeerAccess: it was already */
 };
 

@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "../kernels/comm/comm_args.h"
-#include "../kernels/fused/fused.h"
 #include "../kernels/gemm/gemm_provider.h"
 #include "../kernels/moe/moe.h"
 #include "exchange_cuda.h"
@@ -14,6 +13,7 @@
 #include "lanes_cuda.h"
 #include "memory.h"
 #include "nvtx.h"
+#include "passes_cuda.h"
 #include "trace_cuda.h"
 #include "uses.h"
 
@@ -24,6 +24,7 @@ struct tl_gpu {
   const tl_program *program;
   tl_gpu_comm *comm; /* NULL: the program does not communicate */
   tl_lanes *lanes;
+  tl_passes *passes;
   void *arena, *step; /* device memory */
   tl_device_step *host_step;
   char *staging;       /* pinned: outputs of the data instructions */
@@ -88,9 +89,10 @@ static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison,
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
   tl_cuda_set_blocks(gpu->cuda, blocks);
   TL_TRY(tl_lanes_open(gpu->cuda, gpu->program, &gpu->lanes));
+  TL_TRY(tl_passes_open(gpu->cuda, gpu->program, &gpu->passes));
   TL_TRY(tl_cuda_alloc(gpu->cuda, gpu->program->arena_bytes, &gpu->arena));
   tl_memory_note(TL_MEMORY_ARENA, gpu->program->arena_bytes);
-  TL_TRY(tl_cuda_alloc(gpu->cuda, sizeof(tl_device_step) + 64, &gpu->step)); /* and a hash */
+  TL_TRY(tl_cuda_alloc(gpu->cuda, sizeof(tl_device_step) + 64, &gpu->step)); /* and a word */
   TRY_CUDA(gpu, "pinned memory",
            host_alloc(&pinned, sizeof(tl_device_step), TL_CUDA_HOST_PORTABLE));
   gpu->host_step = pinned;
@@ -129,6 +131,7 @@ void tl_gpu_close(tl_gpu *gpu) {
     if (gpu->host_step != NULL) api->host_free(gpu->host_step);
     if (gpu->staging != NULL) api->host_free(gpu->staging);
     tl_lanes_close(gpu->lanes);
+    tl_passes_close(gpu->passes);
     tl_cuda_free(gpu->cuda, gpu->step);
     if (gpu->arena != NULL) tl_memory_note(TL_MEMORY_ARENA, -gpu->program->arena_bytes);
     tl_cuda_free(gpu->cuda, gpu->arena);
@@ -145,6 +148,7 @@ int64_t tl_gpu_exchanged(const tl_gpu *gpu, int32_t group, tl_path *path) {
 
 char *tl_gpu_arena(const tl_gpu *gpu) { return gpu->arena; }
 tl_cuda *tl_gpu_cuda(const tl_gpu *gpu) { return gpu->cuda; }
+void *tl_gpu_word(const tl_gpu *gpu) { return (char *)gpu->step + sizeof(tl_device_step); }
 
 void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm) {
   gpu->comm = comm;
@@ -224,20 +228,19 @@ static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
   return tl_ops[gpu->program->instructions[index].op].cuda(&call);
 }
 
-/* *done instructions from `index` on as one kernel, where there is one (kernels/fused). */
-static tl_status queue_fused(tl_gpu *gpu, tl_executor *e, int32_t index, int32_t end,
-                             int32_t *done) {
-  tl_fused_call calls[TL_FUSED_MAX];
-  int32_t count = *done = 0;
-  if (gpu->trace != NULL || !tl_fused_begins(gpu->program->instructions[index].op)) return TL_OK;
-  for (; count < TL_FUSED_MAX && index + count < end; count++) {
-    const tl_instruction *i = &gpu->program->instructions[index + count];
-    if (tl_lanes_meet(gpu->lanes, index + count)) break;
-    if (tl_ops[i->op].traits & (TL_TRAIT_DATA | TL_TRAIT_COMM)) break;
-    calls[count] = (tl_fused_call){.op = i->op, .call = call_of(gpu, e, index + count)};
-    tl_uses_note(gpu->program, index + count, end, &calls[count]);
-  }
-  return count < 2 ? TL_OK : tl_fused(calls, count, done);
+typedef struct caller {
+  const tl_gpu *gpu;
+  const tl_executor *executor;
+} caller;
+
+static int32_t fused_call(void *context, int32_t index, int32_t end, tl_fused_call *out) {
+  const caller *c = context;
+  const tl_instruction *i = &c->gpu->program->instructions[index];
+  if (tl_lanes_meet(c->gpu->lanes, index)) return 0;
+  if (tl_ops[i->op].traits & (TL_TRAIT_DATA | TL_TRAIT_COMM)) return 0;
+  *out = (tl_fused_call){.op = i->op, .call = call_of(c->gpu, c->executor, index)};
+  tl_uses_note(c->gpu->program, index, end, out);
+  return 1;
 }
 
 /* Before a section runs for the first time: who multiplies each of its products. */
@@ -408,11 +411,15 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   const tl_range section = gpu->program->sections[run->section];
   const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
   void *graph = NULL;
+  caller who = {gpu, e};
+  if (gpu->trace == NULL) TL_TRY(tl_passes_find(gpu->passes, section, fused_call, &who));
   TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
   tl_status status = queue_step(gpu);
-  for (int32_t k = 0, done; k < section.count && status == TL_OK; k += done > 0 ? done : 1) {
+  for (int32_t k = 0, done = 0; k < section.count && status == TL_OK; k += done > 0 ? done : 1) {
     const int32_t index = section.first + k;
-    status = queue_fused(gpu, e, index, section.first + section.count, &done);
+    if (gpu->trace == NULL) /* else looked at one by one */
+      status = tl_passes_queue(gpu->passes, index, section.first + section.count, fused_call, &who,
+                               &done);
     if (status == TL_OK && done == 0) status = queue_instruction(gpu, e, index, NULL);
     if (status != TL_OK) tl_execute_locate(e, index, step, status);
   }
@@ -477,29 +484,4 @@ tl_status tl_gpu_set_trace(tl_gpu *gpu, tl_trace *trace) {
   if (trace != NULL) tl_trace_captured(trace, &kept);
   if (trace == NULL || kept > 0) return TL_OK;
   return tl_gpu_trace_open(gpu->cuda, gpu->program, trace, &gpu->trace);
-}
-
-tl_status tl_gpu_read(tl_gpu *gpu, const void *from, int64_t bytes, void *to) {
-  TL_TRY(tl_cuda_enter(gpu->cuda));
-  TRY_CUDA(gpu, "copy out", copy_out(to, address(from), (size_t)bytes, tl_cuda_stream(gpu->cuda)));
-  return wait_for(gpu);
-}
-
-tl_status tl_gpu_write(tl_gpu *gpu, void *to, int64_t bytes, const void *from) {
-  TL_TRY(tl_cuda_enter(gpu->cuda));
-  TRY_CUDA(gpu, "copy in", copy_in(address(to), from, (size_t)bytes, tl_cuda_stream(gpu->cuda)));
-  return wait_for(gpu);
-}
-
-tl_status tl_gpu_fill(tl_gpu *gpu, void *to, int64_t bytes, int32_t byte) {
-  TL_TRY(tl_cuda_enter(gpu->cuda));
-  TRY_CUDA(gpu, "fill",
-           fill(address(to), (unsigned char)byte, (size_t)bytes, tl_cuda_stream(gpu->cuda)));
-  return wait_for(gpu);
-}
-
-tl_status tl_gpu_hash(tl_gpu *gpu, const tl_hash_part *part, const tl_view *view, uint64_t *out) {
-  void *word = (char *)gpu->step + sizeof(tl_device_step);
-  TL_TRY(tl_gpu_hash_part(gpu->cuda, part, view, word));
-  return tl_gpu_read(gpu, word, sizeof *out, out);
 }

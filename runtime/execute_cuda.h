@@ -32,6 +32,8 @@ int64_t tl_gpu_exchanged(const tl_gpu *gpu, int32_t group, tl_path *path);
 char *tl_gpu_arena(const tl_gpu *gpu);
 
 tl_cuda *tl_gpu_cuda(const tl_gpu *gpu);
+/* 64 bytes of device memory that are free between runs. */
+void *tl_gpu_word(const tl_gpu *gpu);
 /* How its instructions communicate; stays the caller's. Needed when the program has any. */
 void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm);
 

@@ -13,17 +13,6 @@
 #include "cache_one.cuh"
 #include "cache_many.cuh"
 
-GPU void fill_row(const tl_cached_args &g, int64_t row, int kv_head, uint32_t bits) {
-  const int count = g.group * g.value_width;
-  const int64_t first = row * g.heads * g.value_width + (int64_t)kv_head * count;
-  for (int i = threadIdx.x; i < count; i += TL_CACHED_THREADS) {
-    if (g.o_is_bf16)
-      ((uint16_t *)g.o)[first + i] = uint16_t(bits >> 16);
-    else
-      ((uint32_t *)g.o)[first + i] = bits;
-  }
-}
-
 // How many of the rows of a tile from `row` on belong to its first one's request, if all do and
 // exist; else 1. All numbers are asked for at once.
 GPU int rows_together(const tl_cached_args &g, int row) {
@@ -35,34 +24,25 @@ GPU int rows_together(const tl_cached_args &g, int row) {
   return __syncthreads_or(differs) ? 1 : count;
 }
 
-template <int width, int chunk, int slots, int pairs>
-GPU void attend_row(const tl_cached_args &g, int row, int request, int position, int kv_head,
-                    unsigned char *shared) {
-  if (request < 0) return fill_row(g, row, kv_head, 0);
-  if (!is_place(g.at, request, position)) return fill_row(g, row, kv_head, 0x7fffffffu);
-  for (int done = 0; done < g.group; done += 16)
-    One<width, chunk, slots, pairs>::run(g, row, {request, position, kv_head, done}, shared);
-}
-
 template <int width, int chunk, int slots>
 GPU void attend_one(const tl_cached_args &g) {
   extern __shared__ __align__(16) unsigned char shared[];
-  next_begin();
-  if (!g.ahead) earlier_wait();
+  begin_next();
+  if (!g.ahead) wait_earlier();
   const int kv_head = blockIdx.x % g.kv_heads, row = blockIdx.x / g.kv_heads;
   const int request = g.at.request[row], position = g.at.position[row];
-  if (g.ahead) earlier_wait();
+  if (g.ahead) wait_earlier();
   attend_row<width, chunk, slots, 16>(g, row, request, position, kv_head, shared);
 }
 
 template <int width, int chunk, int slots>
 GPU void attend_many(const tl_cached_args &g) {
   extern __shared__ __align__(16) unsigned char shared[];
-  next_begin();
-  if (!g.ahead) earlier_wait();
+  begin_next();
+  if (!g.ahead) wait_earlier();
   const int kv_head = blockIdx.x % g.kv_heads, first = blockIdx.x / g.kv_heads * g.tile;
   const int together = rows_together(g, first);
-  if (g.ahead) earlier_wait();
+  if (g.ahead) wait_earlier();
   if (together > 1)
     return Many<width, chunk, slots>::run(g, first, together, g.at.request[first], kv_head, shared);
   const int end = g.at.rows - first < g.tile ? g.at.rows : first + g.tile;

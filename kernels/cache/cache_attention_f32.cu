@@ -180,8 +180,8 @@ GPU void fill(const tl_cached_args &g, int64_t row, int kv_head, uint32_t bits) 
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_cached_f32(const __grid_constant__ tl_cached_args g) {
   extern __shared__ __align__(16) float shared[];
-  next_begin();
-  earlier_wait();
+  begin_next();
+  wait_earlier();
   const int64_t row = blockIdx.x / g.kv_heads;
   Task t = {};
   t.q = shared, t.score = t.q + HEADS * g.width, t.fade = t.score + HEADS * g.kv_block;

@@ -4,10 +4,13 @@
 #include "../math.h"
 #include "cache_args.h"
 #include "cache_cuda.h"
+#include "cache_hopper_args.h"
 
 enum {
-  MANY_ROWS = 512
-}; /* of a step that is not for decoding alone; blocks.attention.q: all are */
+  WARP_ROWS = 16,  /* of a step in which a warp has a row and a KV head */
+  MANY_ROWS = 512, /* of one that is not for decoding alone; blocks.attention.q: all are */
+  BOX = 64         /* positions and channels of a box of cache_hopper.cu */
+};
 
 /* A kernel for heads of up to `width`, `chunk` keys at a time. */
 typedef struct variant {
@@ -76,11 +79,48 @@ static tl_status launch_f32(tl_cuda *cuda, const tl_cached_args *k) {
   return tl_cuda_launch(cuda, "attention_cached_f32", &grid, k);
 }
 
+/* Whether cache_hopper.cu is for it: heads, pages and blocks of its boxes, one part, no window. */
+static int fits_boxes(const tl_cached_args *k, const tl_cuda_facts *facts) {
+  const int64_t most = (int64_t)k->at.pages_max * k->at.page;
+  return facts->major == 9 && facts->minor == 0 && k->at.rows >= WARP_ROWS && k->width == BOX &&
+         k->value_width == BOX && k->group <= 8 && k->at.shift >= 6 && k->pages_are_shared &&
+         k->kv_block == TL_CACHED_HOPPER_KEYS && k->window >= most && k->split >= most;
+}
+
+static tl_status launch_boxes(tl_cuda *cuda, const tl_cached_args *k) {
+  const int64_t page = k->at.page, heads = k->kv_heads, pages = k->at.pages;
+  const tl_tensor_box keys = {
+      .data = k->keys,
+      .dtype = TL_BF16,
+      .dims = 3,
+      .size = {page, BOX,  pages * heads},
+      .stride = {1,    page, BOX * page   },
+      .box = {BOX,  BOX,  1            }
+  };
+  const tl_tensor_box values = {
+      .data = k->values,
+      .dtype = TL_BF16,
+      .dims = 3,
+      .size = {BOX, heads, pages * page},
+      .stride = {1,   BOX,   BOX * heads },
+      .box = {BOX, 1,     BOX         }
+  };
+  tl_cached_hopper_args args = {.a = *k};
+  TL_TRY(tl_tensor_map_make(cuda, "map of keys", &keys, &args.keys));
+  TL_TRY(tl_tensor_map_make(cuda, "map of values", &values, &args.values));
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)(k->at.rows * k->kv_heads)},
+                             .threads = {TL_DEVICE_WARP},
+                             .shared = TL_CACHED_HOPPER_SHARED,
+                             .overlaps = 1};
+  return tl_cuda_launch(cuda, "attention_cached_hopper_64", &grid, &args);
+}
+
 /* O of earlier parts waits behind everything else, where there may be several parts. */
 static tl_status launch_bf16(tl_cuda *cuda, tl_cached_args *k) {
   const int32_t width = k->width > k->value_width ? k->width : k->value_width;
   const variant *v = many;
   const int32_t are_many = k->at.rows >= MANY_ROWS || tl_cuda_get_blocks(cuda)->attention_rows > 0;
+  if (!are_many && fits_boxes(k, tl_cuda_device(cuda))) return launch_boxes(cuda, k);
   while (v->width < width) v++;
   if (are_many && k->group <= TL_CACHED_VECTORS / 2 && k->kv_block <= v->chunk)
     k->tile = TL_CACHED_VECTORS / k->group;
@@ -99,7 +139,7 @@ static tl_status launch_bf16(tl_cuda *cuda, tl_cached_args *k) {
   return tl_cuda_launch(cuda, v->name, &grid, k);
 }
 
-tl_status tl_cuda_attention_cached(const tl_call *call) {
+tl_status tl_attention_cached_args_of(const tl_call *call, tl_cached_args *out) {
   const tl_view *q = &call->in[0], *keys = &call->in[1], *values = &call->in[2];
   const int64_t window = call->ints[0], block = call->ints[1], split = call->ints[2];
   tl_cache_sizes z;
@@ -107,7 +147,7 @@ tl_status tl_cuda_attention_cached(const tl_call *call) {
   TL_TRY(tl_expect_range("attention_cached", "rows times KV heads", z.rows * z.kv_heads, 0,
                          INT32_MAX));
   const int64_t heads = q->shape[1], most = z.pages_max * z.page;
-  tl_cached_args k = {
+  *out = (tl_cached_args){
       .q = q->data,
       .keys = keys->data,
       .values = values->data,
@@ -127,6 +167,11 @@ tl_status tl_cuda_attention_cached(const tl_call *call) {
       .split = (int32_t)least(split, INT32_MAX / block * block),
       .factor = call->floats[0] * TL_LOG2E,
   };
-  TL_TRY(fill_places("attention_cached", &z, &k.at));
-  return z.dtype == TL_BF16 ? launch_bf16(call->cuda, &k) : launch_f32(call->cuda, &k);
+  return fill_places("attention_cached", &z, &out->at);
+}
+
+tl_status tl_cuda_attention_cached(const tl_call *call) {
+  tl_cached_args k;
+  TL_TRY(tl_attention_cached_args_of(call, &k));
+  return call->in[0].dtype == TL_BF16 ? launch_bf16(call->cuda, &k) : launch_f32(call->cuda, &k);
 }

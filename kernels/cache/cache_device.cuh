@@ -8,12 +8,12 @@
 
 /* Where launches overlap (tl_after_earlier of device.cuh): the next kernel may begin; all that
 ** earlier ones wrote is there. */
-CACHE_GPU void next_begin(void) {
+CACHE_GPU void begin_next(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-CACHE_GPU void earlier_wait(void) {
+CACHE_GPU void wait_earlier(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

@@ -138,7 +138,7 @@ struct One {
     l = l + __shfl_xor_sync(~0u, l, 2);
     l = l + __shfl_xor_sync(~0u, l, 4);
     if (own == 0) room.level[threadIdx.x / 8] = s.t, room.sum[threadIdx.x / 8] = l;
-    __syncthreads();
+    tiles_meet<THREADS>();
     Merge m[2];
 #pragma unroll
     for (int r = 0; r < 2; r++)
@@ -152,7 +152,7 @@ struct One {
         o[i][e] = 0.0f;
       }
     total.begun = true;
-    __syncthreads();  // level and sum have been read
+    tiles_meet<THREADS>();  // level and sum have been read
   }
 
   GPU void store(const tl_cached_args &g, int64_t row, const OneRow &one, const Total &total) {
@@ -181,7 +181,7 @@ struct One {
     Level level = {-TL_INFINITY, -TL_INFINITY, 0.0f};
     Sums o = {};
     Total total = {};
-    __syncthreads();  // heads before these are through
+    tiles_meet<THREADS>();  // heads before these are through
     Tile<chunk> now = Tile<chunk>::begin(g, s);
     Tiles ring = Tiles::begin(g, s, shared_address(shared));
     load_queries(g, row, one, room);
@@ -195,7 +195,7 @@ struct One {
       if (!tile.values) {
         measure(room, at, tile.at - tile.block);
         if (!tile.ends(g, s)) continue;
-        __syncthreads();  // all scores are there
+        tiles_meet<THREADS>();  // all scores are there
         soften(g, room, low, high, level);
         continue;
       }
@@ -210,5 +210,25 @@ struct One {
     store(g, row, one, total);
   }
 };
+
+GPU void fill_row(const tl_cached_args &g, int64_t row, int kv_head, uint32_t bits) {
+  const int count = g.group * g.value_width;
+  const int64_t first = row * g.heads * g.value_width + (int64_t)kv_head * count;
+  for (int i = threadIdx.x; i < count; i += TL_CACHED_THREADS) {
+    if (g.o_is_bf16)
+      ((uint16_t *)g.o)[first + i] = uint16_t(bits >> 16);
+    else
+      ((uint32_t *)g.o)[first + i] = bits;
+  }
+}
+
+template <int width, int chunk, int slots, int pairs>
+GPU void attend_row(const tl_cached_args &g, int row, int request, int position, int kv_head,
+                    unsigned char *shared) {
+  if (request < 0) return fill_row(g, row, kv_head, 0);
+  if (!is_place(g.at, request, position)) return fill_row(g, row, kv_head, 0x7fffffffu);
+  for (int done = 0; done < g.group; done += 16)
+    One<width, chunk, slots, pairs>::run(g, row, {request, position, kv_head, done}, shared);
+}
 
 #endif

@@ -162,6 +162,12 @@ GPU void load_values(const tl_cached_args &g, const Stretch &s, int at, uint32_t
   }
 }
 
+/* The threads that share tiles; others of their block may be at something else. */
+template <int threads>
+GPU void tiles_meet(void) {
+  asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory");
+}
+
 /* The ring: `slots` - 1 tiles are on their way while one is used. */
 template <int width, int chunk, int slots, int threads>
 struct Ring {
@@ -190,7 +196,7 @@ struct Ring {
   /* The next tile, for all threads; the one before it has been used by all, its slot is filled. */
   __device__ __forceinline__ uint32_t take(const tl_cached_args &g, const Stretch &s) {
     copy_wait<slots - 2>();
-    __syncthreads();
+    tiles_meet<threads>();
     const uint32_t at = base + used % slots * TL_CACHED_TILE(width, chunk);
     used++;
     fill(g, s);

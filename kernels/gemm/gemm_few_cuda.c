@@ -70,34 +70,41 @@ static int32_t are_ahead(const tl_gemm *gemm, const tl_call *call) {
   return (call->ahead >> 1 & weights) == weights;
 }
 
-tl_status tl_gemm_few_cuda(const tl_gemm *gemm, const tl_call *call, int32_t *done) {
+tl_status tl_gemm_few_args_of(const tl_gemm *gemm, const tl_call *call, tl_gemm_few_args *out,
+                              int32_t *done) {
   const tl_cuda_facts *facts = tl_cuda_device(call->cuda);
   tl_gemm_run run;
-  *done = 0;
-  if (!fits(gemm, facts)) return TL_OK;
+  *done = fits(gemm, facts);
+  if (!*done) return TL_OK;
   whole_run(gemm, 0, &run);
-  tl_gemm_few_args k = {.x = run.a.data,
-                        .x_stride = run.a.stride,
-                        .rows = (int32_t)gemm->rows,
-                        .depth = (int32_t)run.count,
-                        .x_pitch = (int32_t)(quotient_up(run.count * 2, 128) * 128 + 32),
-                        .leaves = (int32_t)gemm->leaves,
-                        .parts = gemm->parts,
-                        .ahead = are_ahead(gemm, call),
-                        .out_is_bf16 = gemm->out[0].dtype == TL_BF16,
-                        .bias_is_bf16 = gemm->bias != NULL && gemm->bias[0].dtype == TL_BF16};
-  const int64_t shared = TL_GEMM_FEW_SLOTS + (int64_t)k.rows * k.x_pitch;
-  if (shared > SHARED_MAX) return TL_OK;
-  fill_parts(gemm, &k);
-  k.relay = count_relay(&k, facts);
-  k.run =
-      (int32_t)(k.leaves > 1 ? k.depth / k.leaves : quotient_up(k.depth / STEP, k.relay) * STEP);
-  const tl_cuda_grid grid = {
-      .blocks = {(uint32_t)(k.tiles < facts->multiprocessors ? k.tiles : facts->multiprocessors)},
-      .threads = {32 * TL_GEMM_FEW_WARPS},
-      .shared = (uint32_t)shared,
-      .overlaps = 1};
-  TL_TRY(tl_cuda_launch(call->cuda, k.rows <= 8 ? "linear_few_8" : "linear_few_16", &grid, &k));
-  *done = 1;
+  *out = (tl_gemm_few_args){.x = run.a.data,
+                            .x_stride = run.a.stride,
+                            .rows = (int32_t)gemm->rows,
+                            .depth = (int32_t)run.count,
+                            .x_pitch = (int32_t)(quotient_up(run.count * 2, 128) * 128 + 32),
+                            .leaves = (int32_t)gemm->leaves,
+                            .parts = gemm->parts,
+                            .ahead = are_ahead(gemm, call),
+                            .out_is_bf16 = gemm->out[0].dtype == TL_BF16,
+                            .bias_is_bf16 = gemm->bias != NULL && gemm->bias[0].dtype == TL_BF16};
+  fill_parts(gemm, out);
+  out->relay = count_relay(out, facts);
+  out->run = (int32_t)(out->leaves > 1 ? out->depth / out->leaves
+                                       : quotient_up(out->depth / STEP, out->relay) * STEP);
   return TL_OK;
+}
+
+tl_status tl_gemm_few_cuda(const tl_gemm *gemm, const tl_call *call, int32_t *done) {
+  const int32_t most = tl_cuda_device(call->cuda)->multiprocessors;
+  tl_gemm_few_args k;
+  TL_TRY(tl_gemm_few_args_of(gemm, call, &k, done));
+  if (!*done) return TL_OK;
+  const int64_t shared = TL_GEMM_FEW_SLOTS + (int64_t)k.rows * k.x_pitch;
+  *done = shared <= SHARED_MAX;
+  if (!*done) return TL_OK;
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)(k.tiles < most ? k.tiles : most)},
+                             .threads = {32 * TL_GEMM_FEW_WARPS},
+                             .shared = (uint32_t)shared,
+                             .overlaps = 1};
+  return tl_cuda_launch(call->cuda, k.rows <= 8 ? "linear_few_8" : "linear_few_16", &grid, &k);
 }

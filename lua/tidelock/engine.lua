@@ -28,6 +28,8 @@ local submission = require "tidelock.submission"
 
 local engine = {}
 
+local next_of = feeds.next_of
+
 ---@class tidelock.Engine
 ---@field plan tidelock.ServingPlan
 ---@field vocab integer
@@ -171,6 +173,7 @@ function Engine:submit(given)
   if not request then return nil, message end
   self.last_id = self.last_id + 1
   request.id = self.last_id
+  request.span = { request = request }
   self.waiting[#self.waiting + 1], self.by_id[request.id] = request, request
   return request.id
 end
@@ -259,24 +262,27 @@ end
 
 -- one step ---------------------------------------------------------------------------------------
 
---- Rows of this step: { request, position, next }. Requests that decode come first.
+--- Rows of this step, as spans (feed.lua), and how many. Requests that decode come first.
 local function choose_rows(self)
-  local rows, most = {}, self.sizes.rows
+  local spans, rows, most = {}, 0, self.sizes.rows
   for _, request in ipairs(self.running) do
-    if #request.tokens - request.done == 1 and #rows < most then
-      rows[#rows + 1] = { request, request.done, -1 }
+    if #request.tokens - request.done == 1 and rows < most then
+      local span = request.span
+      rows = rows + 1
+      span.at, span.first, span.count, span.decodes = rows, request.done, 1, true
+      spans[rows] = span
     end
   end
   for _, request in ipairs(self.running) do
     local left = #request.tokens - request.done
-    local count = left > 1 and math.min(left, self.chunk, most - #rows) or 0
-    for position = request.done, request.done + count - 1 do
-      local following = request.tokens[position + 2]
-      rows[#rows + 1] = { request, position, not following and -1 or request.echo and following
-        or -2 }
+    local count = left > 1 and math.min(left, self.chunk, most - rows) or 0
+    if count > 0 then
+      local span = request.span
+      span.at, span.first, span.count, span.decodes = rows + 1, request.done, count, false
+      spans[#spans + 1], rows = span, rows + count
     end
   end
-  return rows
+  return spans, rows
 end
 
 --- A tensor of the pipeline's last rank, which chooses the tokens.
@@ -286,24 +292,22 @@ local function read_last(self, key)
   return self.ranks:read(rank, plan.ranks[#plan.ranks].persistent[key].tensor)
 end
 
---- Runs the rows; returns the token and the negative log-probability of each, and its bits.
-local function run_rows(self, rows)
+--- Runs the rows of spans. Returns their tokens and negative log-probabilities, as tensors.
+local function run_rows(self, spans, rows)
   local class = 1
-  while self.plan.classes[class] < #rows do class = class + 1 end
+  while self.plan.classes[class] < rows do class = class + 1 end
   local count = self.plan.classes[class]
-  local lists, controls = self.feed:fill(rows, count)
+  local lists, controls = self.feed:fill(spans, rows, count)
   for rank = 0, self.ranks:count() - 1 do
     local persistent = stage_of(self.plan, rank).persistent
     local feed, choice = persistent["feed " .. count], persistent["controls " .. count]
     if feed then self.ranks:write(rank, feed.tensor, lists) end
     if controls and choice then self.ranks:write(rank, choice.tensor, controls) end
   end
-  lists:close()
   if controls then controls:close() end
   self.ranks:run("serve" .. class - 1, { step = self.steps, fresh = self.plain })
-  self.steps, self.rows_run, self.last_rows = self.steps + 1, self.rows_run + #rows, count
-  local ids, nll = read_last(self, "ids " .. count), read_last(self, "nll " .. count)
-  return ids:flat(), nll:flat(), nll:bits()
+  self.steps, self.rows_run, self.last_rows = self.steps + 1, self.rows_run + rows, count
+  return read_last(self, "ids " .. count), read_last(self, "nll " .. count)
 end
 
 --- Pages that have become full of tokens may be found by others.
@@ -348,17 +352,15 @@ local function top_of(self, logits, index, count)
   return list
 end
 
---- What a row has come to, as an event.
-local function settle(row, token, nll, bits)
-  local request, position, next_token = row[1], row[2], row[3]
-  if next_token == -1 and token < 0 then -- a GPU's way to say what the host says by itself
+--- What a row has come to, as an event. `known`: its next token, where it was given.
+local function settle(request, position, known, token, nll, bits)
+  if known < 0 and token < 0 then -- a GPU's way to say what the host says by itself
     error({ status = 1, message = ("request %d: the logits at position %d hold a NaN or "
       .. "Inf"):format(request.id, position) }, 0)
   end
-  request.done = position + 1
   local event = { id = request.id, token = token, position = position + 1, logprob = -nll,
     logprob_bits = bits ~ 0x80000000 }
-  if next_token >= 0 then
+  if known >= 0 then
     event.prompt = true
     return event
   end
@@ -368,32 +370,53 @@ local function settle(row, token, nll, bits)
   return event
 end
 
+--- What the step has made, row by row: at(row) -> token, nll, bits. Of a step that makes few tokens
+--- these are read one by one.
+local function results(self, spans, rows)
+  local ids, nll = run_rows(self, spans, rows)
+  local few = #spans * 8 < rows
+  for _, span in ipairs(spans) do few = few and not span.request.echo end
+  if few then
+    return function(row)
+      local id <close> = ids:narrow(1, row, 1)
+      local loss <close> = nll:narrow(1, row, 1)
+      return id:flat()[1], loss:flat()[1], loss:bits()[1]
+    end
+  end
+  local tokens, losses, bits = ids:flat(), nll:flat(), nll:bits()
+  return function(row) return tokens[row], losses[row], bits[row] end
+end
+
+--- Events of a span's rows.
+local function settle_span(self, span, at, events)
+  local request, first, logits = span.request, span.first, nil
+  for k = request.echo and 0 or span.count - 1, span.count - 1 do
+    local known, row = next_of(span, k), span.at + k
+    if known ~= -2 then -- else of a prompt, without echo
+      local event = settle(request, first + k, known, at(row))
+      if request.top > 0 then
+        logits = logits or self:logits(self.last_rows)
+        event.top = top_of(self, logits, row, request.top)
+      end
+      events[#events + 1] = event
+    end
+  end
+  request.done = first + span.count
+end
+
 --- Computes the next rows. Events come in a fixed order: ended requests, then row by row.
 ---@return tidelock.Event[]
 function Engine:step()
   local events = self.ended
   self.ended = {}
   admit_waiting(self)
-  local rows = choose_rows(self)
-  if #rows == 0 then return events end
-  local ids, nll, bits = run_rows(self, rows)
-  local order, logits = {}, nil
-  for i, row in ipairs(rows) do
-    if row[3] == -2 then -- of a prompt, without echo
-      row[1].done = row[2] + 1
-    else
-      local event = settle(row, ids[i], nll[i], bits[i])
-      if row[1].top > 0 then
-        logits = logits or self:logits(self.last_rows)
-        event.top = top_of(self, logits, i, row[1].top)
-      end
-      events[#events + 1] = event
-    end
-    if order[#order] ~= row[1] then order[#order + 1] = row[1] end -- its rows stand side by side
-  end
-  for _, request in ipairs(order) do
-    name_pages(self, request)
-    if request.finished then release(self, request) end
+  local spans, rows = choose_rows(self)
+  if rows == 0 then return events end
+  local at = results(self, spans, rows)
+  for _, span in ipairs(spans) do settle_span(self, span, at, events) end
+  for _, span in ipairs(spans) do
+    name_pages(self, span.request)
+    if span.request.finished then release(self, span.request) end
   end
   return events
 end

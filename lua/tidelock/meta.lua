@@ -29,6 +29,12 @@ function Tensor:bits() end
 ---@param value number
 ---@return tidelock.Tensor self
 function Tensor:fill(value) end
+--- Elements first .. first + count - 1 become those of a flat list.
+---@param list number[]
+---@param first integer
+---@param count integer
+---@return tidelock.Tensor self
+function Tensor:put(list, first, count) end
 --- Rows first .. first + count - 1, in the same memory.
 ---@param dim 1
 ---@param first integer

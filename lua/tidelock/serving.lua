@@ -389,13 +389,29 @@ local function mark_persistent(plan)
   end
 end
 
+--- Few rows pass through the model in one kernel, whose blocks of threads run apart within a phase
+--- (kernels/fused/pass.h): what a value lies on is not used again right after its last reader.
+--- Values of few rows are small.
+local rows_apart, instructions_apart = 8, 8
+local function keep_apart(low, made, first_buffer)
+  if made.rows > rows_apart then return end
+  for i = first_buffer, #low.buffers do
+    local buffer = low.buffers[i]
+    if buffer.last and not buffer.persistent then buffer.last = buffer.last + instructions_apart end
+  end
+end
+
 --- The instructions of one rank of the pipeline, and its `params`: weights that it needs.
 local function lower_stage(plan, stage, sections)
   local low = lower.new(plan, stage, 0, { chunk_of = plan.chunk_of, keep = {} })
   low.evaluating, low.params = true, {}
   low.in_panels, low.weight = in_panels(plan, sections[1].nodes), weight_view
   local self = setmetatable({ plan = plan, lower = low, sizes = plan.sizes }, Serve)
-  for i, made in ipairs(sections) do self:section(i - 1, made) end
+  for i, made in ipairs(sections) do
+    local first_buffer = #low.buffers + 1
+    self:section(i - 1, made)
+    keep_apart(low, made, first_buffer)
+  end
   lower.section(low, "init", function() self:init() end)
   for _, param in ipairs(self.l.params) do
     local stack = param.expert and param.expert.stack -- experts lie side by side in one tensor

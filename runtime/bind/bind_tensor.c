@@ -10,6 +10,7 @@
 **   t:shape() -> { 2, 3 }    t:dtype() -> "f32"    #t -> size of dim 1    t:close()
 **   t:to_table() nested      t:flat() -> list      t:bits() -> list of integers
 **   t:fill(x) -> t           t:narrow(1, first, count) -> rows, in the same memory
+**   t:put(list, first, count) -> t              elements first .. become those of a flat list
 **   t:hash([name]) -> 16 hex digits
 **   t:hash_int([name [, row_first, col_first, cols_full]]) -> integer; shares of shards add up
 **
@@ -243,7 +244,7 @@ static int tensor_to_table(lua_State *L) {
 static int tensor_flat(lua_State *L) {
   const tl_view *view = check_view(L, 1);
   const int64_t count = tl_view_count(view);
-  lua_newtable(L);
+  lua_createtable(L, (int)(count < INT32_MAX ? count : 0), 0);
   for (int64_t i = 0; i < count; i++) {
     push_number(L, view, i);
     lua_rawseti(L, -2, i + 1);
@@ -254,7 +255,7 @@ static int tensor_flat(lua_State *L) {
 static int tensor_bits(lua_State *L) {
   const tl_view *view = check_view(L, 1);
   const int64_t count = tl_view_count(view);
-  lua_newtable(L);
+  lua_createtable(L, (int)(count < INT32_MAX ? count : 0), 0);
   for (int64_t i = 0; i < count; i++) {
     lua_pushinteger(L, (lua_Integer)tl_view_bits(view, i));
     lua_rawseti(L, -2, i + 1);
@@ -269,6 +270,25 @@ static int tensor_fill(lua_State *L) {
   const int64_t count = tl_view_count(view);
   if (count > 0) set_number(L, view, 0);
   for (int64_t i = 1; i < count; i++) tl_view_set_bits(view, i, tl_view_bits(view, 0));
+  lua_settop(L, 1);
+  return 1;
+}
+
+/* What is outside the tensor or the list is an error before anything is written. */
+static int tensor_put(lua_State *L) {
+  const tl_view *view = check_view(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  const lua_Integer first = luaL_checkinteger(L, 3), count = luaL_checkinteger(L, 4);
+  const lua_Integer all = (lua_Integer)tl_view_count(view);
+  luaL_argcheck(L, first >= 1 && first <= all + 1, 3, "no such element");
+  luaL_argcheck(L, count >= 0 && count <= all + 1 - first, 4, "more elements than there are");
+  luaL_argcheck(L, count + first - 1 <= (lua_Integer)lua_rawlen(L, 2), 2, "the list is shorter");
+  lua_settop(L, 2);
+  for (lua_Integer i = first; i < first + count; i++) {
+    lua_rawgeti(L, 2, i);
+    set_number(L, view, i - 1);
+    lua_pop(L, 1);
+  }
   lua_settop(L, 1);
   return 1;
 }
@@ -365,6 +385,7 @@ void bind_tensor_open(lua_State *L) {
       {"hash",       tensor_hash    },
       {"hash_int",   tensor_hash_int},
       {"narrow",     tensor_narrow  },
+      {"put",        tensor_put     },
       {"shape",      tensor_shape   },
       {"to_table",   tensor_to_table},
       {NULL,         NULL           },

@@ -116,6 +116,11 @@ attention("pages of 8", { lengths = { 260, 20 }, heads = 4, kv_heads = 2, width 
   kv_block = 128, runs = { { 0, 200, 40 } } })
 attention("pages of 256", { lengths = { 500, 3 }, heads = 8, kv_heads = 1, width = 64, page = 256,
   kv_block = 128, runs = { { 0, 300, 16 } } })
+attention("pages of 64, a warp a row", { lengths = { 1, 2, 63, 64, 65, 127, 128, 129, 191, 192, 193,
+  256, 257, 300, 2049, 2300 }, heads = 16, kv_heads = 2, width = 64, page = 64, kv_block = 128 })
+attention("pages of 128, a warp a row of three heads", { lengths = { 400, 90 }, heads = 6,
+  kv_heads = 2, width = 64, page = 128, kv_block = 128, runs = { { 0, 50, 3 }, { -1, 0, 2 },
+  { 0, 250, 9 }, { 1, 60, 5 } } })
 attention("width 128", { lengths = { 300, 90 }, heads = 8, kv_heads = 2, width = 128, page = 16,
   kv_block = 128, runs = { { 0, 140, 33 } } })
 attention("width 80", { lengths = { 300, 90 }, heads = 8, kv_heads = 2, width = 80, page = 16,

@@ -1,0 +1,47 @@
+/* pass.h - the pass of few rows through a whole model as one kernel of a GPU.
+**
+**   before    norm x | x + y, norm      what takes less time than an instruction does to begin:
+**   product   linear                    every block does it for itself
+**   after     swiglu | rope, cache_write
+**
+**   phases    | norm, q k v, rope, pages | attention | out | add, norm, gate up, swiglu | down | ..
+**   blocks    one a multiprocessor; all meet after each phase
+**   weights   | q k v | out | gate up        | down   |    a ring in shared memory, which runs on
+**                                                          over the borders of phases and layers
+**
+** A row of few reads every weight once and does little else, so its time is that of the bytes, if
+** they never stop. Separate kernels stop them: each begins with nothing in shared memory and ends
+** with its longest chain. Here weights, which do not depend on x, come while blocks meet, norm and
+** attend.
+**
+** Every sum is what its instruction says (gemm.h, norm.h, cache.h); a value that leaves an
+** instruction is rounded there and written where it was before, so no bit changes.
+**
+** Memory. Blocks run apart within a phase, so no output of a phase may lie where one of its inputs
+** does: the planner keeps places of few rows apart (serving.lua), and it is looked at here. As in
+** fused.h, k turned is not written, nor rstd where nothing reads it.
+*/
+#ifndef TL_PASS_H
+#define TL_PASS_H
+
+#include "fused.h"
+#include "pass_args.h"
+
+typedef struct tl_pass {
+  int32_t taken; /* calls that it does; 0: there is no pass here */
+  tl_pass_args args;
+  uint32_t shared; /* bytes */
+  const char *kernel;
+} tl_pass;
+
+/* Whether a pass may begin with a call of `op`. */
+int32_t tl_pass_begins(tl_op op);
+
+/* The longest pass that begins with the first of `count` calls, all of one GPU. `phases`: room in
+** host memory for as many phases as there are calls; they have to be in device memory, at
+** out->args.phases, before the launch, with a tl_pass_meeting of zeros at out->args.meeting. */
+tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, tl_pass_phase *phases,
+                       tl_pass *out);
+tl_status tl_pass_launch(struct tl_cuda *cuda, const tl_pass *pass);
+
+#endif

@@ -1,0 +1,60 @@
+/* pass_args.h - what pass_hopper.cu is passed: the phases of a pass, in device memory. */
+#ifndef TL_PASS_ARGS_H
+#define TL_PASS_ARGS_H
+
+#include "../gemm/gemm_few_args.h"
+#include "fused_args.h"
+
+enum {
+  TL_PASS_ROWS = 8,   /* of x at most */
+  TL_PASS_WARPS = 15, /* that multiply; one more brings weights */
+  TL_PASS_THREADS = 32 * (TL_PASS_WARPS + 1),
+  TL_PASS_FEATURES = 8,                            /* of a tile: two groups of 4 */
+  TL_PASS_DEPTH = 512,                             /* k of a slot */
+  TL_PASS_PITCH = 2 * TL_PASS_DEPTH + 16,          /* bytes of a feature in a slot */
+  TL_PASS_SLOT = TL_PASS_FEATURES * TL_PASS_PITCH, /* bytes */
+  TL_PASS_SLOTS_MIN = 8,                           /* a ring below this is not worth it */
+  TL_PASS_FOLDS = 2 * TL_PASS_WARPS * 32 * 8,      /* bytes: sums of leaves, two rounds */
+  TL_PASS_PIECES = 8                               /* of the row rule: 256 partials each */
+};
+
+/* Heads up to this width, keys at a time, tiles of keys or values in shared memory. */
+#define TL_PASS_WIDTHS(ROW) ROW(64, 128, 3)
+
+typedef enum tl_pass_kind { TL_PASS_LINEAR, TL_PASS_ATTENTION } tl_pass_kind;
+/* What happens to x of a product before it, and to its sums after it. */
+typedef enum tl_pass_before { TL_PASS_AS_IT_IS, TL_PASS_NORM, TL_PASS_ADD_NORM } tl_pass_before;
+typedef enum tl_pass_after { TL_PASS_STORE, TL_PASS_SWIGLU, TL_PASS_ROPE } tl_pass_after;
+
+typedef struct tl_pass_phase {
+  int32_t kind, before, after;
+  int32_t offset;            /* tile i is multiplied by block (i + offset) mod blocks */
+  int32_t leaves_log;        /* of the product */
+  int32_t half;              /* ROPE: channels between the two of a pair */
+  int32_t x_pitch;           /* bytes of a row of x in shared memory */
+  int32_t positions;         /* ROPE: of the table of angles */
+  const float *angles;       /* ROPE: (positions, half, 2) */
+  void *turned;              /* ROPE: q, turned */
+  void *gated;               /* SWIGLU */
+  void *normed;              /* the norm's output, for whoever reads it beside the product */
+  tl_gemm_few_args product;  /* tiles as this kernel cuts them */
+  tl_add_norm_args norm;     /* NORM: a is norm.x */
+  tl_cache_write_args write; /* ROPE: k goes to its page turned, v as it is */
+  tl_cached_args attention;
+} tl_pass_phase;
+
+/* Where the blocks of a pass meet. Both are 0 between launches. */
+typedef struct tl_pass_meeting {
+  uint32_t arrived, ended;
+  uint32_t spare[30];
+} tl_pass_meeting;
+
+typedef struct tl_pass_args {
+  const tl_pass_phase *phases;
+  tl_pass_meeting *meeting;
+  tl_cache_places at;
+  int32_t count, rows;
+  int32_t slots; /* of the ring of weights */
+} tl_pass_args;
+
+#endif

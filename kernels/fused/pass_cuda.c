@@ -1,0 +1,316 @@
+/* pass_cuda.c - finds the calls that a pass can do, and launches it. */
+#include "pass.h"
+
+#include <string.h>
+
+#include "../cache/cache_cuda.h"
+#include "../elementwise/elementwise.h"
+#include "../elementwise/rope_cuda.h"
+#include "../gemm/gemm_few_cuda.h"
+#include "../launch_cuda.h"
+#include "../norm/norm.h"
+
+enum {
+  PRODUCTS_MIN = 4, /* fewer are not worth a launch that takes the whole device */
+  /* Of shared memory: barriers of a slot, phases and sums of pass_linear.cuh's Room, what a chain
+  ** may read behind x. */
+  SLOT = TL_PASS_SLOT + 16,
+  ROOM = 2 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (12 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS,
+  BEHIND = 128
+};
+
+/* The calls that are looked at. */
+typedef struct walk {
+  const tl_fused_call *calls;
+  int32_t count, at;
+  int32_t tiles; /* of all products so far */
+  int64_t rest;  /* bytes of shared memory that the largest phase takes */
+  int32_t width; /* of heads */
+  int32_t blocks;
+  tl_cache_places places; /* of the first attention */
+} walk;
+
+static const tl_call *call_at(const walk *w, int32_t at, tl_op op) {
+  return at < w->count && w->calls[at].op == op ? &w->calls[at].call : NULL;
+}
+
+/* ---- memory ---- */
+
+static int are_apart(const tl_view *a, const tl_view *b) {
+  const uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data;
+  return x + (uintptr_t)tl_view_bytes(a) <= y || y + (uintptr_t)tl_view_bytes(b) <= x;
+}
+
+static int is_same(const tl_view *a, const tl_view *b) {
+  return a->data == b->data && a->dtype == b->dtype && tl_view_count(a) == tl_view_count(b);
+}
+
+/* Whether a call before `end` makes this value, from `first` on. */
+static int is_made(const walk *w, int32_t first, int32_t end, const tl_view *value) {
+  for (int32_t i = first; i < end; i++)
+    for (int32_t k = 0; k < w->calls[i].call.out_count; k++)
+      if (is_same(&w->calls[i].call.out[k], value)) return 1;
+  return 0;
+}
+
+static int is_written(const tl_fused_call *f, int32_t output) {
+  if (f->op == TL_OP_rms_norm && output == 1) return !f->rstd_is_unread;
+  return f->op != TL_OP_rope_rows || !f->only_next_reads;
+}
+
+/* Output `output` of call `i` meets nothing else that calls first .. end - 1 read or write. */
+static int is_alone(const walk *w, int32_t first, int32_t end, int32_t i, int32_t output) {
+  const tl_view *y = &w->calls[i].call.out[output];
+  for (int32_t j = first; j < end; j++) {
+    const tl_call *c = &w->calls[j].call;
+    for (int32_t k = 0; k < c->in_count; k++)
+      if (!is_made(w, first, j, &c->in[k]) && !are_apart(y, &c->in[k])) return 0;
+    for (int32_t k = 0; k < c->out_count; k++)
+      if ((j != i || k != output) && is_written(&w->calls[j], k) && !are_apart(y, &c->out[k]))
+        return 0;
+  }
+  return 1;
+}
+
+static int are_alone(const walk *w, int32_t first, int32_t end) {
+  for (int32_t i = first; i < end; i++)
+    for (int32_t k = 0; k < w->calls[i].call.out_count; k++)
+      if (is_written(&w->calls[i], k) && !is_alone(w, first, end, i, k)) return 0;
+  return 1;
+}
+
+/* ---- what comes before a product ---- */
+
+static void fill_norm(const tl_call *norm, int rstd_is_unread, tl_pass_phase *p) {
+  const int64_t dim = tl_view_count(&norm->in[1]);
+  p->normed = norm->out[0].data;
+  p->norm.norm = (tl_norm_args){.x = tl_array_of(&norm->in[0]),
+                                .gain = tl_array_of(&norm->in[1]),
+                                .out = tl_array_of(&norm->out[0]),
+                                .rstd = rstd_is_unread ? NULL : norm->out[1].data,
+                                .rows = tl_view_count(&norm->in[0]) / dim,
+                                .dim = dim,
+                                .lanes = tl_lanes(dim),
+                                .eps = norm->floats[0]};
+}
+
+static int is_whole(const tl_array *a, int64_t dim) { return tl_whole(a, dim); }
+
+/* Takes [binary] rms_norm. *fits: 0: what begins here is for no product of a pass. */
+static tl_status take_before(walk *w, tl_pass_phase *p, int *fits) {
+  const tl_call *sum = call_at(w, w->at, TL_OP_binary);
+  const tl_call *norm = call_at(w, w->at + (sum != NULL), TL_OP_rms_norm);
+  p->before = TL_PASS_AS_IT_IS;
+  *fits = sum == NULL || norm != NULL;
+  if (norm == NULL) return TL_OK;
+  TL_TRY(tl_rms_norm_check(norm));
+  fill_norm(norm, w->calls[w->at + (sum != NULL)].rstd_is_unread, p);
+  const int64_t dim = p->norm.norm.dim;
+  *fits = is_whole(&p->norm.norm.x, dim) && is_whole(&p->norm.norm.out, dim);
+  p->before = TL_PASS_NORM;
+  w->at++;
+  if (sum == NULL) return TL_OK;
+  TL_TRY(tl_binary_check(sum));
+  p->before = TL_PASS_ADD_NORM;
+  p->norm.a = tl_array_of(&sum->in[0]), p->norm.b = tl_array_of(&sum->in[1]);
+  *fits = *fits && sum->ints[0] == 0 && sum->ints[1] == 0 && is_same(&sum->out[0], &norm->in[0]) &&
+          is_whole(&p->norm.a, dim) && is_whole(&p->norm.b, dim);
+  w->at++;
+  return TL_OK;
+}
+
+/* ---- the product ---- */
+
+static int has_room(const tl_gemm_few_args *g) {
+  if (g->rows > TL_PASS_ROWS || !g->ahead || g->depth % TL_DEVICE_PIECE != 0) return 0;
+  for (int32_t i = 0; i < g->parts; i++) {
+    if (g->columns[i] % TL_PASS_FEATURES != 0 || g->weight_stride[i] != g->weight_stride[0])
+      return 0;
+    if ((uintptr_t)g->weight[i] % 16 != 0 || g->weight_stride[i] % 8 != 0) return 0;
+    if ((uintptr_t)g->out[i] % (g->out_is_bf16 ? 4 : 8) != 0) return 0;
+  }
+  return 1;
+}
+
+static tl_status take_product(walk *w, tl_pass_phase *p, const tl_call **linear, int *fits) {
+  tl_gemm gemm;
+  int32_t is_few = 0;
+  *fits = 0;
+  *linear = call_at(w, w->at, TL_OP_linear);
+  if (*linear == NULL) return TL_OK;
+  TL_TRY(tl_gemm_of_linear(*linear, &gemm));
+  TL_TRY(tl_gemm_few_args_of(&gemm, *linear, &p->product, &is_few));
+  if (!is_few || !has_room(&p->product)) return TL_OK;
+  tl_gemm_few_args *g = &p->product;
+  if (p->before != TL_PASS_AS_IT_IS && (g->x != p->normed || g->depth != p->norm.norm.dim ||
+                                        g->rows != p->norm.norm.rows || g->x_stride != g->depth))
+    return TL_OK;
+  g->run = g->depth / g->leaves, g->tiles = 0;
+  while (1 << p->leaves_log < g->leaves) p->leaves_log++;
+  for (int32_t i = 0; i < g->parts; i++) {
+    g->first_tile[i] = g->tiles;
+    g->tiles += g->columns[i] / TL_PASS_FEATURES;
+  }
+  p->x_pitch = (g->depth * 2 + 127) / 128 * 128 + 16;
+  *fits = 1;
+  w->at++;
+  return TL_OK;
+}
+
+/* ---- what comes after it ---- */
+
+static int fits_rope(const tl_call *linear, const tl_fused_call *f, const tl_pass_phase *p,
+                     const tl_rope_args *q, const tl_rope_args *k) {
+  const tl_cache_write_args *write = &p->write;
+  const tl_call *c = &f[2].call;
+  if (!f[1].only_next_reads || p->product.parts != 3 || !p->product.out_is_bf16) return 0;
+  if (!is_same(&f[0].call.in[0], &linear->out[0]) || !is_same(&f[1].call.in[0], &linear->out[1]))
+    return 0;
+  if (!is_same(&c->in[0], &f[1].call.out[0]) || !is_same(&c->in[1], &linear->out[2])) return 0;
+  if (q->placed != write->at.position || k->placed != q->placed) return 0;
+  if (q->table.data != k->table.data || q->positions > INT32_MAX || q->interleaved ||
+      k->interleaved || q->sign < 0.0f || k->sign < 0.0f)
+    return 0;
+  if (q->pairs != k->pairs || q->channels != 2 * q->pairs || k->channels != q->channels) return 0;
+  return q->pairs % 4 == 0 && q->y.bf16 && write->bytes == 2 && write->width == q->channels &&
+         write->value_width % 2 == 0 && (uintptr_t)write->values % 4 == 0;
+}
+
+static tl_status take_rope(walk *w, const tl_call *linear, tl_pass_phase *p, int *fits) {
+  const tl_fused_call *f = w->calls + w->at;
+  tl_rope_args q, k;
+  *fits = 0;
+  if (call_at(w, w->at + 1, TL_OP_rope_rows) == NULL ||
+      call_at(w, w->at + 2, TL_OP_cache_write) == NULL)
+    return TL_OK;
+  TL_TRY(tl_rope_rows_check(&f[0].call));
+  TL_TRY(tl_rope_rows_check(&f[1].call));
+  tl_rope_rows_args(&f[0].call, &q);
+  tl_rope_rows_args(&f[1].call, &k);
+  TL_TRY(tl_cache_write_args_of(&f[2].call, &p->write));
+  if (!fits_rope(linear, f, p, &q, &k)) return TL_OK;
+  p->after = TL_PASS_ROPE;
+  p->half = (int32_t)q.pairs, p->positions = (int32_t)q.positions;
+  p->angles = q.table.data, p->turned = q.y.data;
+  w->at += 3;
+  *fits = 1;
+  return TL_OK;
+}
+
+static tl_status take_after(walk *w, const tl_call *linear, tl_pass_phase *p, int *fits) {
+  const tl_call *gate = call_at(w, w->at, TL_OP_swiglu);
+  tl_gemm_few_args *g = &p->product;
+  p->after = TL_PASS_STORE;
+  *fits = 1;
+  if (call_at(w, w->at, TL_OP_rope_rows) != NULL) return take_rope(w, linear, p, fits);
+  if (gate == NULL) return TL_OK;
+  *fits = g->parts == 2 && g->columns[0] == g->columns[1] && g->out_is_bf16 &&
+          is_same(&gate->in[0], &linear->out[0]) && is_same(&gate->in[1], &linear->out[1]) &&
+          gate->out[0].dtype == TL_BF16;
+  if (!*fits) return TL_OK;
+  p->after = TL_PASS_SWIGLU;
+  p->gated = gate->out[0].data;
+  g->tiles = g->columns[0] / 4;
+  w->at++;
+  return TL_OK;
+}
+
+/* ---- phases ---- */
+
+static tl_status take_attention(walk *w, tl_pass_phase *p, int *fits) {
+  const tl_call *call = call_at(w, w->at, TL_OP_attention_cached);
+  *fits = 0;
+  if (call == NULL || call->in[0].dtype != TL_BF16) return TL_OK;
+  p->kind = TL_PASS_ATTENTION;
+  TL_TRY(tl_attention_cached_args_of(call, &p->attention));
+  const tl_cached_args *g = &p->attention;
+  const int32_t width = g->width > g->value_width ? g->width : g->value_width;
+  if (g->at.rows > TL_PASS_ROWS) return TL_OK;
+  if (w->width == 0) w->places = g->at;
+  if (w->width < width) w->width = width;
+  *fits = w->places.request == g->at.request && w->places.position == g->at.position &&
+          w->places.table == g->at.table;
+  w->at++;
+  return TL_OK;
+}
+
+static tl_status take_linear(walk *w, tl_pass_phase *p, int *fits) {
+  const tl_call *linear = NULL;
+  p->kind = TL_PASS_LINEAR;
+  TL_TRY(take_before(w, p, fits));
+  if (*fits) TL_TRY(take_product(w, p, &linear, fits));
+  if (*fits) TL_TRY(take_after(w, linear, p, fits));
+  if (!*fits) return TL_OK;
+  const int64_t x = (int64_t)p->product.rows * p->x_pitch + BEHIND;
+  if (x > w->rest) w->rest = x;
+  p->offset = w->tiles % w->blocks;
+  w->tiles = (w->tiles + p->product.tiles) % w->blocks;
+  return TL_OK;
+}
+
+/* The next phase, if there is one; else w->at is what it was. */
+static tl_status take_phase(walk *w, tl_pass_phase *p, int *fits) {
+  const int32_t first = w->at;
+  memset(p, 0, sizeof *p);
+  if (call_at(w, first, TL_OP_attention_cached) != NULL) {
+    TL_TRY(take_attention(w, p, fits));
+  } else {
+    TL_TRY(take_linear(w, p, fits));
+  }
+  *fits = *fits && are_alone(w, first, w->at);
+  if (!*fits) w->at = first;
+  return TL_OK;
+}
+
+/* A kernel for the heads, and how much of a block's memory is left for the ring. */
+static int choose_kernel(const walk *w, const tl_cuda_facts *facts, const tl_pass_phase *phases,
+                         tl_pass *out) {
+  int64_t rest = w->rest;
+  if (w->width > 64) return 0;
+  for (int32_t i = 0; i < out->args.count; i++) {
+    const tl_pass_phase *p = &phases[i];
+    const int64_t block = (p->attention.kv_block + 127) / 128 * 128;
+    if (p->kind != TL_PASS_ATTENTION) continue;
+    const int64_t tiles = TL_CACHED_SHARED(64, 128, 3, 16, block);
+    rest = tiles > rest ? tiles : rest;
+  }
+  rest = (rest + 15) / 16 * 16;
+  const int64_t slots = (facts->shared_max - ROOM - rest) / SLOT;
+  if (slots < TL_PASS_SLOTS_MIN) return 0;
+  out->args.slots = (int32_t)slots;
+  out->shared = (uint32_t)(slots * SLOT + ROOM + rest);
+  out->kernel = "pass_few_64";
+  return 1;
+}
+
+int32_t tl_pass_begins(tl_op op) { return op == TL_OP_binary || op == TL_OP_rms_norm; }
+
+tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, tl_pass_phase *phases,
+                       tl_pass *out) {
+  const tl_cuda_facts *facts = count > 0 ? tl_cuda_device(calls[0].call.cuda) : NULL;
+  *out = (tl_pass){0};
+  if (facts == NULL || facts->major != 9 || facts->minor != 0) return TL_OK;
+  walk w = {.calls = calls, .count = count, .blocks = facts->multiprocessors};
+  int32_t products = 0;
+  for (int fits = 1; w.at < count;) {
+    tl_pass_phase *p = &phases[out->args.count];
+    TL_TRY(take_phase(&w, p, &fits));
+    if (!fits) break;
+    products += p->kind == TL_PASS_LINEAR;
+    out->args.count++;
+  }
+  if (products < PRODUCTS_MIN || w.width == 0) return TL_OK;
+  if (!choose_kernel(&w, facts, phases, out)) return TL_OK;
+  out->args.rows = w.places.rows;
+  out->args.at = w.places;
+  out->taken = w.at;
+  return TL_OK;
+}
+
+tl_status tl_pass_launch(tl_cuda *cuda, const tl_pass *pass) {
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)tl_cuda_device(cuda)->multiprocessors},
+                             .threads = {TL_PASS_THREADS},
+                             .shared = pass->shared,
+                             .together = 1};
+  return tl_cuda_launch(cuda, pass->kernel, &grid, &pass->args);
+}
