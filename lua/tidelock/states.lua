@@ -92,8 +92,8 @@ local function tabulate(g, fn)
   return values
 end
 
---- What a function is, where its code and numbers alone say it: equal ones, such as those that every
---- layer makes anew, give equal numbers. nil where it reaches anything else.
+--- What a function is, where its code and numbers alone say it: equal ones, such as those that
+--- every layer makes anew, give equal numbers. nil where it reaches anything else.
 local function identity_of(fn)
   local good, code = pcall(string.dump, fn, true)
   if not good then return nil end
