@@ -11,7 +11,6 @@
 
 /* The shard's share (hash.h), by a team that nobody else uses meanwhile; NULL: by this thread
 ** alone. */
-uint64_t tl_hash_by_team(tl_team *team, const tl_hash_part *part, const void *data,
-                         tl_dtype dtype);
+uint64_t tl_hash_by_team(tl_team *team, const tl_hash_part *part, const void *data, tl_dtype dtype);
 
 #endif

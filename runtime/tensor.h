@@ -17,8 +17,7 @@ typedef struct tl_tensor tl_tensor;
 /* All elements +0. Fails for dims outside 1 .. TL_DIMS_MAX, a negative size, too many bytes. */
 tl_status tl_tensor_new(tl_dtype dtype, int32_t dims, const int64_t *shape, tl_tensor **out);
 /* The same with arbitrary elements, for a caller that sets every one. */
-tl_status tl_tensor_new_unset(tl_dtype dtype, int32_t dims, const int64_t *shape,
-                              tl_tensor **out);
+tl_status tl_tensor_new_unset(tl_dtype dtype, int32_t dims, const int64_t *shape, tl_tensor **out);
 /* Drops the caller's reference; NULL is allowed. */
 void tl_tensor_release(tl_tensor *tensor);
 

@@ -2,8 +2,8 @@
 --
 -- Both sides replay graphs of as many products as take some milliseconds, in turns, on random
 -- numbers. The peer has the free choice of cuBLASLt; Tidelock's bits are those of the contract, and
--- who multiplies is what a recipe gets unasked (blocks.gemm.provider). Leaves: the same product with
--- its sum over k cut into that many runs.
+-- who multiplies is what a recipe gets unasked (blocks.gemm.provider). Leaves: the same product
+-- with its sum over k cut into that many runs.
 
 local blocks = require "tidelock.blocks"
 local core = require "tidelock.core"

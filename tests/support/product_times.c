@@ -4,9 +4,9 @@
 **     build-cuda/support/product_times           our kernels beside cuBLASLt's first choice
 **     build-cuda/support/product_times auto      what blocks.gemm.provider = "auto" takes beside it
 **     build-cuda/support/product_times 64 32     the tile 64 x 32 wherever a product may have it
-**     build-cuda/support/product_times cold      (with any of these) weights come from memory, as in
-**                                                a step: products read copies of them in turn, which
-**                                                the cache does not hold together
+**     build-cuda/support/product_times cold      (with any of these) weights come from memory, as
+**                                                in a step: products read copies of them in turn,
+**                                                which the cache does not hold together
 **
 ** One line a shape: layer, rows, microseconds of the library (algorithm/parts of k), ours, ratio,
 ** and with "auto" the library's algorithm where it was taken. The last line is the geometric mean.
