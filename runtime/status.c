@@ -18,12 +18,3 @@ tl_status tl_fail(tl_status code, const char *format, ...) {
 const char *tl_last_error(void) { return message; }
 
 tl_status tl_last_status(void) { return last; }
-
-const char *tl_status_text(tl_status code) {
-  static const char *const texts[] = {
-#define STATUS(code, text) text,
-#include "status.def"
-#undef STATUS
-  };
-  return (unsigned)code < TL_STATUS_COUNT ? texts[code] : "unknown status";
-}

@@ -22,9 +22,6 @@ const char *tl_last_error(void);
 /* The code that came with it. */
 tl_status tl_last_status(void);
 
-/* The fixed text of a code, for logs. */
-const char *tl_status_text(tl_status code);
-
 #define TL_TRY(call)                      \
   do {                                    \
     const tl_status status_ = (call);     \

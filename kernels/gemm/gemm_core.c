@@ -267,3 +267,43 @@ void tl_gemm_compute(const tl_gemm *gemm, tl_team *team) {
   tl_gemm_make_plan(gemm, team, &p);
   tl_team_for(team, p.tasks, run_task, &p);
 }
+
+/* --- Few rows: columns alone are shared out --------------------------------------------------- */
+
+enum { COLUMNS_TASK_BYTES = 64 << 10 };
+
+typedef struct columns {
+  const tl_gemm *gemm;
+  tl_team *team;
+  tl_gemm_panel_task compute;
+  const void *context;
+  int64_t panels, tasks;
+} columns;
+
+static int64_t panels_of(const tl_gemm *g, int32_t part) {
+  return tl_panels_of(tl_view_row(&g->out[part]));
+}
+
+static void run_columns(void *context, int64_t index, int32_t worker) {
+  const columns *c = context;
+  float *stack = tl_team_scratch(c->team, worker);
+  const int64_t first = index * c->panels / c->tasks, end = (index + 1) * c->panels / c->tasks;
+  int64_t panel = first;
+  int32_t part = 0;
+  for (int64_t i = first; i < end; i++, panel++) {
+    while (panel >= panels_of(c->gemm, part)) panel -= panels_of(c->gemm, part++);
+    c->compute(c->context, part, panel, stack);
+  }
+}
+
+void tl_gemm_for_columns(const tl_gemm *gemm, tl_team *team, int64_t depth,
+                         tl_gemm_panel_task compute, const void *context) {
+  columns c = {.gemm = gemm, .team = team, .compute = compute, .context = context};
+  for (int32_t part = 0; part < gemm->parts; part++) c.panels += panels_of(gemm, part);
+  const int64_t bytes = c.panels * TL_PANEL * depth * (int64_t)sizeof(float);
+  const int64_t most = tl_team_workers(team) * 2;
+  c.tasks = bytes / COLUMNS_TASK_BYTES < most ? bytes / COLUMNS_TASK_BYTES : most;
+  if (c.tasks > c.panels) c.tasks = c.panels;
+  if (c.tasks < 1) c.tasks = 1;
+  tl_team_for(team, c.panels == 0 ? 0 : c.tasks, run_columns, &c);
+}

@@ -104,6 +104,14 @@ void tl_gemm_store(const tl_gemm *gemm, const tl_gemm_tile *tile, const float *c
 /* What the output (f32) holds goes to c. */
 void tl_gemm_load(const tl_gemm *gemm, const tl_gemm_tile *tile, float *c, int64_t stride);
 
+/* Some output columns of a part: panel * TL_PANEL and those that follow it. `stack` is the worker's
+** scratch. */
+typedef void (*tl_gemm_panel_task)(const void *context, int32_t part, int64_t panel, float *stack);
+/* Calls `compute` for every panel of every part, runs of neighbours by the workers of a team.
+** `depth`: rows of f32 weights of a panel; fewer than 64 KiB are not worth a helper. */
+void tl_gemm_for_columns(const tl_gemm *gemm, tl_team *team, int64_t depth,
+                         tl_gemm_panel_task compute, const void *context);
+
 /* f32 panels of any width: (k, width), zeros from `count` on. */
 void tl_gemm_pack_f32(tl_gemm_source source, int32_t count, int32_t width, int64_t k_count,
                       float *out);

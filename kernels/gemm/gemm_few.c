@@ -12,7 +12,7 @@
 */
 #include "gemm_core.h"
 
-enum { ROWS_MAX = 8, LANES = 16, UNIT = 64 };
+enum { ROWS_MAX = 8, LANES = 16, UNIT = TL_PANEL };
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -82,19 +82,9 @@ MULTIPLY(1) MULTIPLY(2) MULTIPLY(3) MULTIPLY(4) MULTIPLY(5) MULTIPLY(6) MULTIPLY
 static const version versions[ROWS_MAX] = {multiply_1, multiply_2, multiply_3, multiply_4,
                                            multiply_5, multiply_6, multiply_7, multiply_8};
 
-typedef struct few {
-  const tl_gemm *gemm;
-  tl_team *team;
-  int64_t units, tasks;
-} few;
-
-static int64_t units_of(const tl_gemm *g, int32_t part) {
-  return (tl_view_row(&g->out[part]) + UNIT - 1) / UNIT;
-}
-
 /* One unit of columns: leaves on a stack, added like a binary counter. */
-static void compute_unit(const few *f, int32_t part, int64_t unit, float *stack) {
-  const tl_gemm *g = f->gemm;
+static void compute_unit(const void *context, int32_t part, int64_t unit, float *stack) {
+  const tl_gemm *g = context;
   const int64_t width = tl_view_row(&g->out[part]), column = unit * UNIT, size = ROWS_MAX * UNIT;
   const int64_t columns = width - column < UNIT ? width - column : UNIT;
   int64_t top = 0;
@@ -116,20 +106,6 @@ static void compute_unit(const few *f, int32_t part, int64_t unit, float *stack)
   tl_gemm_store(g, &tile, stack, UNIT);
 }
 
-static void run_task(void *context, int64_t index, int32_t worker) {
-  const few *f = context;
-  float *stack = tl_team_scratch(f->team, worker);
-  const int64_t first = index * f->units / f->tasks, end = (index + 1) * f->units / f->tasks;
-  int64_t unit = first;
-  int32_t part = 0;
-  for (int64_t i = first; i < end; i++, unit++) {
-    while (unit >= units_of(f->gemm, part)) unit -= units_of(f->gemm, part++);
-    compute_unit(f, part, unit, stack);
-  }
-}
-
-enum { TASK_BYTES = 64 << 10 }; /* of weights: less is not worth a helper */
-
 int32_t tl_gemm_few_rows(const tl_gemm *gemm, tl_team *team) {
   tl_gemm_run run;
   if (gemm->dtype != TL_F32 || gemm->in_panels || gemm->rows < 1 || gemm->rows > ROWS_MAX ||
@@ -137,14 +113,7 @@ int32_t tl_gemm_few_rows(const tl_gemm *gemm, tl_team *team) {
     return 0;
   gemm->run(gemm, 0, 0, 0, &run);
   if (run.a.k_stride != 1 || run.b.k_stride != 1) return 0;
-  few f = {.gemm = gemm, .team = team};
-  for (int32_t part = 0; part < gemm->parts; part++) f.units += units_of(gemm, part);
-  const int64_t bytes = f.units * UNIT * run.b.stride * (int64_t)sizeof(float);
-  const int64_t most = tl_team_workers(team) * 2;
-  f.tasks = bytes / TASK_BYTES < most ? bytes / TASK_BYTES : most;
-  if (f.tasks > f.units) f.tasks = f.units;
-  if (f.tasks < 1) f.tasks = 1;
-  tl_team_for(team, f.units == 0 ? 0 : f.tasks, run_task, &f);
+  tl_gemm_for_columns(gemm, team, run.b.stride, compute_unit, gemm);
   return 1;
 }
 #else

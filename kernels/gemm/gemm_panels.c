@@ -106,17 +106,13 @@ TL_SIMD_VERSIONS(multiply_one, (const stretch *s, float *c), (s, c))
 
 typedef struct few {
   const tl_gemm *gemm;
-  tl_team *team;
   stretch x; /* its first row */
-  int64_t panels, tasks, group;
+  int64_t group;
 } few;
 
-static int64_t panels_of(const tl_gemm *g, int32_t part) {
-  return tl_panels_of(tl_view_row(&g->out[part]));
-}
-
 /* One panel for all rows, a group of them at a time: after the first it is in a cache. */
-static void compute_panel(const few *f, int32_t part, int64_t panel, float *stack) {
+static void compute_panel(const void *context, int32_t part, int64_t panel, float *stack) {
+  const few *f = context;
   const tl_gemm *g = f->gemm;
   const int64_t left = tl_view_row(&g->out[part]) - panel * PANEL, width = f->x.depth;
   tl_gemm_tile tile = {.part = part, .column = panel * PANEL};
@@ -135,36 +131,16 @@ static void compute_panel(const few *f, int32_t part, int64_t panel, float *stac
   }
 }
 
-static void run_task(void *context, int64_t index, int32_t worker) {
-  const few *f = context;
-  float *stack = tl_team_scratch(f->team, worker);
-  const int64_t first = index * f->panels / f->tasks, end = (index + 1) * f->panels / f->tasks;
-  int64_t panel = first;
-  int32_t part = 0;
-  for (int64_t i = first; i < end; i++, panel++) {
-    while (panel >= panels_of(f->gemm, part)) panel -= panels_of(f->gemm, part++);
-    compute_panel(f, part, panel, stack);
-  }
-}
-
-enum { TASK_BYTES = 64 << 10 }; /* of weights: less is not worth a helper */
-
 int32_t tl_gemm_few_panels(const tl_gemm *gemm, tl_team *team) {
   const tl_view *x = &gemm->call->in[0];
   const int64_t width = tl_view_row(x);
-  few f = {.gemm = gemm, .team = team, .group = 1};
+  few f = {.gemm = gemm, .group = 1};
 #if defined(__x86_64__)
   if (tl_simd_level() == TL_SIMD_AVX512) f.group = GROUP;
 #endif
   if (!gemm->in_panels || gemm->rows < 1 || gemm->rows > 2 * f.group) return 0;
   f.x = (stretch){.a = x->data, .a_stride = width, .depth = width};
   while (1ll << f.x.leaves_log < gemm->leaves) f.x.leaves_log++;
-  for (int32_t part = 0; part < gemm->parts; part++) f.panels += panels_of(gemm, part);
-  const int64_t bytes = f.panels * PANEL * width * (int64_t)sizeof(float);
-  const int64_t tasks = tl_team_workers(team) * 2;
-  f.tasks = bytes / TASK_BYTES < tasks ? bytes / TASK_BYTES : tasks;
-  if (f.tasks > f.panels) f.tasks = f.panels;
-  if (f.tasks < 1) f.tasks = 1;
-  tl_team_for(team, f.panels == 0 ? 0 : f.tasks, run_task, &f);
+  tl_gemm_for_columns(gemm, team, width, compute_panel, &f);
   return 1;
 }

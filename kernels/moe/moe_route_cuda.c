@@ -40,57 +40,46 @@ static tl_status launch_rows(tl_cuda *cuda, const kernels names, int64_t rows, i
   return tl_cuda_launch(cuda, names[size_of(experts)], &grid, args);
 }
 
+/* What both routers take: logits, where weights and experts go, and what finds NaN. */
+static tl_status route_args(const tl_call *call, const char *name, int32_t normalize,
+                            tl_route_args *out) {
+  const tl_view *z = &call->in[0], *weight = &call->out[0];
+  const int64_t rows = z->shape[0], experts = tl_view_row(z);
+  TL_TRY(tl_expect_range(name, "rows", rows, 0, INT64_C(1) << TL_ROUTE_TOKEN_BITS));
+  *out = (tl_route_args){.z = z->data,
+                         .weight = weight->data,
+                         .expert = call->out[1].data,
+                         .found = tl_cuda_found(call->cuda),
+                         .note = tl_route_note(tl_cuda_place(call->cuda), call->ints[0]),
+                         .rows = rows,
+                         .experts = (int32_t)experts,
+                         .slots = (int32_t)tl_view_row(weight),
+                         .kind = (int32_t)call->ints[1],
+                         .normalize = normalize,
+                         .vectors = has_vectors(z, experts),
+                         .scale = call->floats[0]};
+  return TL_OK;
+}
+
 tl_status tl_cuda_route(const tl_call *call) {
   const int64_t *ints = call->ints;
-  const tl_view *z = &call->in[0], *weight = &call->out[0];
+  tl_route_args k;
   TL_TRY(tl_route_check(call));
-  const int64_t rows = z->shape[0], experts = tl_view_row(z), slots = tl_view_row(weight);
-  TL_TRY(tl_expect_range("route", "rows", rows, 0, INT64_C(1) << TL_ROUTE_TOKEN_BITS));
-  const tl_route_args k = {.z = z->data,
-                           .bias = call->in[1].data,
-                           .weight = weight->data,
-                           .expert = call->out[1].data,
-                           .found = tl_cuda_found(call->cuda),
-                           .note = tl_route_note(tl_cuda_place(call->cuda), ints[0]),
-                           .rows = rows,
-                           .experts = (int32_t)experts,
-                           .slots = (int32_t)slots,
-                           .kind = (int32_t)ints[1],
-                           .groups = (int32_t)ints[2],
-                           .top_groups = (int32_t)ints[3],
-                           .normalize = ints[4] != 0,
-                           .vectors = has_vectors(z, experts),
-                           .scale = call->floats[0]};
-  return launch_rows(call->cuda, route_rows, rows, experts, k.groups > 1 ? 2 * experts : 0, &k);
+  TL_TRY(route_args(call, "route", ints[4] != 0, &k));
+  k.bias = call->in[1].data, k.groups = (int32_t)ints[2], k.top_groups = (int32_t)ints[3];
+  return launch_rows(call->cuda, route_rows, k.rows, k.experts, k.groups > 1 ? 2 * k.experts : 0,
+                     &k);
 }
 
 tl_status tl_cuda_route_table(const tl_call *call) {
   const int64_t *ints = call->ints;
-  const tl_view *z = &call->in[0], *table = &call->in[2], *weight = &call->out[0];
+  tl_route_table_args k = {.ids = call->in[1].data, .table = call->in[2].data};
   TL_TRY(tl_route_table_check(call));
-  const int64_t rows = z->shape[0], experts = tl_view_row(z), slots = tl_view_row(weight);
-  TL_TRY(tl_expect_range("route_table", "rows", rows, 0, INT64_C(1) << TL_ROUTE_TOKEN_BITS));
-  const tl_route_table_args k = {
-      .route = {.z = z->data,
-                .weight = weight->data,
-                .expert = call->out[1].data,
-                .found = tl_cuda_found(call->cuda),
-                .note = tl_route_note(tl_cuda_place(call->cuda), ints[0]),
-                .rows = rows,
-                .experts = (int32_t)experts,
-                .slots = (int32_t)slots,
-                .kind = (int32_t)ints[1],
-                .normalize = ints[2] != 0,
-                .vectors = has_vectors(z, experts),
-                .scale = call->floats[0]},
-      .ids = call->in[1].data,
-      .table = table->data,
-      .tokens = rows / ints[3],
-      .length = ints[4],
-      .token_first = ints[5],
-      .vocab = tl_view_count(table) / slots
-  };
-  return launch_rows(call->cuda, route_table_rows, rows, experts, experts, &k);
+  TL_TRY(route_args(call, "route_table", ints[2] != 0, &k.route));
+  k.tokens = k.route.rows / ints[3], k.length = ints[4], k.token_first = ints[5];
+  k.vocab = tl_view_count(&call->in[2]) / k.route.slots;
+  return launch_rows(call->cuda, route_table_rows, k.route.rows, k.route.experts, k.route.experts,
+                     &k);
 }
 
 tl_status tl_cuda_route_grad(const tl_call *call) {

@@ -29,29 +29,20 @@ end
 local expected = core.json.decode(core.files.read_all(golden.file))
 
 describe("on a GPU #gpu", function()
-  on_gpu("every operator gives its host twin's bits", function()
-    local text, status = support.run "lua tests/gpu/run.lua"
-    assert.equal(0, status, text)
-    assert.is_truthy(text:find "%d%d%d passed, 0 failed")
-  end)
-
-  on_gpu("a request gives the host's tokens and bits, alone and in any crowd", function()
-    local text, status = support.run "lua tests/gpu/serve.lua"
-    assert.equal(0, status, text)
-    assert.is_truthy(text:find "%d passed, 0 failed")
-  end)
-
-  on_gpu("a trace has the host's hashes, step after step", function()
-    local text, status = support.run "lua tests/gpu/trace.lua"
-    assert.equal(0, status, text)
-    assert.is_truthy(text:find "all equal")
-  end)
-
-  on_gpu("verify, traces, metrics, profilers and measurements are true there", function()
-    local text, status = support.run "lua tests/gpu/tools.lua"
-    assert.equal(0, status, text)
-    assert.is_truthy(text:find "%d passed, 0 failed")
-  end)
+  for _, script in ipairs {
+    { "every operator gives its host twin's bits", "run", "%d%d%d passed, 0 failed" },
+    { "a request gives the host's tokens and bits, alone and in any crowd", "serve",
+      "%d passed, 0 failed" },
+    { "a trace has the host's hashes, step after step", "trace", "all equal" },
+    { "verify, traces, metrics, profilers and measurements are true there", "tools",
+      "%d passed, 0 failed" },
+  } do
+    on_gpu(script[1], function()
+      local text, status = support.run("lua tests/gpu/" .. script[2] .. ".lua")
+      assert.equal(0, status, text)
+      assert.is_truthy(text:find(script[3]))
+    end)
+  end
 
   for _, check in ipairs(selftest.checks) do
     if check.gpu then

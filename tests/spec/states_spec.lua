@@ -229,6 +229,33 @@ describe("a sum over tokens", function()
   end)
 end)
 
+describe("functions of the step", function()
+  --- What functions of two layers, made by make(layer), give in step 2.
+  local function tried(make)
+    local layer = 0
+    local run <close> = models.start(with_graph(function(g, x)
+      local s = g.state("s", "dim")
+      layer = layer + 1
+      g.update(s, g.mean(g.exp(x * 0)) * make(layer))
+      return x
+    end))
+    run:step()
+    run:step()
+    return { value(run, "layers.0.g.s"), value(run, "layers.1.g.s") }
+  end
+
+  it("share numbers where code and what it reaches are equal, and nowhere else", function()
+    assert.same({ 6, 6 }, tried(function() return function(step) return step * 3 end end))
+    assert.same({ 2, 4 }, tried(function(layer)
+      return function(step) return step * layer end
+    end))
+    assert.same({ 12, 22 }, tried(function(layer)
+      local box = { layer * 10 }
+      return function(step) return box[1] + step end
+    end))
+  end)
+end)
+
 describe("a step without targets", function()
   local o = setmetatable({}, { __index = models.defaults })
 
