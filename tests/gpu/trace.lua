@@ -7,10 +7,10 @@
 --- tp 2 is compared, too. `cost` takes turns between steps with a trace and without. Needs no Lua
 --- packages.
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
-local recorder = require "tidelock.recorder"
+local driver = require "tidelock.run.driver"
+local recorder = require "tidelock.run.recorder"
 local tl = require "tidelock"
-local traces, compare = require "tidelock.traces", require "tidelock.compare"
+local traces, compare = require "tidelock.trace.traces", require "tidelock.trace.compare"
 local nn = tl.nn
 
 local text = os.tmpname()
