@@ -33,6 +33,26 @@ a.lua:7: nn.swiglu.hiden: no such key; did you mean hidden? nn.swiglu has bias, 
     end
   end)
 
+  it("take numbers that are what they should be in f32, too", function()
+    local function message(name, options)
+      local _, problem = pcall(schema.check, name, options, "a.lua:1")
+      return problem.message and problem.message:match "^[^\n]+"
+    end
+    assert.equal("a.lua:1: nn.rms_norm.eps: expected a number above 0 in f32, where it is 0, got "
+      .. "1e-50", message("nn.rms_norm", { eps = 1e-50 }))
+    assert.equal("a.lua:1: nn.rms_norm.eps: expected a number above 0 in f32, where it is inf, got "
+      .. "1e+39", message("nn.rms_norm", { eps = 1e39 }))
+    assert.equal("a.lua:1: nn.dropout.rate: expected a number from 0 up to, but not, 1 in f32, "
+      .. "where it is 1, got 1", message("nn.dropout", { rate = 1 - 1e-9 }))
+    assert.equal(1e-45, schema.check("nn.rms_norm", { eps = 1e-45 }, "a.lua:1").eps)
+  end)
+
+  it("take no string with a zero byte, which would end a path early", function()
+    local good, problem = pcall(schema.check, "nn.linear", { out = 8, name = "a\0b" }, "a.lua:1")
+    assert.is_false(good)
+    assert.matches("nn%.linear%.name: expected a string", problem.message)
+  end)
+
   it("accept the fields of a mixture of experts", function()
     local moe = schema.check("nn.moe", {
       experts = 64, top_k = 6, hidden = 320, shared = 1,

@@ -1,7 +1,9 @@
 local core = require "tidelock.core"
 local models = require "support.models"
 local support = require "support"
+local fields = require "tidelock.weights"
 local new_folder = require "support.folder"
+local where = require "tidelock.where"
 
 local function contains(text, message) assert.matches(text, message, 1, true) end
 local weights = core.weights
@@ -15,6 +17,34 @@ describe("a function of init", function()
 
   it("gives numbers", function()
     assert.matches("embed.init: init%(0%) gave nil; a number is wanted", message(function() end))
+  end)
+end)
+
+describe("a function of init for a large weight", function()
+  local most = where.lines_max
+  after_each(function() where.lines_max = most end)
+
+  --- A function whose every call takes some lines, once as many as `loops` says.
+  local function tabulate(loops)
+    local text = ([[
+      return function(i)
+        local x = i
+        if i == 999 then for _ = 1, %d do
+          x = x
+        end end
+        return x
+      end]]):format(loops)
+    where.add("init.lua", text)
+    local fn = assert(load(text, "@init.lua"))()
+    return fields.tabulate({ rows = 1000, cols = 1, site = "a.lua:1", name = "w" }, { fn = fn })
+  end
+
+  it("may take as many lines as it likes, but not in one call", function()
+    where.lines_max = 1000
+    local list = tabulate(10)
+    assert.equal(1000, #list)
+    assert.equal(999, list[1000])
+    assert.has_error(function() tabulate(2000) end)
   end)
 end)
 

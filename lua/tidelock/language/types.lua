@@ -12,8 +12,14 @@ local function integer(value, least)
   return nil
 end
 
+--- `value` as the operators will have it: rounded once to f32.
+local function rounded(value) return (string.unpack("<f", string.pack("<f", value))) end
+
+--- A number that is one in f32, too.
 local function finite(value)
-  if type(value) ~= "number" or value ~= value or math.abs(value) == math.huge then return nil end
+  if type(value) ~= "number" or value ~= value or math.abs(rounded(value)) == math.huge then
+    return nil
+  end
   return value
 end
 
@@ -28,7 +34,10 @@ types.any = { expected = "a value", check = function(value) return value end }
 types.boolean = { expected = "true or false", check = of_type "boolean" }
 types.string = {
   expected = "a string",
-  check = function(value) return type(value) == "string" and value ~= "" and value or nil end,
+  check = function(value) -- a zero byte would end a path there, in silence
+    local good = type(value) == "string" and value ~= "" and not value:find("\0", 1, true)
+    return good and value or nil
+  end,
 }
 types.call = { expected = "a function", check = of_type "function" }
 types.count = {
@@ -45,7 +54,7 @@ types.whole = {
 types.number = { expected = "a number", check = finite }
 types.positive = {
   expected = "a number above 0",
-  check = function(value) return finite(value) and value > 0 and value or nil end,
+  check = function(value) return finite(value) and rounded(value) > 0 and value or nil end,
 }
 types.not_negative = {
   expected = "a number, 0 or more",
@@ -53,7 +62,9 @@ types.not_negative = {
 }
 types.fraction = {
   expected = "a number from 0 up to, but not, 1",
-  check = function(value) return finite(value) and value >= 0 and value < 1 and value or nil end,
+  check = function(value)
+    return finite(value) and value >= 0 and rounded(value) < 1 and value or nil
+  end,
 }
 types.number_or_call = {
   expected = "a number or a function of the step",
@@ -122,8 +133,13 @@ types.watch = {
 
 --- What was expected in the place of `value`, which is not of the type `kind`.
 function types.wanted(kind, value)
-  local large = kind.most and type(value) == "number" and value > kind.most
-  return large and ("%s up to %d"):format(kind.expected, kind.most) or kind.expected
+  if type(value) ~= "number" then return kind.expected end
+  if kind.most then
+    return value > kind.most and ("%s up to %d"):format(kind.expected, kind.most) or kind.expected
+  end
+  local as_f32 = rounded(value)
+  local moved = kind.check(as_f32) == nil and as_f32 ~= value and value == value
+  return moved and ("%s in f32, where it is %.7g"):format(kind.expected, as_f32) or kind.expected
 end
 
 --- A value as messages show it.

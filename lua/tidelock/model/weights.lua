@@ -195,8 +195,10 @@ function weights.tabulate(weight, init)
     refuse("a function is called for each of %d elements; at most %d", count,
       weights.function_elements_max)
   end
-  local good, message = where.run({}, function()
+  local context = {}
+  local good, message = where.run(context, function()
     for i = 0, count - 1 do
+      context.lines = 0 -- the limit is for one element
       local value = init.fn(i)
       if type(value) ~= "number" then refuse("init(%d) gave %s; a number is wanted", i,
         type(value)) end
