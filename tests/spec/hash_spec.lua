@@ -1,4 +1,5 @@
 local core = require "tidelock.core"
+local models = require "support.models"
 
 local G = 0x9e3779b97f4a7c15 -- 2^64 over the golden ratio
 
@@ -69,5 +70,17 @@ describe("the hash of a tensor", function()
     local deep = core.tensor("f32", { 4, 2, 3 }, t:flat())
     assert.equal(flat:hash "w", deep:hash "w")
     assert.equal("0000000000000000", core.tensor("i64", { 0 }):hash "w")
+  end)
+end)
+
+describe("the hash that a team shares out", function()
+  it("misses no row: it is that of the tensor, in tasks of any number", function()
+    for _, vocab in ipairs { 61, 1025, 2051 } do -- 1,025 rows of 32 are a task
+      local run <close> = models.start({ vocab = vocab, layers = 1 }, { threads = 2 })
+      for _, param in ipairs(run.plan["local"].params) do
+        local own = run:stored(param, "weight "):hash(param.name)
+        assert.equal(own, run:stored_hash(param, "weight ", param.name), param.name .. vocab)
+      end
+    end
   end)
 end)
