@@ -22,6 +22,24 @@ local function obeys(form, record)
   assert.same({}, complaints(form, record), log.line(record))
 end
 
+describe("a log that goes on", function()
+  it("keeps whole lines and drops what a kill left of the last one", function()
+    local folder = new_folder()
+    for _, before in ipairs { "", '{"step":1}\n', '{"step":1}\n{"st', '{"st' } do
+      local path = folder:write("log.jsonl", before)
+      local records = log.open({ path }, true)
+      records:write { step = 2 }
+      records:close()
+      local whole = before:match "^.*\n" or ""
+      assert.equal(whole .. '{"step":2}\n', core.files.read_all(path))
+    end
+    local records = log.open({ "/dev/null" }, true)
+    records:write { step = 1 }
+    records:close()
+    folder:remove()
+  end)
+end)
+
 describe("records", function()
   local folder
   before_each(function() folder = new_folder() end)

@@ -17,6 +17,16 @@ log.version = 1
 local Log = {}
 Log.__index = Log
 
+--- A last line without its end is what a killed run can leave: what is appended would be part of
+--- it, and lost with it.
+local function cut_last_line(path)
+  if (core.files.size(path) or 0) == 0 then return end -- nothing, or no file that holds bytes
+  local real = core.files.realpath(path)
+  local text = core.files.read_all(real)
+  if not text or text:sub(-1) == "\n" then return end
+  core.files.write_atomic(real, text:match "^.*\n" or "")
+end
+
 --- Opens files for writing; every record goes to all of them.
 ---@param paths string[]
 ---@param append? boolean # keep what they hold: a run goes on
@@ -28,7 +38,11 @@ end
 
 --- One more file, for the records from here on.
 function Log:add(path, append)
-  local file, message = io.open(path, append and "a" or "w")
+  local good, file, message = pcall(function()
+    if append then cut_last_line(path) end
+    return io.open(path, append and "a" or "w")
+  end)
+  if not good then file, message = nil, file end
   if not file then
     self:close()
     error({ status = 2, message = "tidelock: cannot write " .. message }, 0)
