@@ -52,7 +52,7 @@ static tl_status allocate(const tl_executor *e, tl_range section, extent *extent
     widen(p, p->instructions[i].out, extents);
   }
   for (int32_t i = 0; i < p->scratch_count; i++) {
-    f->first[i] = extents[i].first;
+    f->first[i] = extents[i].first, f->end[i] = extents[i].end;
     if (extents[i].end > 0) TL_TRY(new_block(e, extents[i].end - extents[i].first, &f->blocks[i]));
   }
   return TL_OK;
@@ -63,6 +63,7 @@ static void release(const tl_executor *e, tl_fresh *f) {
     if (f->blocks[i] != NULL) free_block(e, f->blocks[i]);
   free(f->blocks);
   free(f->first);
+  free(f->end);
   *f = (tl_fresh){0};
 }
 
@@ -71,9 +72,11 @@ tl_status tl_fresh_begin(tl_executor *e, tl_section section, tl_fresh *out) {
   const size_t parts = (size_t)p->scratch_count + 1;
   extent *extents = calloc(parts, sizeof *extents);
   *out = (tl_fresh){.blocks = calloc(parts, sizeof *out->blocks),
-                    .first = calloc(parts, sizeof *out->first)};
+                    .first = calloc(parts, sizeof *out->first),
+                    .end = calloc(parts, sizeof *out->end)};
   tl_status status = TL_OK;
-  if (extents == NULL || out->blocks == NULL || out->first == NULL)
+  if (extents == NULL || out->blocks == NULL || out->first == NULL ||
+      out->end == NULL)
     status = tl_fail(TL_MEMORY, "no room for the memory of a run");
   if (status == TL_OK) status = allocate(e, p->sections[section], extents, out);
   free(extents);
@@ -90,6 +93,8 @@ char *tl_fresh_place(const tl_executor *e, const tl_fresh *fresh, int32_t tensor
   const int64_t offset = e->program->places[tensor].offset;
   const int32_t part = fresh->blocks == NULL ? -1 : part_of(e->program, tensor);
   if (part < 0 || fresh->blocks[part] == NULL) return e->arena + offset;
+  const int64_t end = offset + tl_view_bytes(&e->program->places[tensor].view);
+  if (offset < fresh->first[part] || end > fresh->end[part]) return e->arena + offset;
   return (char *)fresh->blocks[part] + (offset - fresh->first[part]);
 }
 

@@ -17,12 +17,13 @@
 
 typedef struct tl_fresh {
   void **blocks; /* (scratch_count) of the program; NULL: the section touches none of that part */
-  int64_t *first;
+  int64_t *first, *end; /* of a block, in the arena */
 } tl_fresh;
 
 /* Allocates, and points the executor's views into the blocks. On failure nothing has changed. */
 tl_status tl_fresh_begin(tl_executor *executor, tl_section section, tl_fresh *out);
-/* Where a tensor of the program is: in a block, or in the arena. */
+/* Where a tensor of the program is: in a block where the section touches all of its bytes or those
+** around them, else in the arena. */
 char *tl_fresh_place(const tl_executor *executor, const tl_fresh *fresh, int32_t tensor);
 /* Frees, and points the views into the arena again; nothing to do where nothing was begun. */
 void tl_fresh_end(tl_executor *executor, tl_fresh *fresh);
