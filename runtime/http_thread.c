@@ -231,6 +231,18 @@ static void arrive(struct evhttp_request *request, void *given) {
 
 /* What the owner answers ---------------------------------------------------------------------*/
 
+/* While a stream waits for its next part, its connection is silent on both sides, which is not the
+** client's fault: libevent's timers rest then, and is_lost looks after it. After the last part they
+** run again. */
+static void set_timers(tl_http *server, struct evhttp_request *request, int run) {
+  struct evhttp_connection *connection = evhttp_request_get_connection(request);
+  if (connection == NULL) return;
+  if (run)
+    evhttp_connection_set_timeout(connection, server->timeout_s);
+  else
+    bufferevent_set_timeouts(evhttp_connection_get_bufferevent(connection), NULL, NULL);
+}
+
 static void carry_out(tl_http *server, const tl_http_order *order) {
   waiting *w = *find(server->loop, order->id);
   const tl_http_reply *reply = &order->reply;
@@ -250,6 +262,7 @@ static void carry_out(tl_http *server, const tl_http_order *order) {
     add_headers(request, reply->type, reply->retry_after);
     add_header(request, "Cache-Control", "no-cache");
     evhttp_send_reply_start(request, reply->status, NULL);
+    set_timers(server, request, 0);
   }
   struct evbuffer *text = evbuffer_new();
   w->added += reply->bytes;
@@ -257,7 +270,9 @@ static void carry_out(tl_http *server, const tl_http_order *order) {
       evbuffer_add(text, reply->text, (size_t)reply->bytes) == 0)
     evhttp_send_reply_chunk(request, text);
   if (text != NULL) evbuffer_free(text);
-  if (reply->part == TL_HTTP_LAST) evhttp_send_reply_end(request);
+  if (reply->part != TL_HTTP_LAST) return;
+  set_timers(server, request, 1);
+  evhttp_send_reply_end(request);
 }
 
 static void take_orders(int file, short what, void *given) {

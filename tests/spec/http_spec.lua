@@ -238,6 +238,26 @@ describe("the HTTP server", function()
     assert.equal("POST /slow " .. ("s"):rep(700), slow:wait()[1].body)
   end)
 
+  it("keeps a stream that is silent for longer than a client may be", function()
+    local server <close> = open { timeout = 1 }
+    local talk <close> = talks.start(server:port(), { talks.get "/x" })
+    local r = take(server)
+    server:begin(r.id, "text/plain")
+    for i = 1, 2 do
+      assert.is_nil(server:next(1.3)) -- nobody has left
+      server:send(r.id, "part " .. i)
+    end
+    server:finish(r.id)
+    local answer = talk:wait()[1]
+    assert.is_true(answer.whole)
+    assert.equal("part 1part 2", answer.body)
+    local idle <close> = talks.start(server:port(), { "GET /y HTTP/1.1\r\nHost: t\r\n\r\n" })
+    r = take(server)
+    server:begin(r.id, "text/plain")
+    server:finish(r.id)
+    assert.is_true(talks.parse(idle:raw()[1]).whole) -- and ends the connection then
+  end)
+
   it("has so many connections, and lets others wait", function()
     local server <close> = open { connections = 4, timeout = 1 }
     server:page("/health", "text/plain", "well", true)
