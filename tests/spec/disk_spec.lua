@@ -1,5 +1,6 @@
 -- What has to be on the disk before what: a name that lasts has bytes that last, and a checkpoint
 -- that could not be written whole is none.
+local checkpoint = require "tidelock.checkpoint"
 local core = require "tidelock.core"
 local new_folder = require "support.folder"
 local support = require "support"
@@ -66,6 +67,23 @@ describe("the disk", function()
       "fsync step-1.tmp/state.json.tmp", "rename step-1.tmp/state.json", "fsync step-1.tmp",
       "fsync .", "rename step-1", "fsync .",
     }, list)
+  end)
+
+  it("loses the state of a checkpoint that goes before its tensors", function()
+    local dir, remove, gone = folder:path "step-00000001", os.remove, {}
+    core.files.mkdirs(dir)
+    for _, name in ipairs { "optimizer.safetensors", "state.json", "weights.safetensors" } do
+      folder:write("step-00000001/" .. name, "{}")
+    end
+    rawset(os, "remove", function(path)
+      gone[#gone + 1] = path:match "[^/]*$"
+      return remove(path)
+    end)
+    local good, message = pcall(checkpoint.remove, dir)
+    rawset(os, "remove", remove)
+    assert.is_true(good, message)
+    assert.equal("state.json", gone[1])
+    assert.is_false(core.files.exists(dir))
   end)
 
   it("holds no checkpoint of which a file could not be written", function()
