@@ -414,8 +414,12 @@ static tl_status read_template(tl_tokenizer *t, const json_t *post) {
     const json_t *all = json_object_get(template, "special_tokens");
     const json_t *ids = json_object_get(json_object_get(all, name != NULL ? name : ""), "ids");
     if (!json_is_array(ids)) return damaged(t, "the template names a token that is none");
-    json_array_foreach(ids, k, id)
-        TL_TRY(tl_ids_append(after ? &t->after : &t->before, (int32_t)json_integer_value(id)));
+    json_array_foreach(ids, k, id) {
+      const int64_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+      if (value < 0 || value >= t->token_count)
+        return damaged(t, "the template has an id that is no token's");
+      TL_TRY(tl_ids_append(after ? &t->after : &t->before, (int32_t)value));
+    }
   }
   return TL_OK;
 }

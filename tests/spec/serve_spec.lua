@@ -352,6 +352,27 @@ describe("the server", function()
     assert.matches("serve: %d+ answers with 200, .*tokens made", said)
   end)
 
+  it("goes on when a token has no text, and when a text has no tokens", function()
+    local file = model.folder:write("few.json", core.json.encode { -- 11 of the model's 256 ids
+      model = { type = "BPE", vocab = { a = 0, b = 1, ab = 10 }, merges = { "a b" } },
+    })
+    local one <close> = servers.start(model.path, "--tokenizer " .. file)
+    for _, stream in ipairs { false, true } do
+      local answer = one:ask("/v1/completions", { prompt = "abab", max_tokens = 20, temperature = 1,
+        logprobs = 2, stream = stream })
+      assert.equal(200, answer.status, answer.body)
+    end
+    local ids = core.json.array { 200, 10, 255 }
+    assert.equal(200, one:ask("/v1/completions", { prompt = ids, echo = true }).status)
+    for _, text in ipairs { "abc", "ab\u{20AC}" } do
+      local answer = one:ask("/v1/completions", { prompt = text })
+      assert.equal(400, answer.status, answer.body)
+      assert.matches("the tokenizer cannot read it: .*no token for",
+        core.json.decode(answer.body).error.message)
+    end
+    assert.equal(200, one:ask("/health").status)
+  end)
+
   it("drops a client that does not read, and frees what it had", function()
     local one <close> = servers.start(model.path, "serve.context=30000 --timeout 1")
     local begin = core.files.seconds()

@@ -288,6 +288,14 @@ describe("a damaged or foreign file", function()
     contains("an id is not in 0", failure(folder, {
       model = { type = "BPE", vocab = { a = 1 << 40 }, merges = { "a a" } },
     }))
+    for _, id in ipairs { -1, 3, 1 << 32, 0.5, "a" } do
+      contains("the template has an id that is no token's", failure(folder, {
+        post_processor = {
+          type = "TemplateProcessing", single = { { SpecialToken = { id = "s" } } },
+          special_tokens = { s = { ids = { id } } },
+        },
+      }))
+    end
     contains("the pattern (", failure(folder, {
       pre_tokenizer = { type = "Split", pattern = { Regex = "(" }, behavior = "Isolated" },
     }))

@@ -171,10 +171,31 @@ local function run_weights(folder, summary)
     found.state.fields
 end
 
+--- The tokenizer of a model, whose table may have more rows than there are tokens: an id beyond
+--- them can be drawn like any other, and adds nothing to a text.
+local function of_model(tokenizer)
+  local wider = {}
+  function wider.encode(_, ...) return tokenizer:encode(...) end
+  function wider.vocab() return tokenizer:vocab() end
+  function wider.token(_, id)
+    local good, bytes, special = pcall(tokenizer.token, tokenizer, id)
+    if not good then return "", true end
+    return bytes, special
+  end
+  function wider.decode(_, ids, special)
+    local known = {}
+    for _, id in ipairs(ids) do
+      if pcall(tokenizer.token, tokenizer, id) then known[#known + 1] = id end
+    end
+    return tokenizer:decode(known, special)
+  end
+  return wider
+end
+
 local function open_tokenizer(path)
   local tokenizer, message = core.tokenizer(path)
   if not tokenizer then usage("--tokenizer: %s", message) end
-  return tokenizer
+  return of_model(tokenizer)
 end
 
 --- Ids that end a text: eos_token_id of generation_config.json, or of config.json.

@@ -7,6 +7,7 @@
 --- A field that this server does not act on is refused by name, unless its value asks for nothing:
 --- frequency_penalty 0, logit_bias {}. Null is the same as absent.
 local core = require "tidelock.core"
+local pieces = require "tidelock.serve.pieces"
 local suggest = require "tidelock.text.suggest"
 
 local asked = {}
@@ -184,6 +185,15 @@ end
 
 local function is_id(value) return math.type(value) == "integer" end
 
+--- The ids of a text; a text that the tokenizer cannot read is a problem of the one who sent it.
+local function encoded(model, given, special, param, problems)
+  local good, ids = pcall(model.tokenizer.encode, model.tokenizer, given, special)
+  if good then return ids end
+  local why = tostring(ids):gsub("^[^\n]-%.lua:%d+: ", "")
+  problems:add(param, "the tokenizer cannot read it: %s", pieces.valid(why))
+  return {}
+end
+
 --- Lists of ids: of a text, texts, ids, or lists of ids.
 local function read_prompts(prompt, model, problems)
   local list = prompt
@@ -201,7 +211,7 @@ local function read_prompts(prompt, model, problems)
   local prompts = {}
   for i, one in ipairs(list) do
     if type(one) == "string" then
-      prompts[i] = model.tokenizer:encode(one, true)
+      prompts[i] = encoded(model, one, true, "prompt", problems)
     elseif is_list(one) and (#one == 0 or all_of(one, is_id)) then
       prompts[i] = table.move(one, 1, #one, 1, {})
     else
@@ -336,7 +346,7 @@ function asked.read(kind, body, model)
     if #problems == 0 then
       local rendered, why = model.chat(messages, fields.chat_template_kwargs or {})
       if not rendered then return nil, { status = 400, message = why, param = "messages" } end
-      prompts = { model.tokenizer:encode(rendered, false) }
+      prompts = { encoded(model, rendered, false, "messages", problems) }
     end
   end
   local most = most_tokens(kind, fields, prompts, model, problems)

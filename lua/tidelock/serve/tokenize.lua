@@ -46,7 +46,8 @@ function tokenize.command(request)
   if not text then usage("a text is missing; - reads stdin; e.g. ./tl %s",
     request.command.example) end
   if text == "-" then text = io.read "a" end
-  local ids = tokenizer:encode(text, not options.bare)
+  local good, ids = pcall(tokenizer.encode, tokenizer, text, not options.bare)
+  if not good then usage("%s", (ids:gsub("^[^\n]-%.lua:%d+: ", ""))) end
   if options.count then
     print(("%d tokens, %d bytes, vocabulary %d"):format(#ids, #text, tokenizer:vocab()))
     return 0
