@@ -86,6 +86,15 @@ describe("the disk", function()
     assert.is_false(core.files.exists(dir))
   end)
 
+  it("holds no checkpoint before its folder has its name, state or not", function()
+    core.files.mkdirs(folder:path "step-00000002.tmp")
+    folder:write("step-00000002.tmp/state.json", "{}")
+    core.files.mkdirs(folder:path "step-00000003")
+    local steps, unfinished = checkpoint.list(folder.root)
+    assert.same({}, steps)
+    assert.same({ "step-00000002.tmp", "step-00000003" }, unfinished)
+  end)
+
   it("holds no checkpoint of which a file could not be written", function()
     local tensor = core.tensor("f32", { 2 }, { 1, 2 })
     for _, name in ipairs { "none/w.safetensors", "w.safetensors" } do
