@@ -1,6 +1,6 @@
 -- What has to be on the disk before what: a name that lasts has bytes that last, and a checkpoint
 -- that could not be written whole is none.
-local checkpoint = require "tidelock.checkpoint"
+local checkpoint = require "tidelock.run.checkpoint"
 local core = require "tidelock.core"
 local new_folder = require "support.folder"
 local support = require "support"

@@ -1,5 +1,5 @@
 -- The pattern language of weights and values: `*` is any run of characters.
-local names = require "tidelock.names"
+local names = require "tidelock.language.names"
 
 --- What a pattern means, said as a Lua pattern.
 local function slow(pattern)

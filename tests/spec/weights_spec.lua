@@ -1,9 +1,9 @@
 local core = require "tidelock.core"
 local models = require "support.models"
 local support = require "support"
-local fields = require "tidelock.weights"
+local fields = require "tidelock.model.weights"
 local new_folder = require "support.folder"
-local where = require "tidelock.where"
+local where = require "tidelock.language.where"
 
 local function contains(text, message) assert.matches(text, message, 1, true) end
 local weights = core.weights

@@ -235,6 +235,19 @@ local function samples(facts, report, note)
   end
 end
 
+--- A program lists every instruction of a step: what it would list has a bound, far above what is
+--- useful, so that a number with too many digits is told and not planned for hours.
+local function listed(facts, report)
+  local l, total, micro = facts.layout, facts.batch.samples, facts.batch.micro
+  local layers, most = facts.model.layers, 1 << 20
+  if not layers or not total or not micro or total % (l.dp * micro) ~= 0 then return end
+  local micros = total // (l.dp * micro)
+  if micros * layers <= most then return end
+  report("batch.micro", "micro %d makes %d micro-batches of a rank's %d samples; with %d layers a "
+    .. "step can have %d; try a larger micro, or fewer samples", micro, micros, total // l.dp,
+    layers, most // layers)
+end
+
 --- The same for the held-out set.
 local function eval(facts, report)
   local count, dp, total = facts.eval and facts.eval.samples, facts.layout.dp, facts.batch.samples
@@ -268,7 +281,7 @@ end
 
 local list = {
   world, order, available, heads, kv_heads, hidden, vocabulary, length, schedule, stages, samples,
-  eval, leaves, moe.check,
+  listed, eval, leaves, moe.check,
 }
 
 --- Checks all rules.

@@ -131,6 +131,20 @@ local function check_uses(g, found)
   end
 end
 
+--- A training step moves something.
+local function check_frozen(plan, g, fields, found)
+  local count = 0
+  for _, weight in ipairs(g.weights) do
+    if weight.kind ~= "state" then
+      if not fields[weight.name].frozen then return end
+      count = count + 1
+    end
+  end
+  found:add(plan.spec.site "weights" or plan.spec.file, "weights", ("%s frozen, so there is "
+    .. "nothing to train; leave one of them free"):format(count == 1 and "the only weight is"
+    or ("all %d weights are"):format(count)))
+end
+
 --- Functions of the recipe run here, under its limits and with its lines noted.
 function expand.run(plan)
   local found = problems.new()
@@ -142,6 +156,7 @@ function expand.run(plan)
   if not good then error(g, 0) end
   local fields = weights.resolve(g, plan.spec, found)
   check_uses(g, found)
+  if not plan.serving then check_frozen(plan, g, fields, found) end
   found:raise()
   return { graph = g, loss = loss, fields = fields, doubts = doubts.of(plan.spec, g, fields) }
 end

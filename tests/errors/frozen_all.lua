@@ -1,0 +1,20 @@
+-- A training step moves something.
+local tl = require "tidelock"
+local nn = tl.nn
+
+local function layer()
+  return {
+    nn.residual { nn.rms_norm {}, nn.attention { heads = 8, kv_heads = 4 } },
+    nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } },
+  }
+end
+
+return tl.recipe {
+  model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
+  data  = tl.data.text { "README.md" },
+  batch = { samples = 6, length = 32 },
+  train = { steps = 10, lr = 1e-3 },
+  weights = { { "*", frozen = true } },
+  -- error: weights: all 39 weights are frozen, so there is nothing to train;
+  --   leave one of them free
+}
