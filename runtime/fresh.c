@@ -75,8 +75,7 @@ tl_status tl_fresh_begin(tl_executor *e, tl_section section, tl_fresh *out) {
                     .first = calloc(parts, sizeof *out->first),
                     .end = calloc(parts, sizeof *out->end)};
   tl_status status = TL_OK;
-  if (extents == NULL || out->blocks == NULL || out->first == NULL ||
-      out->end == NULL)
+  if (extents == NULL || out->blocks == NULL || out->first == NULL || out->end == NULL)
     status = tl_fail(TL_MEMORY, "no room for the memory of a run");
   if (status == TL_OK) status = allocate(e, p->sections[section], extents, out);
   free(extents);
