@@ -11,6 +11,7 @@
 -- are known. What a sample then holds is said in runtime/data.h. Patterns are those of the shell,
 -- relative to the current folder.
 local core = require "tidelock.core"
+local suggest = require "tidelock.suggest"
 local where = require "tidelock.where"
 
 local data = {}
@@ -417,4 +418,8 @@ function data.open(description, options)
     }
 end
 
-return data
+return setmetatable(data, {
+  __index = function(_, key)
+    error(suggest.missing(where.here(), "tl.data", key, { "given", "mix", "text", "tokens" }), 0)
+  end,
+})

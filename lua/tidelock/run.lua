@@ -203,7 +203,8 @@ local function conclude(session, summary, request)
   end
   local verdict = session.folder:finish(summary)
   if verdict.saved then
-    show:print(screen.summary_line("saved", verdict.saved .. ": recipe, log.jsonl, weights"), true)
+    show:print(screen.summary_line("saved", verdict.saved .. ": recipe, log.jsonl, weights"
+      .. (summary.checkpoint and ", checkpoints" or "")), true)
   end
   if verdict.text then show:print(screen.summary_line("bits", verdict.text), true) end
   if not verdict.text and not request.options.quiet then

@@ -148,8 +148,9 @@ function trace.text(t)
     local by, all = sums_of(t, rank, count)
     order, sums[rank + 1] = order or by, all
   end
-  lines[1] = ("%s, steps %d to %d, %s hashed"):format(lines[1], first, last,
-    t.meta.full and "all" or "a sample")
+  lines[1] = ("%s, %s, %s hashed; calls, times and bytes are of a step%s"):format(lines[1],
+    first == last and "step " .. first or ("steps %d to %d"):format(first, last),
+    t.meta.full and "all" or "a sample", count > 1 and ", the mean" or "")
   rank_lines(lines, sums, t.meta.device ~= "cuda")
   operator_lines(lines, order, sums[1], count)
   flag_lines(lines, t)
