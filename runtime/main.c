@@ -134,7 +134,7 @@ static int load_text(lua_State *L) {
   return LUA_OK;
 }
 
-/* Whether the message on top says that the text ended inside a statement, as Lua's own repl asks. */
+/* Whether the message on top says that the text ended inside a statement, as Lua's repl asks. */
 static int goes_on(lua_State *L, int status) {
   size_t length;
   const char *message = lua_tolstring(L, -1, &length);

@@ -48,8 +48,8 @@ function nn.residual(options)
   end
   local gap, last = types.hole(options)
   if gap then
-    error(string.format("%s: nn.residual: entry %d is nil, and entry %d is not; a list has no holes",
-      where.here(), gap, last), 0)
+    error(string.format("%s: nn.residual: entry %d is nil, and entry %d is not; a list has no "
+      .. "holes", where.here(), gap, last), 0)
   end
   local children, rest = {}, {}
   for i, child in ipairs(options) do children[i] = child end

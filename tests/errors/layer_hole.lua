@@ -1,10 +1,10 @@
 -- The list of a layer has no holes either.
 local tl = require "tidelock"
 local nn = tl.nn
-local mixer
+local mixers = {}
 
 local function layer()
-  return { mixer, nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } } }
+  return { mixers.none, nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 96 } } }
 end
 
 return tl.recipe {

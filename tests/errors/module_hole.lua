@@ -1,10 +1,10 @@
 -- What stands behind a nil would be left out without a word.
 local tl = require "tidelock"
 local nn = tl.nn
-local mixer
+local mixers = {}
 
 local function layer()
-  return { nn.residual { nn.rms_norm {}, mixer, nn.swiglu { hidden = 96 } } }
+  return { nn.residual { nn.rms_norm {}, mixers.none, nn.swiglu { hidden = 96 } } }
   -- error: layer(1, 4): nn.residual: entry 2 is nil, and entry 3 is not; a list has no holes
 end
 
