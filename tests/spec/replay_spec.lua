@@ -40,6 +40,7 @@ describe("replay", function()
     local op, line, element = said:match "step 5, .-instruction %d+ (%S+) (%b()): element (%b[]) "
     local name = said:match "%(([%w_.]+), tensor %d+%) is NaN"
     assert.is_truthy(op and name, said)
+    has(said, "\nits operands: ./tl replay " .. made)
     os.remove(folder:path "nan.lua")
     local text, status = support.run("replay " .. made)
     assert.equal(1, status, text)
