@@ -92,10 +92,12 @@ static int run_chunk(lua_State *L, int argc, char **argv, int first) {
   return lua_isboolean(L, -1) && !lua_toboolean(L, -1) ? 1 : 0;
 }
 
+/* A file that cannot be read is a bad command: 2, as for a recipe that is not there. */
 static int run_file(lua_State *L, const char *file, int argc, char **argv, int first) {
-  if (luaL_loadfile(L, file) != LUA_OK) {
-    fprintf(stderr, "%s\n", lua_tostring(L, -1));
-    return 1;
+  const int status = luaL_loadfile(L, file);
+  if (status != LUA_OK) {
+    fprintf(stderr, "%s%s\n", status == LUA_ERRFILE ? "tidelock: " : "", lua_tostring(L, -1));
+    return status == LUA_ERRFILE ? 2 : 1;
   }
   return run_chunk(L, argc, argv, first);
 }
@@ -118,17 +120,44 @@ static int print_results(lua_State *L, int printed, int first) {
   return LUA_OK;
 }
 
-/* An expression first, then a statement. */
-static int load_line(lua_State *L, const char *line) {
-  lua_pushfstring(L, "return %s", line);
-  const char *expression = lua_tostring(L, -1);
-  if (luaL_loadbufferx(L, expression, strlen(expression), "=stdin", "t") == LUA_OK) return LUA_OK;
-  lua_pop(L, 1);
-  return luaL_loadbufferx(L, line, strlen(line), "=stdin", "t");
+/* Loads the text at index 3, an expression first, then a statement: a function or a message is on
+** top, at index 4. */
+static int load_text(lua_State *L) {
+  const char *text = lua_tostring(L, 3);
+  const char *expression = lua_pushfstring(L, "return %s", text);
+  const int status = luaL_loadbufferx(L, expression, strlen(expression), "=stdin", "t");
+  if (status != LUA_OK) {
+    lua_settop(L, 3);
+    return luaL_loadbufferx(L, text, strlen(text), "=stdin", "t");
+  }
+  lua_remove(L, 4); /* the text of the expression */
+  return LUA_OK;
+}
+
+/* Whether the message on top says that the text ended inside a statement, as Lua's repl asks. */
+static int goes_on(lua_State *L, int status) {
+  size_t length;
+  const char *message = lua_tolstring(L, -1, &length);
+  return status == LUA_ERRSYNTAX && length >= 5 && strcmp(message + length - 5, "<eof>") == 0;
+}
+
+/* Reads a statement, of as many lines as it has, and loads it; 0 at the end of the input. */
+static int read_statement(lua_State *L, int terminal, int *status) {
+  char line[PATH_BYTES];
+  lua_pushliteral(L, "");
+  *status = LUA_OK;
+  for (int first = 1; first || goes_on(L, *status); first = 0) {
+    if (terminal) fputs(first ? "> " : ">> ", stdout), fflush(stdout);
+    if (fgets(line, sizeof line, stdin) == NULL) return !first;
+    lua_settop(L, 3);
+    lua_pushstring(L, line);
+    lua_concat(L, 2);
+    *status = load_text(L);
+  }
+  return 1;
 }
 
 static int run_repl(lua_State *L) {
-  char line[PATH_BYTES];
   const int terminal = isatty(STDIN_FILENO);
   static const char preset[] =
       "local whole = package.searchpath('tidelock', package.path) "
@@ -139,12 +168,11 @@ static int run_repl(lua_State *L) {
     return 1;
   }
   for (;;) {
-    if (terminal) fputs("> ", stdout), fflush(stdout);
-    if (fgets(line, sizeof line, stdin) == NULL) break;
+    int status;
     lua_settop(L, 1); /* what the preset returned: how values are printed */
     lua_pushcfunction(L, add_traceback);
-    int status = load_line(L, line);
-    if (lua_gettop(L) == 4) lua_remove(L, 3); /* the text of the expression */
+    if (!read_statement(L, terminal, &status)) break;
+    lua_remove(L, 3); /* the text */
     if (status == LUA_OK) status = lua_pcall(L, 0, LUA_MULTRET, 2);
     if (status == LUA_OK) status = print_results(L, 1, 3);
     if (status != LUA_OK) fprintf(stderr, "%s\n", luaL_tolstring(L, -1, NULL));

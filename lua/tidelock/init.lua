@@ -8,6 +8,7 @@
 --
 -- Parts are opened when first used, so that a recipe loads and plans without the C half.
 local recipe = require "tidelock.language.recipe"
+local suggest = require "tidelock.text.suggest"
 local where = require "tidelock.language.where"
 
 local tidelock = { recipe = recipe.new, params = recipe.params, load = recipe.load_from }
@@ -42,6 +43,16 @@ function tidelock.matmul(a, b)
   return y
 end
 
+--- "tidelock has no recip; did you mean recipe?"
+local function missing(self, key)
+  local names = {}
+  for _, set in ipairs { self, parts, require "tidelock.core" } do
+    for name in pairs(set) do names[#names + 1] = name end
+  end
+  local near = suggest.nearest(key, names)
+  return ("tidelock has no %s%s"):format(key, near and ("; did you mean %s?"):format(near) or "")
+end
+
 return setmetatable(tidelock, {
   __index = function(self, key)
     local value
@@ -49,7 +60,7 @@ return setmetatable(tidelock, {
       value = require(parts[key])
     else
       value = require("tidelock.core")[key]
-      if value == nil then error(("tidelock has no %s"):format(tostring(key)), 2) end
+      if value == nil then error(missing(self, tostring(key)), 2) end
     end
     rawset(self, key, value)
     return value

@@ -108,8 +108,8 @@ describe("the program", function()
     assert.equal(1, status)
     os.remove(path)
     text, status = support.run "lua /no/such/file.lua"
-    assert.matches("/no/such/file.lua", text)
-    assert.equal(1, status)
+    assert.matches("^tidelock: cannot open /no/such/file.lua", text)
+    assert.equal(2, status)
   end)
 
   it("has a repl: expressions, statements, errors", function()
@@ -117,6 +117,16 @@ describe("the program", function()
     local text = support.run("repl < " .. path)
     for _, expected in ipairs { "2\n", "3\ty\n", "low water", "true\n" } do
       assert.is_truthy(text:find(expected, 1, true))
+    end
+    os.remove(path)
+  end)
+
+  it("reads a statement of several lines in a repl, and says what a last one lacks", function()
+    local path = file 'for i = 1, 2 do\n  print("turn", i)\nend\nmath.max(\n  3,\n  4)\n)\n5\nif x'
+    local text = support.run("repl < " .. path)
+    for _, expected in ipairs { "turn\t1\nturn\t2\n", "4\n5\n", "unexpected symbol near ')'\n",
+      "'then' expected near <eof>\n" } do
+      assert.is_truthy(text:find(expected, 1, true), text)
     end
     os.remove(path)
   end)

@@ -124,6 +124,15 @@ describe("two runs without a fault", function()
     assert.matches("its numbers differ: learning rate 0%.0199999996 | 0%.0299999993", text)
   end)
 
+  it("of other shapes are told these, not numbers that the instruction never reads", function()
+    local a <close> = traces.open(planted.trace({ ["train.lr"] = 0.03 }, nil, 1))
+    local b <close> = traces.open(planted.trace({ heads = 2 }, nil, 1))
+    local text = table.concat(diff.traces(a, b), "\n")
+    assert.matches("first    step 1, forward, instruction %d+ rope ", text)
+    assert.matches("its numbers differ: shape of input 1 %(32, 4, 8%) | %(32, 2, 16%)", text)
+    assert.is_nil(text:find("learning rate", 1, true))
+  end)
+
   it("of 1,000 instructions are compared within a second", function()
     local options = { layers = 5, micro = 1 }
     local a <close> = traces.open(planted.trace(options, { recorder = { values = false } }))

@@ -31,7 +31,12 @@ describe("help", function()
         has(page, manual.option_words(option))
         has(page, option.about)
       end
+      for _, topic in ipairs(command.topics or {}) do
+        has(page, "\n  " .. topic .. " ")
+        has(page, manual.topics[command.name][topic])
+      end
       for _, example in ipairs(manual.examples_of(command)) do has(page, "./tl " .. example) end
+      for line in page:gmatch "[^\n]+" do assert.is_true(#line <= 100, line) end
     end
     for name, list in pairs(manual.examples) do
       for _, example in ipairs(list) do
@@ -119,6 +124,9 @@ describe("completion", function()
     assert.equal("README.md", bash("./tl", "run", "--jsonl", "READ"))
     assert.equal("recipes/quickstart.lua", bash("./tl", "run", "recipes/quick"))
     assert.equal("layout.tp=", bash("./tl", "run", "recipes/quickstart.lua", "layout.t"))
+    assert.equal("train.save.every=", bash("./tl", "run", "recipes/quickstart.lua", "train.save.e"))
+    assert.equal("shard", bash("./tl", "explain", "recipes/quickstart.lua", "--stage", "sh"))
+    assert.equal("bf16", bash("./tl", "export", "a", "b", "--dtype", "b"))
     assert.equal("zsh", bash("./tl", "help", "--completion", "z"))
   end)
 

@@ -91,6 +91,16 @@ command line: model.dim: model is made in the recipe; name the number there with
       .. "\n3 errors; nothing was started", text)
   end)
 
+  it("says where a field belongs whose section was left out", function()
+    local _, text = spec("tp=2", "micro=2", "every=3")
+    assert.equal("command line: every: no such field or knob; write eval.every=.. (in a recipe: "
+      .. "eval = { every = .. }), or log.every=.. (in a recipe: log = { every = .. })\n"
+      .. "command line: micro: no such field or knob; write batch.micro=.. (in a recipe: "
+      .. "batch = { micro = .. })\n"
+      .. "command line: tp: no such field or knob; write layout.tp=.. (in a recipe: "
+      .. "layout = { tp = .. })\n3 errors; nothing was started", text)
+  end)
+
   it("says what to write in the place of another program's key", function()
     local _, text = spec("tensor_model_parallel_size=2", "learning_rate=1")
     assert.matches("^command line: learning_rate: no such field or knob; write train%.lr=", text)

@@ -173,6 +173,12 @@ describe("a search", function()
     text, status = support.run "plan recipes/llama_1b.lua --ranks 8"
     assert.equal(2, status)
     assert.matches("%-%-ranks goes with %-%-search; layout%.dp=4", text)
+    text, status = support.run "plan recipes/llama_1b.lua --rank 0"
+    assert.equal(2, status)
+    assert.matches("%-%-rank goes with %-%-memory FILE", text)
+    text, status = support.run "plan recipes/llama_1b.lua --memory a.png"
+    assert.equal(2, status)
+    assert.matches("^tidelock: %-%-memory: a%.png: a name that ends in %.svg", text)
     for _, option in ipairs { "memory a.svg", "program a.plan", "rank 0" } do
       text, status = support.run("plan recipes/llama_1b.lua --cluster recipes/clusters/"
         .. "h200x16.yaml --search --" .. option)

@@ -40,6 +40,7 @@ describe("replay", function()
     local op, line, element = said:match "step 5, .-instruction %d+ (%S+) (%b()): element (%b[]) "
     local name = said:match "%(([%w_.]+), tensor %d+%) is NaN"
     assert.is_truthy(op and name, said)
+    has(said, "\nits operands: ./tl replay " .. made)
     os.remove(folder:path "nan.lua")
     local text, status = support.run("replay " .. made)
     assert.equal(1, status, text)
@@ -94,6 +95,9 @@ describe("replay", function()
     said, status = support.run(("replay %s --step 2"):format(made))
     assert.equal(0, status, said)
     has(said, "bits       the log has no step 2; nothing to compare")
+    said, status = support.run(("replay %s --step 7"):format(made))
+    assert.equal(2, status, said)
+    has(said, "replay: --step 7 is behind the last: train.steps is 6")
     said, status = support.run "replay no/such/run"
     assert.equal(2, status)
     has(said, "no folder of a run with origin.json")

@@ -261,7 +261,8 @@ describe("the rows of a sweep", function()
 
   it("stand best first, below 100 columns", function()
     local text = sweep_table.text {
-      { point = 1, label = "a", status = "refused", reason = ("long "):rep(50) },
+      { point = 1, label = "a", status = "refused", reason = "a/b.lua:9: layout.cp: "
+        .. ("long "):rep(50) },
       { point = 2, label = "b", status = "ok", ms = 2, tokens_per_s = 10, peak_bytes = 1 << 20,
         bits = "0123456789abcdef" },
       { point = 3, label = "c", status = "ok", ms = 1, tokens_per_s = 20, peak_bytes = 1 << 20,
@@ -271,6 +272,7 @@ describe("the rows of a sweep", function()
     for number, label in text:gmatch "\n +(%d) +(%a)" do order[#order + 1] = number .. label end
     assert.same({ "3c", "2b", "1a" }, order)
     assert.matches("1.0  +%-  +20  +1.00 .* 1.0  =\n", text)
+    assert.matches("a +refused: layout%.cp: long long", text) -- the file has the place
     for line in text:gmatch "[^\n]+" do assert.is_true(#line < 100, line) end
   end)
 end)

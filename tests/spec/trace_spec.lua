@@ -91,6 +91,8 @@ describe("a trace", function()
     end
     assert.matches(("more than planned: step 2, rank 1, instruction %d all_gather over tp"):format(
       index - 1), trace.text(u))
+    assert.matches("^[^\n]+, steps 1 to 2, all hashed\n  calls, times and bytes are those of a "
+      .. "step, the mean\n", trace.text(u))
   end)
 
   it("hashes all of an output, whoever does it, and adds up the times of its steps", function()

@@ -42,6 +42,25 @@ manual.examples = {
   help = { "help --man", "help --completion bash" },
 }
 
+--- What the topics of a command are about.
+manual.topics = {
+  bench = {
+    plan = "time and memory that planning 1,024 ranks takes",
+    matmul = "products of square matrices on one thread, beside OpenBLAS",
+    gemm = "a GPU's products of a 1.1 B model, beside PyTorch",
+    attention = "a GPU's attention over packed segments, beside PyTorch",
+    moe = "a GPU's mixtures of experts, beside PyTorch",
+    rowwise = "a GPU's kernels that move bytes, beside copies",
+    step = "tokens a second of a training step, beside PyTorch",
+    roofline = "every operator of a step under this machine's ceilings",
+    collectives = "messages between thread ranks or GPUs, as nccl-tests shows them",
+    ranks = "eight thread ranks beside one",
+    serve = "generation: speed, and latency under load",
+    trace = "what it costs to record a step",
+    capture = "a GPU's step as a graph and instruction by instruction",
+  },
+}
+
 local function find(list, name)
   for _, item in ipairs(list) do
     if item.name == name then return item end
@@ -52,7 +71,8 @@ end
 function manual.option_words(option)
   local words = "--" .. option.name
   if option.short then words = "-" .. option.short .. ", " .. words end
-  return option.kind and words .. " " .. commands.kinds[option.kind].word or words
+  local value = option.value or option.kind and commands.kinds[option.kind].word
+  return value and words .. " " .. value or words
 end
 
 --- What stands behind the name of a command.
@@ -68,7 +88,7 @@ function manual.takes(command)
     return " " .. table.concat(words, " ") .. (command.words_more and " .." or "")
       .. overrides .. " [options]"
   end
-  local topics = command.topics and " [" .. table.concat(command.topics, "|") .. "]" or ""
+  local topics = command.topics and " [TOPIC]" or ""
   if not command.recipe then
     return topics .. (#(command.options or {}) > 0 and " [options]" or "")
   end
@@ -92,15 +112,34 @@ function manual.examples_of(command)
   return list
 end
 
-local function page_of(command)
-  local lines = { ("./tl %s%s   %s"):format(command.name, manual.takes(command), command.about) }
+--- Topics of a command, as { name, what it is about }.
+local function topics_of(command)
+  local rows, about = {}, manual.topics[command.name]
+  for i, topic in ipairs(command.topics or {}) do rows[i] = { topic, about[topic] } end
+  return rows
+end
+
+--- Topics, options and what they do, in two columns.
+local function option_rows(command)
+  local rows, width, lines = topics_of(command), 22, {}
   for _, option in ipairs(command.options or {}) do
-    lines[#lines + 1] = ("  %-22s %s"):format(manual.option_words(option), option.about)
+    rows[#rows + 1] = { manual.option_words(option), option.about }
   end
   if command.recipe then
-    lines[#lines + 1] = ("  %-22s %s"):format("key=value",
-      "a field of the recipe, as layout.tp=2: docs/recipes.md")
+    rows[#rows + 1] = { "key=value", "a field of the recipe, as layout.tp=2: docs/recipes.md" }
   end
+  for _, row in ipairs(rows) do width = math.max(width, #row[1]) end
+  for i, row in ipairs(rows) do
+    lines[i] = "  " .. row[1] .. (" "):rep(width - #row[1] + 1) .. row[2]
+  end
+  return lines
+end
+
+local function page_of(command)
+  local head = "./tl " .. command.name .. manual.takes(command)
+  local lines = { head .. "   " .. command.about }
+  if #lines[1] > 100 then lines = { head, "  " .. command.about } end
+  for _, line in ipairs(option_rows(command)) do lines[#lines + 1] = line end
   for i, example in ipairs(manual.examples_of(command)) do
     lines[#lines + 1] = (i == 1 and "  e.g. ./tl " or "       ./tl ") .. example
   end
@@ -116,7 +155,7 @@ local function overview()
   lines[#lines + 1] = "key=value sets a field of the recipe: layout.tp=2 train.steps=10"
   lines[#lines + 1] = "options of a command: ./tl help run; how to begin: README.md"
   lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad command or recipe, "
-    .. "75 stopped by a signal, or a rank was lost"
+    .. "75 stopped, or a rank was lost"
   return lines
 end
 
@@ -143,6 +182,9 @@ local function command_section(lines, command)
   add(lines, ".SS " .. escaped(command.name), ".B ./tl " .. escaped(command.name))
   if manual.takes(command) ~= "" then add(lines, escaped(manual.takes(command):sub(2))) end
   add(lines, ".PP", escaped(command.about:sub(1, 1):upper() .. command.about:sub(2)) .. ".")
+  for _, topic in ipairs(topics_of(command)) do
+    add(lines, ".TP", ".B " .. escaped(topic[1]), escaped(topic[2]))
+  end
   for _, option in ipairs(command.options or {}) do
     add(lines, ".TP", ".B " .. escaped(manual.option_words(option)), escaped(option.about))
   end

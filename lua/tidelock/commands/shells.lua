@@ -15,19 +15,19 @@ local shells = {}
 --- What stands in the place of a command that takes this kind of value.
 local files = { file = true, folder = true }
 
---- "layout.tp=": every field of a section that the command line can set.
+--- "layout.tp=", "train.save.every=": every field of a section that the command line can set.
 function shells.keys()
   local list = {}
-  for _, entry in ipairs(fields.sections.recipe.fields) do
-    local inner = fields.sections[entry.of or ""] or fields.sections[entry.name]
-    if inner and entry.type ~= "list" then
-      for _, field in ipairs(inner.fields) do
-        list[#list + 1] = ("%s.%s="):format(entry.name, field.name)
-      end
-    else
-      list[#list + 1] = entry.name .. "="
+  local function add(section, lead)
+    for _, field in ipairs(section.fields) do
+      local inner = fields.sections[field.of or ""]
+      if lead == "" then inner = inner or fields.sections[field.name] end
+      if field.type == "list" then inner = nil end
+      if not inner or lead ~= "" then list[#list + 1] = lead .. field.name .. "=" end
+      if inner then add(inner, lead .. field.name .. ".") end
     end
   end
+  add(fields.sections.recipe, "")
   table.sort(list)
   return list
 end
@@ -41,8 +41,9 @@ end
 --- The words that a value of an option can be, where they are few: { "md", "json" }.
 local function choices(option)
   if option.kind == "shell" then return { "bash", "zsh", "fish" } end
+  if option.choices then return option.choices end
   local words = {}
-  local text = option.kind and commands.kinds[option.kind].word or ""
+  local text = option.value or option.kind and commands.kinds[option.kind].word or ""
   if text:find("|", 1, true) then
     for word in text:gmatch "[^|]+" do words[#words + 1] = word end
   end

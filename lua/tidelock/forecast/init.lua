@@ -174,6 +174,9 @@ function forecast.serving_text(plan)
   return table.concat(lines, "\n")
 end
 
+--- Refuses a name of no known kind, before anything is planned.
+local function memory_kind(path) require("tidelock.forecast.memory_file").kind(path) end
+
 --- `--memory FILE`: the arena of a rank of the fullest pipeline stage, or of `--rank N`.
 local function write_memory(plan, request)
   local memory_file = require "tidelock.forecast.memory_file" -- it needs this module
@@ -204,6 +207,11 @@ function forecast.command(request)
     error({ status = 2, message = "tidelock: plan: --ranks goes with --search; layout.dp=4 and its "
       .. "kin set the ranks of one layout" }, 0)
   end
+  if request.options.rank and not request.options.memory then
+    error({ status = 2, message = "tidelock: plan: --rank goes with --memory FILE; what one rank "
+      .. "computes is in ./tl explain RECIPE --rank N" }, 0)
+  end
+  if request.options.memory then memory_kind(request.options.memory) end
   local recipe = requests.of(request)
   if facts and facts.device and recipe:site "device" ~= "command line" then
     recipe = recipe:with { device = facts.device }

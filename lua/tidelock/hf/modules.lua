@@ -130,8 +130,9 @@ local function read_experts(facts, m, i, where)
   local router = o.router
   if facts.latent then return read_chosen(facts, o, i, where) end
   if router.name ~= "softmax" or router.groups ~= 1 or router.scale ~= 1 then
-    refuse("%s: its router is %q with %d groups and scale %g; only a plain softmax has a place",
-      where, router.name, router.groups or 1, router.scale)
+    local groups = router.groups or 1
+    refuse("%s: its router is %q with %d group%s and scale %g; only a plain softmax has a place",
+      where, router.name, groups, groups == 1 and "" or "s", router.scale)
   end
   if o.shared > 0 then refuse("%s: shared experts", where) end
   local experts = { count = o.experts, top_k = o.top_k, hidden = o.hidden,

@@ -12,6 +12,7 @@
 -- relative to the current folder.
 local core = require "tidelock.core"
 local where = require "tidelock.language.where"
+local suggest = require "tidelock.text.suggest"
 
 local data = {}
 
@@ -417,4 +418,8 @@ function data.open(description, options)
     }
 end
 
-return data
+return setmetatable(data, {
+  __index = function(_, key)
+    error(suggest.missing(where.here(), "tl.data", key, { "given", "mix", "text", "tokens" }), 0)
+  end,
+})

@@ -339,4 +339,15 @@ fields.forms.init = {
 
 require "tidelock.language.modules"(section, field, required, fields.forms)
 
+--- The sections of a recipe that have a field `key`, for a key written one level too high.
+function fields.homes(key)
+  local homes = {}
+  for _, entry in ipairs(fields.sections.recipe.fields) do
+    local inner = entry.type == "section" and fields.sections[entry.of]
+    inner = inner or entry.of == "policy" and fields.sections.policy
+    if inner and inner.by_name[key] then homes[#homes + 1] = entry.name end
+  end
+  return homes
+end
+
 return fields

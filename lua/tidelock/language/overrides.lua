@@ -110,6 +110,13 @@ end
 function overrides.known(key, declared)
   local first = key:match "^[^.]+"
   if fields.sections.recipe.by_name[first] then return true end
+  local homes = key == first and fields.homes(key) or {}
+  if #homes > 0 then
+    for i, home in ipairs(homes) do
+      homes[i] = ("%s.%s=.. (in a recipe: %s = { %s = .. })"):format(home, key, home, key)
+    end
+    return false, "no such field or knob; write " .. table.concat(homes, ", or ")
+  end
   local foreign = hints.on_command_line(first)
   if foreign then return false, "no such field or knob; " .. foreign end
   local names = fields.names "recipe"

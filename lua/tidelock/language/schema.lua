@@ -34,20 +34,11 @@ local function quoted(list)
   return table.concat(words, ", ")
 end
 
---- The section of a recipe that has a field `key`, for a key written one level too high.
-local function home_of(key)
-  for _, entry in ipairs(fields.sections.recipe.fields) do
-    local inner = entry.type == "section" and fields.sections[entry.of]
-    inner = inner or entry.of == "policy" and fields.sections.policy
-    if inner and inner.by_name[key] then return entry.name end
-  end
-  return nil
-end
-
 --- What to say about the unknown key `key` of section `name`.
 local function unknown(name, key)
-  local home = name == "recipe" and home_of(key)
-  if home then return ("no such key; write %s = { %s = .. }"):format(home, key) end
+  local homes = name == "recipe" and fields.homes(key) or {}
+  for i, home in ipairs(homes) do homes[i] = ("%s = { %s = .. }"):format(home, key) end
+  if #homes > 0 then return "no such key; write " .. table.concat(homes, ", or ") end
   local hint = hints.of(key)
   if hint then return "no such key; " .. hint end
   local names = fields.names(name)

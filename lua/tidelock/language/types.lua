@@ -71,6 +71,10 @@ types.number_or_call = {
   check = function(value) return type(value) == "function" and value or finite(value) end,
 }
 
+--- Functions that make a module, and their names ("nn.rms_norm"): noted by nn.lua. One that stands
+--- in the place of a module was meant to be called.
+types.makers = {}
+
 --- A module has a kind and is made by nn.*; data has a kind and is made by tl.data.*.
 local function kind_of(value)
   if type(value) ~= "table" then return nil end
@@ -79,7 +83,10 @@ local function kind_of(value)
 end
 types.module = {
   expected = "a module",
-  check = function(value) return (type(value) == "function" or kind_of(value)) and value or nil end,
+  check = function(value)
+    if type(value) == "function" then return not types.makers[value] and value or nil end
+    return kind_of(value) and value or nil
+  end,
 }
 local data_kinds = { text = true, tokens = true, mix = true, given = true }
 types.data = {
@@ -142,6 +149,15 @@ function types.wanted(kind, value)
   return moved and ("%s in f32, where it is %.7g"):format(kind.expected, as_f32) or kind.expected
 end
 
+--- The first entry of a list that is nil while one behind it is not, and that one; or nil.
+function types.hole(list)
+  local last = 0
+  for key in pairs(list) do last = math.max(last, math.type(key) == "integer" and key or 0) end
+  for i = 1, last do
+    if rawget(list, i) == nil then return i, last end
+  end
+end
+
 --- A value as messages show it.
 function types.show(value)
   local kind = type(value)
@@ -154,6 +170,7 @@ function types.show(value)
   if kind == "table" and kind_of(value) then return "a module or data (" .. value.kind .. ")" end
   if kind == "table" then return "a table" end
   if kind == "boolean" or kind == "nil" then return tostring(value) end
+  if types.makers[value] then return types.makers[value] .. " without its { .. }" end
   return "a " .. kind
 end
 

@@ -8,8 +8,10 @@ local choices = require "tidelock.model.choices"
 local graph = require "tidelock.model.graph"
 local hf = require "tidelock.hf"
 local schema = require "tidelock.language.schema"
+local types = require "tidelock.language.types"
 local where = require "tidelock.language.where"
 local yarn = require "tidelock.model.yarn"
+local suggest = require "tidelock.text.suggest"
 
 ---@class tidelock.Module
 ---@field kind string
@@ -43,6 +45,11 @@ function nn.residual(options)
   if type(options) ~= "table" then
     error(string.format("%s: nn.residual wants a table of modules, got %s", where.here(),
       type(options)), 0)
+  end
+  local gap, last = types.hole(options)
+  if gap then
+    error(string.format("%s: nn.residual: entry %d is nil, and entry %d is not; a list has no "
+      .. "holes", where.here(), gap, last), 0)
   end
   local children, rest = {}, {}
   for i, child in ipairs(options) do children[i] = child end
@@ -101,7 +108,12 @@ end
 local function apply(m, x, inside, ...)
   local g = x.graph
   if getmetatable(m) ~= Module then
-    if type(m) == "function" then return m(x) end
+    if type(m) == "function" then
+      local y = m(x)
+      if graph.is_value(y) then return y end
+      error(string.format("%s: a function in the place of a module gives %s, not a value",
+        g.site or "?", types.show(y)), 0)
+    end
     error(string.format("%s: expected a module of nn, got %s", g.site or "?", type(m)), 0)
   end
   local site = g.site
@@ -340,4 +352,16 @@ function build.moe(g, m, x)
   return y
 end
 
-return nn
+local names = {}
+for name, fn in pairs(nn) do
+  if fn ~= apply then
+    names[#names + 1], types.makers[fn] = name, "nn." .. name
+  end
+end
+table.sort(names)
+
+return setmetatable(nn, {
+  __index = function(_, key)
+    error(suggest.missing(where.here(), "nn", key, names), 0)
+  end,
+})

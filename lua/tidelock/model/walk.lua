@@ -22,6 +22,12 @@ local function make_layer(options, i, context, report)
       call, types.show(result))
     return nil
   end
+  local gap, last = types.hole(list)
+  if gap then
+    report("model.layer", "entry %d of %s is nil, and entry %d is not; a list has no holes", gap,
+      call, last)
+    return nil
+  end
   for position, module in ipairs(list) do
     if not types.module.check(module) then
       report("model.layer", "entry %d of %s is %s, not a module", position, call,

@@ -239,6 +239,7 @@ function checkpoint.check(found, plan, forks)
   end
   local lines, paths = refusal(state, plan, plan.key_parts, forks)
   if #lines == 0 then return true end
+  paths = table.move(paths, 1, #paths, #forks + 1, table.move(forks, 1, #forks, 1, {}))
   usage("%s: saved under key %s, this recipe has %s; what can change bits:\n%s\n"
     .. "to fork on purpose: --fork %s (the new run records its parent and the step)",
     found.folder, key.spaced(state.key), key.spaced(plan.key), table.concat(lines, "\n"),

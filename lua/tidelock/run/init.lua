@@ -203,7 +203,8 @@ local function conclude(session, summary, request)
   end
   local verdict = session.folder:finish(summary)
   if verdict.saved then
-    show:print(screen.summary_line("saved", verdict.saved .. ": recipe, log.jsonl, weights"), true)
+    show:print(screen.summary_line("saved", verdict.saved .. ": recipe, log.jsonl, weights"
+      .. (summary.checkpoint and ", checkpoints" or "")), true)
   end
   if verdict.text then show:print(screen.summary_line("bits", verdict.text), true) end
   if not verdict.text and not request.options.quiet then
@@ -449,7 +450,9 @@ local function lead(request, launched)
   if lost then
     error({ status = requests.stopped, message = result .. "\n" .. how_to_go_on(session) }, 0)
   end
-  error(result, 0)
+  local not_finite = type(result) == "string" and result:find ": element %b[] of .* is [%-NaIinf]+$"
+  error(not_finite and ("%s\nits operands: ./tl replay %s"):format(result, session.folder.folder)
+    or result, 0)
 end
 
 local function message_of(problem)

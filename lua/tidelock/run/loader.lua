@@ -194,7 +194,10 @@ end
 
 local function open_tokenizer(path)
   local tokenizer, message = core.tokenizer(path)
-  if not tokenizer then usage("--tokenizer: %s", message) end
+  if not tokenizer then
+    usage("--tokenizer: %s%s", message, message:find("no tokenizer.json", 1, true)
+      and "; --tokenizer bytes, where bytes are tokens, or FILE" or "")
+  end
   return of_model(tokenizer)
 end
 

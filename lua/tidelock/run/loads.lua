@@ -83,15 +83,18 @@ function loads.exchanged(run, before)
   return #list > 0 and list or nil
 end
 
---- The worst of all layers, for the screen: "experts  load 1.42 of mean, entropy 97%, 0 unused".
+--- The worst of all layers, for the screen: "experts: largest load 1.42 of the mean, entropy 97.0%
+--- of even, 0 of 64 unused".
 function loads.text(list)
-  local most, entropy, unused = 0, 1, 0
+  local most, entropy, unused, count = 0, 1, 0, 0
   for _, one in ipairs(list) do
+    count = count + #one.load
     most, unused = math.max(most, one.max_over_mean), unused + one.unused
     if one.entropy_max > 0 then entropy = math.min(entropy, one.entropy / one.entropy_max) end
   end
-  local text = "        experts: largest load %.2f of the mean, entropy %.1f%% of even, %d unused"
-  return text:format(most, 100 * entropy, unused)
+  local text = "        experts: largest load %.2f of the mean, entropy %.1f%% of even, "
+    .. "%d of %d unused"
+  return text:format(most, 100 * entropy, unused, count)
 end
 
 return loads

@@ -6,7 +6,7 @@
 --    6  dp 2 cp 4       refused: layout.cp: cp 4 does not divide leaves.cp 1
 --
 -- `=` has the bits of the first point that has any; other bits are shown. Lines stay below 100
--- columns: a longer reason is cut here, and whole in the file.
+-- columns: a longer reason is cut here, and whole, with its place, in the file.
 
 local screen = require "tidelock.text.screen"
 
@@ -67,6 +67,12 @@ local function first_with_bits(sorted)
   end
 end
 
+--- A reason without its place: what a line has room for is said first.
+local function brief(reason)
+  local text = (reason or ""):gsub("^[^%s:]+:%d+: ", ""):gsub("^command line: ", "")
+  return text
+end
+
 local function fit(text, width)
   if utf8.len(text) == nil or utf8.len(text) <= width then return text end
   return text:sub(1, utf8.offset(text, width - 1) - 1) .. ".."
@@ -100,7 +106,7 @@ function sweep_table.text(list)
   for i, column in ipairs(columns) do titles[i] = column[1] end
   if #sorted > 0 then add("#", "point", titles) end
   for n, row in ipairs(sorted) do
-    add(row.point, row.label, cells[n] or { row.status .. ": " .. (row.reason or "") })
+    add(row.point, row.label, cells[n] or { row.status .. ": " .. brief(row.reason) })
   end
   lines[#lines + 1] = ""
   return table.concat(lines, "\n")
@@ -115,7 +121,7 @@ function sweep_table.line(row, lead)
   elseif row.status == "planned" then
     text = ("%s: planned, %s MiB"):format(row.label, screen.mib(row.planned_bytes))
   else
-    text = ("%s: %s: %s"):format(row.label, row.status, row.reason or "")
+    text = ("%s: %s: %s"):format(row.label, row.status, brief(row.reason))
   end
   return fit((lead or "") .. text, screen.columns_max - 1)
 end

@@ -57,4 +57,13 @@ function suggest.nearest(word, known, count)
   return nil
 end
 
+--- What to say about `library.key`, which is not among the sorted `names`.
+function suggest.missing(place, library, key, names)
+  key = tostring(key)
+  local near = suggest.nearest(key, names)
+  return ("%s%s.%s: no such function; %s%s has %s"):format(place and place .. ": " or "", library,
+    key, near and ("did you mean %s.%s? "):format(library, near) or "", library,
+    table.concat(names, ", "))
+end
+
 return suggest

@@ -1,6 +1,6 @@
 --- `./tl diff A B`: where two runs part, to the bit.
 ---
----     recipe   same key 5e1c 09af 77d2 c340; layout differs: dp 1 | tp 2. The bits must be equal.
+---     recipe   same key 5e1c 09af 77d2 c340; layout differs: dp 2 | tp 2. The bits must be equal.
 ---     losses   steps 1 to 17 equal; step 18: 2.319 (40146a7f) | 2.319 (40146a80)
 ---     first    step 17, backward, instruction 214 .. (recipes/quickstart.lua:7), rank 1 of b
 ---              layers.2.attention.o.grad [37, 90]: .. (38000000) | .. (38000001), 1 of 16,384 ..

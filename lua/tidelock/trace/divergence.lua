@@ -129,11 +129,32 @@ local function differing_input(a, b, rank, step, instruction)
   return nil, count
 end
 
---- Numbers that an instruction gets beside its operands: what differs, as text.
+local seeded = { init = true, dropout = true, load_micro = true } -- operators that read the seed
+
+--- Shapes of an instruction's operands, where both layouts are one: those that differ, as text.
+local function differing_shapes(a, b, rank, p, q)
+  local list = {}
+  for _, field in ipairs { "ins", "outs" } do
+    for k, index in ipairs(p[field]) do
+      local _, x = a:tensor_facts(rank, index)
+      local _, y = b:tensor_facts(rank, q[field][k] or 0)
+      local left, right = table.concat(x or {}, ", "), table.concat(y or {}, ", ")
+      if left ~= right then
+        list[#list + 1] = ("shape of %s %d (%s) | (%s)"):format(
+          field == "ins" and "input" or "output", k, left, right)
+      end
+    end
+  end
+  return list
+end
+
+--- Numbers that an instruction gets beside its operands, and shapes: what differs, as text. The
+--- seed and the step's own numbers count where the instruction reads them.
 local function differing_numbers(a, b, rank_a, rank_b, step, x, y)
   local p = a:program(rank_a).instructions[x]
   local q = b:program(rank_b).instructions[y]
-  local names, list = {}, {}
+  local alike = a:program_of(rank_a) == b:program_of(rank_b) and rank_a == rank_b
+  local names, list = {}, alike and differing_shapes(a, b, rank_a, p, q) or {}
   for name in pairs(p.attrs) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do
@@ -142,11 +163,12 @@ local function differing_numbers(a, b, rank_a, rank_b, step, x, y)
       list[#list + 1] = ("%s %s | %s"):format(name, p.attrs[name], q.attrs[name])
     end
   end
-  if a.meta.seed ~= b.meta.seed then
+  if a.meta.seed ~= b.meta.seed and seeded[p.op] then
     list[#list + 1] = ("policy.seed %d | %d"):format(a.meta.seed, b.meta.seed)
   end
   local s, r = a.by_step[step].scalars, b.by_step[step].scalars
-  for i = 1, math.max(#s, #r) do
+  local reads = p.attrs.scalar or p.attrs.scalar_first
+  for i = 1, reads and math.max(#s, #r) or 0 do
     if s[i] ~= r[i] then
       list[#list + 1] = ("%s %.9g | %.9g"):format(i == 1 and "learning rate" or i <= 3 and
         "bias correction" or "scalar " .. i, s[i] or 0 / 0, r[i] or 0 / 0)

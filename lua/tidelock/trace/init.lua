@@ -1,8 +1,9 @@
 --- `./tl trace DIR`: where the time of a traced run went.
 ---
----     quickstart   key 5e1c ..   2 ranks, steps 1 to 6; the longest rank's step takes 101.2 ms
----       rank  lane    work ms   waiting ms   between ms    moved MiB      planned
----       operator               calls       ms  waiting  share     GB/s  GFLOP/s
+---     quickstart   key 5e1c ..   2 ranks on host, steps 1 to 6, a sample hashed
+---       calls, times and bytes are those of a step, the mean
+---       rank      work ms   waiting ms   between ms   moved MiB    planned
+---       operator, rank 0       calls        ms  waiting  share     GB/s   GFLOP/s
 ---
 --- Times are means of the traced steps; waiting for other ranks stands apart. GB/s count every
 --- operand once and GFLOP/s are as planned (work.lua). An instruction that moved more between ranks
@@ -148,8 +149,9 @@ function trace.text(t)
     local by, all = sums_of(t, rank, count)
     order, sums[rank + 1] = order or by, all
   end
-  lines[1] = ("%s, steps %d to %d, %s hashed"):format(lines[1], first, last,
-    t.meta.full and "all" or "a sample")
+  lines[1] = ("%s, %s, %s hashed"):format(lines[1], first == last and "step " .. first
+    or ("steps %d to %d"):format(first, last), t.meta.full and "all" or "a sample")
+  lines[2] = "  calls, times and bytes are those of a step" .. (count > 1 and ", the mean" or "")
   rank_lines(lines, sums, t.meta.device ~= "cuda")
   operator_lines(lines, order, sums[1], count)
   flag_lines(lines, t)

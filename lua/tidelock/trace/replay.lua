@@ -184,7 +184,11 @@ local function start(folder, known, request, step)
   local run = requests.guarded(driver.start, recipe, {
     resume = found, recorder = trace, threads = request.options.threads,
   })
-  local good, problem = pcall(origin.check, known, run.plan, false)
+  local good, problem = pcall(function()
+    local steps = run.plan.spec.train.steps
+    if step > steps then usage("--step %d is behind the last: train.steps is %d", step, steps) end
+    origin.check(known, run.plan, false)
+  end)
   if not good then
     run:close()
     error(problem, 0)

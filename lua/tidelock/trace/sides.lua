@@ -88,7 +88,7 @@ local function layout_text(layout)
   for _, axis in ipairs { "tp", "pp", "dp" } do
     if layout[axis] > 1 then words[#words + 1] = axis .. " " .. layout[axis] end
   end
-  return #words > 0 and table.concat(words, " ") or "dp 1"
+  return #words > 0 and table.concat(words, " ") or "one rank"
 end
 
 local function recipe_lines(lines, a, b)
