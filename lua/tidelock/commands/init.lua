@@ -79,7 +79,7 @@ local threads = {
 ---@field takes string? # what stands behind its name in help, when it is no recipe
 ---@field about string
 ---@field example string
----@field options table[]
+---@field options table[] # { name, about, kind, short, choices: words that complete its value }
 ---@field module string? # its `command(request)` does the work and returns the exit status
 
 ---@type tidelock.Command[]
@@ -130,6 +130,7 @@ commands.list = {
       {
         name = "stage", kind = "text",
         about = "check, expand, shard, differentiate, pipeline, place or emit (the default)",
+        choices = { "check", "expand", "shard", "differentiate", "pipeline", "place", "emit" },
       },
       { name = "rank", kind = "index", about = "which rank, from 0" },
       { name = "weights", about = "the table of weights: shape, values, decay, and why" },
@@ -200,8 +201,14 @@ commands.list = {
     module = "tidelock.run.export", about = "the weights of a checkpoint, for inference elsewhere",
     example = "export runs/quickstart-eaf6 quickstart-bf16 --dtype bf16",
     options = {
-      { name = "dtype", kind = "text", about = "f32, bf16 or f16; as trained if left out" },
-      { name = "format", kind = "text", about = "hf: a folder that transformers loads" },
+      {
+        name = "dtype", kind = "text", about = "f32, bf16 or f16; as trained if left out",
+        choices = { "f32", "bf16", "f16" },
+      },
+      {
+        name = "format", kind = "text", about = "hf: a folder that transformers loads",
+        choices = { "hf" },
+      },
     },
   },
   {
@@ -248,7 +255,10 @@ commands.list = {
       { name = "alone", about = "without peers" },
       { name = "op", kind = "text", about = "roofline: this operator only" },
       { name = "peers", about = "beside NumPy, PyTorch where installed: the default" },
-      { name = "device", kind = "text", about = "collectives: host (the default) or cuda" },
+      {
+        name = "device", kind = "text", about = "collectives: host (the default) or cuda",
+        choices = { "host", "cuda" },
+      },
       { name = "ranks", kind = "count", about = "collectives: thread ranks; 4" },
       { name = "from", short = "b", kind = "text", about = "collectives: least size; 4K" },
       { name = "to", short = "e", kind = "text", about = "collectives: largest size; 4M" },
