@@ -182,7 +182,7 @@ describe("sweep", function()
       local list = rows.parse(text, path)
       for i, row in ipairs(had) do assert.same(row, list[i]) end
       had = list
-    until #had > 100 or kills == 20
+    until #had > 100 or kills == 10
     local text, status, _, list = sweep(file, "--steps 0")
     assert.equal(0, status, text)
     assert.is_true(kills >= 2)

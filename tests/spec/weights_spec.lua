@@ -118,7 +118,8 @@ describe("weight files", function()
 
   it("are whole after any kill of their writer (H28 j)", function()
     local path, newest = folder:path "x", 0
-    local command = ("%s lua tests/support/rewritten.lua %s & echo $!"):format(support.program, path)
+    local command = ("%s lua tests/support/rewritten.lua %s & echo $!"):format(support.program,
+      path)
     --- All numbers of a file are those of one write, or it is none.
     local function written()
       local file <close> = weights.open(path)

@@ -40,8 +40,8 @@ end
 --- Why an f32 master of a weight of 16 bits is not there, and what to do.
 local function no_master(path, weight, dtype, newest)
   if newest then
-    usage("%s: %s is %s at the end of the run, and f32 masters are in checkpoints alone; the newest "
-      .. "is %s, or --dtype bf16", path, weight, dtype, newest)
+    usage("%s: %s is %s at the end of the run, and f32 masters are in checkpoints alone; the "
+      .. "newest is %s, or --dtype bf16", path, weight, dtype, newest)
   end
   usage("%s: %s is %s, and this run has no checkpoint with its f32 master; --dtype bf16, or "
     .. "run again with train.save.every", path, weight, dtype)
