@@ -139,6 +139,31 @@ describe("bench", function()
     assert.is_nil(collectives.bytes "8T")
   end)
 
+  it("counts what one rank has wrong in a collective, and fails", function()
+    local real = core.ranks
+    core.ranks = function(...) -- rank 1 reads one element that is off
+      local ranks = real(...)
+      local function read(_, rank, y)
+        local t = ranks:read(rank, y)
+        if rank == 1 then t:narrow(1, 3, 1):fill(-1) end
+        return t
+      end
+      return setmetatable({ read = read }, {
+        __index = function(_, name) return function(_, ...) return ranks[name](ranks, ...) end end,
+        __close = function() ranks:close() end,
+      })
+    end
+    local good, found = pcall(require "tidelock.bench.collectives".tables,
+      { ranks = 2, from = "1K", to = "1K", rounds = 1 })
+    core.ranks = real
+    assert.is_true(good, found)
+    local result = found[1]
+    for i, row in ipairs(result.rows) do assert.equal("1", row[9], i) end
+    assert.equal("1", result.rows[1][13])
+    assert.equal("out of bounds values: 4 FAILED", result.notes[1])
+    assert.is_true(result.differs)
+  end)
+
   it("says what it ran on, in every form", function()
     local text = run "plan --rounds 1"
     assert.matches("^machine: [^\n]+ cores, load [^\n]+\nbuild: tidelock %d", text)

@@ -339,19 +339,21 @@ describe("an export", function()
     end
   end)
 
+  local tide = [[
+    local tl = require "tidelock"
+    local nn = tl.nn
+    local function layer()
+      return { nn.residual { nn.rms_norm {}, nn.attention { heads = 2 } },
+        nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 32 } } }
+    end
+    return tl.recipe { model = nn.decoder { vocab = 256, dim = 16, layers = 1, layer = layer },
+      data = tl.data.text { %q }, batch = { samples = 2, length = 16 },
+      train = { steps = 2, lr = 0.01 } }
+  ]]
+
   it("takes the weights of a run that has no checkpoint", function()
     local text = folder:write("text.txt", ("Tides come and go. "):rep(20))
-    local file = folder:write("tide.lua", ([[
-      local tl = require "tidelock"
-      local nn = tl.nn
-      local function layer()
-        return { nn.residual { nn.rms_norm {}, nn.attention { heads = 2 } },
-          nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 32 } } }
-      end
-      return tl.recipe { model = nn.decoder { vocab = 256, dim = 16, layers = 1, layer = layer },
-        data = tl.data.text { %q }, batch = { samples = 2, length = 16 },
-        train = { steps = 2, lr = 0.01 } }
-    ]]):format(text))
+    local file = folder:write("tide.lua", tide:format(text))
     local function tidelock(words, ...)
       local out, status = support.run(words:format(...))
       return out, status
@@ -374,6 +376,33 @@ describe("an export", function()
           .. "run again with train.save.every", said)
       end
     end
+  end)
+
+  it("takes the end of a run that went on from its checkpoints without saving", function()
+    local text = folder:write("text.txt", ("Tides come and go. "):rep(20))
+    local file, runs = folder:write("tide.lua", tide:format(text)), folder:path "runs"
+    local function tidelock(words, ...)
+      local out, status = support.run(words:format(...))
+      return out, status
+    end
+    local function run(words)
+      local out, status = tidelock("run %s dtype=bf16 --runs %s --quiet %s", file, runs, words)
+      assert.equal(0, status, out)
+    end
+    run "train.save.every=1 --stop-at 1"
+    local made = runs .. "/" .. core.files.list(runs)[1]
+    assert.matches("step 1 of key", (tidelock("export %s %s", made, folder:path "one")))
+    run("--resume " .. made)
+    assert.matches("step 2 of key", (tidelock("export %s %s", made, folder:path "two")))
+    assert.bits(core.weights.open(made .. "/weights.safetensors"):read "embed",
+      core.weights.open(folder:path "two" .. "/model.safetensors"):read "embed")
+    local said, status = tidelock("export %s %s --dtype f32", made, folder:path "three")
+    assert.equal(2, status, said)
+    contains("is BF16 at the end of the run, and f32 masters are in checkpoints alone; the newest "
+      .. "is " .. made .. "/checkpoints/step-00000001", said)
+    run("train.save.every=1 --resume " .. made) -- saves the end, too
+    said = tidelock("export %s %s --dtype f32", made, folder:path "four")
+    assert.matches("step 2 of key", said)
   end)
 
   it("is cut into files with an index", function()

@@ -267,3 +267,22 @@ describe("the engine", function()
     assert.equal(core.f32(events[1].logprob), events[1].logprob)
   end)
 end)
+
+describe("a known page", function()
+  it("is found by its tokens and by the pages before it, nothing less", function()
+    local pool = require "tidelock.serve.pages".new(8, 2, true)
+    local function request(tokens)
+      local parent = 0
+      for i = 1, #tokens // 2 do parent = pool:name(pool:take(), parent, tokens, i) end
+    end
+    request { 1, 2, 7, 8 }
+    request { 3, 4, 7, 9 }
+    local function found(tokens) return #pool:find(tokens, #tokens) end
+    assert.equal(2, found { 1, 2, 7, 8 })
+    assert.equal(2, found { 3, 4, 7, 9, 5 })
+    assert.equal(1, found { 3, 4, 7, 8 }) -- 7, 8 is known behind 1, 2 alone
+    assert.equal(1, found { 1, 2, 7, 9 })
+    assert.equal(0, found { 7, 8 })
+    assert.equal(0, found { 12, 7, 8 })
+  end)
+end)

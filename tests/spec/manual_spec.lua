@@ -120,6 +120,9 @@ describe("completion", function()
     assert.equal("--stop-at", bash("./tl", "run", "--sto"))
     assert.equal("attention", bash("./tl", "bench", "a"))
     assert.equal("md", bash("./tl", "bench", "--output", "m"))
+    assert.equal("md", bash("./tl", "bench", "-o", "m"))
+    assert.equal("shard", bash("./tl", "explain", "recipes/quickstart.lua", "--stage", "s"))
+    assert.equal("host host,cuda", bash("./tl", "verify", "--device", "h"))
     assert.equal("", bash("./tl", "run", "--stop-at", ""))
     assert.equal("README.md", bash("./tl", "run", "--jsonl", "READ"))
     assert.equal("recipes/quickstart.lua", bash("./tl", "run", "recipes/quick"))
@@ -138,6 +141,8 @@ describe("completion", function()
     end
     assert.equal("--stop-at\tend after step N; lr keeps its horizon\n", fish "tl run --sto")
     has(fish "tl rep", "report\tsweeps, runs")
+    has(fish "tl bench -o j", "jsonl\t")
+    has(fish "tl explain recipes/quickstart.lua --stage s", "shard\t")
     has(fish "tl run recipes/quickstart.lua layout.t", "layout.tp=")
   end)
 
@@ -145,6 +150,30 @@ describe("completion", function()
     if not there "zsh" then return pending "zsh is not installed" end
     local text, status = output_of("zsh -n " .. folder:write("_tl", shells.script "zsh"))
     assert.equal(0, status, text)
+  end)
+
+  --- What zsh itself shows behind a line, by the keys that a person presses.
+  local function zsh(line)
+    folder:write("_tl", shells.script "zsh")
+    local script = folder:write("keys.zsh", ([[
+      zmodload zsh/zpty
+      zpty keys zsh -f -i
+      zpty -w keys "PROMPT=; LISTMAX=999; fpath=(%s \$fpath); autoload -Uz compinit; compinit -D -u"
+      zpty -w keys "zstyle ':completion:*' list-prompt ''; print READ''Y"
+      zpty -r keys before '*READY*'
+      zpty -w -n keys $'%s\t\C-a: \C-eEND\n print DON''E\n'
+      zpty -r keys after '*DONE*'
+      zpty -d keys
+      print -r -- "$after"]]):format(folder.root, line))
+    return (output_of("TERM=dumb timeout 60 zsh -f " .. script))
+  end
+
+  it("in zsh goes on behind the recipe", function()
+    if not there "zsh" then return pending "zsh is not installed" end
+    has(zsh "tl run recipes/quickstart.lua --stop", "--stop-at")
+    has(zsh "tl run recipes/quickstart.lua layout.t", "layout.tp=")
+    has(zsh "tl explain recipes/quickstart.lua --stage dif", "differentiate")
+    has(zsh "tl bench -o c", "csv")
   end)
 
   it("has every command, option and field in each shell", function()

@@ -86,11 +86,19 @@ describe("replay", function()
   it("says when the log has other bits, and what is no run", function()
     local made = trained "--stop-at 2"
     local path = made .. "/log.jsonl"
-    local text = core.files.read_all(path):gsub('"loss_bits":"%x+"', '"loss_bits":"00000000"')
-    core.files.write_atomic(path, text)
+    local whole = core.files.read_all(path)
+    core.files.write_atomic(path, (whole:gsub('"loss_bits":"%x+"', '"loss_bits":"00000000"')))
     local said, status = support.run(("replay %s --step 2"):format(made))
     assert.equal(1, status, said)
     has(said, "the log has 00000000")
+    said, status = support.run(("replay %s --step 1"):format(made)) -- no step before it
+    assert.equal(1, status, said)
+    has(said, "bits       the log has loss 00000000")
+    core.files.write_atomic(path, (whole:gsub('"grad_norm_bits":"%x+"',
+      '"grad_norm_bits":"00000000"')))
+    said, status = support.run(("replay %s --step 1"):format(made))
+    assert.equal(1, status, said)
+    has(said, "gradient norm 00000000")
     core.files.write_atomic(path, "")
     said, status = support.run(("replay %s --step 2"):format(made))
     assert.equal(0, status, said)

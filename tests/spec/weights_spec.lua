@@ -146,6 +146,35 @@ describe("weight files", function()
     assert.same({ "good" }, core.files.list(folder.root))
   end)
 
+  it("are whole after any kill of their writer (H28 j)", function()
+    local path, newest = folder:path "x", 0
+    local command = ("%s lua tests/support/rewritten.lua %s & echo $!"):format(support.program,
+      path)
+    --- All numbers of a file are those of one write, or it is none.
+    local function written()
+      local file <close> = weights.open(path)
+      if not file then return 0 end
+      local x = file:read "x"
+      assert.equal(1 << 18, x:shape()[1])
+      local value = x:narrow(1, 1, 1):flat()[1]
+      assert.equal(core.tensor("f32", x:shape()):fill(value):hash "x", x:hash "x")
+      return value
+    end
+    for round = 1, 6 do
+      local pipe, patience = assert(io.popen(command)), core.files.seconds() + 20
+      local pid = pipe:read "n"
+      repeat
+        core.files.sleep(0.002)
+        assert.is_true(core.files.seconds() < patience, "nothing was written within 20 s")
+      until written() > newest
+      core.files.sleep(0.0007 * round) -- a write takes some 2 ms
+      os.execute("kill -9 " .. pid)
+      pipe:close()
+      newest = written()
+      assert.is_true(newest >= round)
+    end
+  end)
+
   it("read a single number and names that the header pads", function()
     local header = '{"x":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}   '
     local file <close> = assert(weights.open(raw(header, string.pack("<f", 1.5))))

@@ -79,7 +79,7 @@ local threads = {
 ---@field takes string? # what stands behind its name in help, when it is no recipe
 ---@field about string
 ---@field example string
----@field options table[]
+---@field options table[] # { name, about, kind, short, choices: words that complete its value }
 ---@field module string? # its `command(request)` does the work and returns the exit status
 
 ---@type tidelock.Command[]
@@ -204,10 +204,15 @@ commands.list = {
     module = "tidelock.run.export", about = "the weights of a checkpoint, for inference elsewhere",
     example = "export runs/quickstart-eaf6 quickstart-bf16 --dtype bf16",
     options = {
-      { name = "dtype", kind = "text", value = "f32|bf16|f16",
-        about = "f32, bf16 or f16; as trained if left out" },
-      { name = "format", kind = "text", value = "hf",
-        about = "hf: a folder that transformers loads" },
+      {
+        name = "dtype", kind = "text", value = "f32|bf16|f16",
+        about = "f32, bf16 or f16; as trained if left out",
+        choices = { "f32", "bf16", "f16" },
+      },
+      {
+        name = "format", kind = "text", value = "hf", about = "hf: a folder that transformers loads",
+        choices = { "hf" },
+      },
     },
   },
   {
@@ -254,8 +259,11 @@ commands.list = {
       { name = "alone", about = "without peers" },
       { name = "op", kind = "text", value = "NAME", about = "roofline: this operator only" },
       { name = "peers", about = "beside NumPy, PyTorch where installed: the default" },
-      { name = "device", kind = "text", value = "host|cuda",
-        about = "collectives: host (the default) or cuda" },
+      {
+        name = "device", kind = "text", value = "host|cuda",
+        about = "collectives: host (the default) or cuda",
+        choices = { "host", "cuda" },
+      },
       { name = "ranks", kind = "count", about = "collectives: thread ranks; 4" },
       { name = "from", short = "b", kind = "text", value = "SIZE",
         about = "collectives: least size; 4K" },

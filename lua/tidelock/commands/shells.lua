@@ -32,9 +32,16 @@ function shells.keys()
   return list
 end
 
+--- How an option can be written: { "--output", "-o" }.
+local function spellings(option)
+  return { "--" .. option.name, option.short and "-" .. option.short }
+end
+
 local function option_list(command)
   local list = {}
-  for _, option in ipairs(command.options or {}) do list[#list + 1] = "--" .. option.name end
+  for _, option in ipairs(command.options or {}) do
+    table.move(spellings(option), 1, 2, #list + 1, list)
+  end
   return list
 end
 
@@ -103,9 +110,9 @@ local function bash()
       local words, what = choices(option), nil
       if files[option.kind] then what = "-f" end
       if #words > 0 then what = ('-W "%s"'):format(table.concat(words, " ")) end
-      if option.kind then
-        lines[#lines + 1] = ('    "%s --%s") COMPREPLY=(%s); return ;;'):format(command.name,
-          option.name, what and ('$(compgen %s -- "$word")'):format(what) or "")
+      for _, spelling in ipairs(option.kind and spellings(option) or {}) do
+        lines[#lines + 1] = ('    "%s %s") COMPREPLY=(%s); return ;;'):format(command.name,
+          spelling, what and ('$(compgen %s -- "$word")'):format(what) or "")
       end
     end
   end
@@ -128,23 +135,28 @@ local function zsh_text(text)
 end
 
 local function zsh_option(option)
-  local action = ""
+  local action, names_of = "", "'--" .. option.name
+  if option.short then
+    names_of = ("'(-%s --%s)'{-%s,--%s}'"):format(option.short, option.name, option.short,
+      option.name)
+  end
   if option.kind then
     local words = choices(option)
     local what = files[option.kind] and "_files" or #words > 0
       and ("(%s)"):format(table.concat(words, " ")) or " "
     action = (":%s:%s"):format(zsh_text(commands.kinds[option.kind].expected), what)
   end
-  return ("'--%s[%s]%s'"):format(option.name, zsh_text(option.about), action)
+  return ("%s[%s]%s'"):format(names_of, zsh_text(option.about), action)
 end
 
+--- One colon: with two the words behind the first one, options too, would be these alone.
 local function zsh_words(command)
   local parts = {}
   local own = own_words(command)
   if #own > 0 then parts[#parts + 1] = ("compadd %s"):format(table.concat(own, " ")) end
   if command.recipe then parts[#parts + 1] = "compadd -S '' $keys" end
   if takes_files(command) then parts[#parts + 1] = "_files" end
-  return #parts > 0 and ("'*::word:{ %s }'"):format((table.concat(parts, "; "):gsub("'", "'\\''")))
+  return #parts > 0 and ("'*:word:{ %s }'"):format((table.concat(parts, "; "):gsub("'", "'\\''")))
     or ""
 end
 
@@ -188,7 +200,8 @@ local function fish()
       local words, value = choices(option), ""
       if option.kind then value = files[option.kind] and " -r -F" or " -x" end
       if #words > 0 then value = (" -x -a '%s'"):format(table.concat(words, " ")) end
-      add(("%s -l %s -d '%s'%s"):format(here, option.name, fish_text(option.about), value))
+      local short = option.short and "-s " .. option.short .. " " or ""
+      add(("%s %s-l %s -d '%s'%s"):format(here, short, option.name, fish_text(option.about), value))
     end
     local own = own_words(command)
     if #own > 0 then add(("%s -f -a '%s'"):format(here, table.concat(own, " "))) end

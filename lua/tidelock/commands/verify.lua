@@ -5,10 +5,16 @@ return function(...)
   return {
     { name = "steps", kind = "count", about = "steps of each run; 3 unless given" },
     { name = "all", about = "experts: the whole product of layouts, micros, waves and ways" },
-    { name = "device", kind = "text", value = "DEVICE,..",
-      about = "host (the default), cuda, or host,cuda" },
-    { name = "dtype", kind = "text", value = "DTYPE,..",
-      about = "f32, bf16, or f32,bf16 (the default)" },
+    {
+      name = "device", kind = "text", value = "DEVICE,..",
+      about = "host (the default), cuda, or host,cuda",
+      choices = { "host", "cuda", "host,cuda" },
+    },
+    {
+      name = "dtype", kind = "text", value = "DTYPE,..",
+      about = "f32, bf16, or f32,bf16 (the default)",
+      choices = { "f32", "bf16", "f32,bf16" },
+    },
     { name = "ranks", kind = "count", about = "all layouts of up to N ranks" },
     { name = "layouts", kind = "text", value = "LAYOUT;..",
       about = "these: \"tp=2,dp=2;pp=2,schedule=zb-h1\"" },

@@ -1,7 +1,7 @@
 --- `./tl export CHECKPOINT OUT --dtype bf16`: the weights alone, gathered, in the dtype wanted.
 --
 --     checkpoint   weights.safetensors  optimizer.safetensors (f32 masters)  state.json
---     or a run     weights.safetensors after its last step, where it has no checkpoint
+--     or a run     weights.safetensors after its last step, where no checkpoint is as new
 --         |  read while written: needs no memory for the model
 --     OUT/         model.safetensors, or model-00001-of-00003.safetensors .. with
 --                  model.safetensors.index.json
@@ -37,30 +37,45 @@ local function open(path)
   return file
 end
 
---- What a run has left that came to its end without a checkpoint; nil where there are some, or no
---- weights. `wanted` as in sources_of.
-local function finished_run(path, options)
-  local weights = path .. "/weights.safetensors"
-  if core.files.exists(path .. "/state.json") or not core.files.exists(weights)
-    or #checkpoint.list(path .. "/checkpoints") > 0 or #checkpoint.list(path) > 0 then
-    return nil
+--- Why an f32 master of a weight of 16 bits is not there, and what to do.
+local function no_master(path, weight, dtype, newest)
+  if newest then
+    usage("%s: %s is %s at the end of the run, and f32 masters are in checkpoints alone; the "
+      .. "newest is %s, or --dtype bf16", path, weight, dtype, newest)
   end
-  local file, tensors = open(weights), {}
-  for i, name in ipairs(file:names()) do
-    tensors[i] = { file = "weights.safetensors", name = name }
-    if options.dtype == "f32" and file:look(name) ~= "F32" then
-      usage("%s: %s is %s, and this run has no checkpoint with its f32 master; --dtype bf16, or "
-        .. "run again with train.save.every", path, name, (file:look(name)))
-    end
-  end
-  local known = file:metadata()
-  local note = options.format and hf_export.note(requests.plan(loader.open(path).recipe, "check"))
-  return { folder = path, run_folder = path, notes = {}, state = { tensors = tensors, hf = note,
-    key = known.key, step = math.tointeger(tonumber(known.step)),
-    weights_hash = known.weights_hash } }
+  usage("%s: %s is %s, and this run has no checkpoint with its f32 master; --dtype bf16, or "
+    .. "run again with train.save.every", path, weight, dtype)
 end
 
---- The checkpoint that `path` means, or the weights of a run that has none.
+--- The newest checkpoint of a run: its step, or 0, and its folder.
+local function newest_checkpoint(path)
+  for _, dir in ipairs { path .. "/checkpoints", path } do
+    local steps = checkpoint.list(dir)
+    if #steps > 0 then return steps[#steps], ("%s/step-%08d"):format(dir, steps[#steps]) end
+  end
+  return 0
+end
+
+--- What the end of a run has left where no checkpoint is as new: a run that saves none, or that
+--- went on from its checkpoints without saving. Else nil. `options` as in sources_of.
+local function finished_run(path, options)
+  local weights = path .. "/weights.safetensors"
+  if core.files.exists(path .. "/state.json") or not core.files.exists(weights) then return nil end
+  local file, tensors = open(weights), {}
+  local known, saved, newest = file:metadata(), newest_checkpoint(path)
+  local step = math.tointeger(tonumber(known.step))
+  if newest and saved >= (step or 0) then return nil end
+  for i, name in ipairs(file:names()) do
+    tensors[i] = { file = "weights.safetensors", name = name }
+    local dtype = file:look(name)
+    if options.dtype == "f32" and dtype ~= "F32" then no_master(path, name, dtype, newest) end
+  end
+  local note = options.format and hf_export.note(requests.plan(loader.open(path).recipe, "check"))
+  return { folder = path, run_folder = path, notes = {}, state = { tensors = tensors, hf = note,
+    key = known.key, step = step, weights_hash = known.weights_hash } }
+end
+
+--- The checkpoint that `path` means, or the weights of a run whose end is newer.
 ---@param path string
 ---@param options { dtype?: string, format?: string }
 ---@return tidelock.Checkpoint

@@ -303,8 +303,9 @@ function serve.command(request)
     io.stderr:write(("serve: %s can be reached from elsewhere, and no key is needed\n")
       :format(host))
   end
-  print(("%s: http://%s:%d/v1, %d requests at a time, context %d"):format(loaded.description,
-    host:find ":" and "[" .. host .. "]" or host, server.http:port(), e.sizes.requests, e.context))
+  print(("%s: http://%s:%d/v1, %d request%s at a time, context %d"):format(loaded.description,
+    host:find ":" and "[" .. host .. "]" or host, server.http:port(), e.sizes.requests,
+    e.sizes.requests == 1 and "" or "s", e.context))
   if no_chat then print("no /v1/chat/completions: " .. no_chat) end
   io.stdout:flush()
   server:run()
