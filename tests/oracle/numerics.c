@@ -3,7 +3,8 @@
 **   numerics NAME=NUMBER .. FILE ..      options first; the files are the texts, in order
 **
 ** One line a step: its number, the bits of the loss and of the gradient norm, the hashes of weights
-** and of the optimizer's state.
+** and of the optimizer's state. With requests=1, then, what some requests get from the trained
+** model: position, token, the bits of its log-probability.
 */
 #include <math.h>
 #include <stdio.h>
@@ -45,7 +46,11 @@ static double cos64(double x) {
 static float learning_rate(const config *c, int64_t t) {
   const double pi = 0x1.921fb54442d18p+1;
   if (t <= c->warmup) return (float)(c->peak * (double)t / (double)c->warmup);
+  const int64_t stable = c->total - c->decay;
+  if (c->schedule == 1 || (c->schedule == 2 && t <= stable)) return (float)c->peak;
   if (t >= c->total) return (float)c->floor;
+  if (c->schedule == 2)
+    return (float)(c->peak + (c->floor - c->peak) * ((double)(t - stable) / (double)c->decay));
   const double part = (double)(t - c->warmup) / (double)(c->total - c->warmup);
   return (float)(c->floor + (c->peak - c->floor) * (0.5 * (1.0 + cos64(pi * part))));
 }
@@ -86,6 +91,19 @@ static uint64_t state_hash(const config *c, const weight *weights, int64_t count
   return hash_bytes(text, (int64_t)strlen(text));
 }
 
+/* --- requests --------------------------------------------------------------------------------- */
+
+static void serve(const config *c, model *m) {
+  static const request requests[] = {
+      {1,  4, 0, 1,   0,         0, 0  },
+      {9,  5, 0, 1,   3,         1, 0.8},
+      {20, 4, 0, 0.9, 1LL << 40, 0, 1.2},
+      {5,  6, 6, 0.7, 5,         0, 1.0},
+      {33, 4, 3, 1,   0,         7, 1.5},
+  };
+  for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) generate(c, m, &requests[i]);
+}
+
 /* --- training --------------------------------------------------------------------------------- */
 
 static uint32_t bits_of(float x) {
@@ -94,7 +112,7 @@ static uint32_t bits_of(float x) {
   return bits;
 }
 
-static void train(const config *c, const corpus *texts) {
+static model *train(const config *c, const corpus *texts) {
   model *m = model_new(c);
   int64_t count;
   weight *weights = model_weights(m, &count);
@@ -117,6 +135,7 @@ static void train(const config *c, const corpus *texts) {
            (unsigned long long)weights_hash(c, weights, count),
            (unsigned long long)state_hash(c, weights, count));
   }
+  return m;
 }
 
 /* --- options ---------------------------------------------------------------------------------- */
@@ -138,6 +157,9 @@ int main(int argc, char **argv) {
               .qk_norm = (int)option(argc, argv, "qk_norm"),
               .linear = (int)option(argc, argv, "linear"),
               .level = (int)option(argc, argv, "level"),
+              .ruled = (int)option(argc, argv, "ruled"),
+              .waves = (int)option(argc, argv, "waves"),
+              .schedule = (int)option(argc, argv, "schedule"),
               .mla = (int)option(argc, argv, "mla"),
               .yarn = (int)option(argc, argv, "yarn"),
               WHOLE(q_rank),
@@ -156,6 +178,8 @@ int main(int argc, char **argv) {
               NUMBER(scale),
               NUMBER(balance),
               WHOLE(router_seed),
+              WHOLE(head_dim),
+              WHOLE(window),
               WHOLE(vocab),
               WHOLE(dim),
               WHOLE(layers),
@@ -171,6 +195,7 @@ int main(int argc, char **argv) {
               WHOLE(seed),
               WHOLE(steps),
               WHOLE(warmup),
+              WHOLE(decay),
               WHOLE(total),
               NUMBER(peak),
               NUMBER(floor),
@@ -183,6 +208,7 @@ int main(int argc, char **argv) {
   c.tokens = c.samples * c.length;
   int files = argc;
   while (files > 1 && strchr(argv[files - 1], '=') == NULL) files--;
-  train(&c, corpus_open(&c, argv + files, argc - files));
+  model *trained = train(&c, corpus_open(&c, argv + files, argc - files));
+  if (option(argc, argv, "requests") == 1) serve(&c, trained);
   return 0;
 }
