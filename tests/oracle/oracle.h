@@ -49,6 +49,8 @@ typedef struct config {
   int level;     /* a moving average of the stream, a state, that every layer's stream meets */
   int ruled;     /* the gates: uniform initial values in 0.05, half the rate */
   int waves;     /* 1: llama3's, stretched by 3 from 32 tokens, 1 and 4; 2: all stretched by 3 */
+  int lines;     /* the files are 16-bit ids in documents that end with id 10 */
+  int mix;       /* a mixture of two sources */
   int schedule;  /* 0 cosine, 1 constant, 2 the peak but for the last `decay` steps */
   int mla;       /* latent attention in the place of attention; pairs are neighbours, base 100 */
   int yarn;      /* waves stretched by 3 from 32 tokens, borders 4 and 1, mscale 1 and 0.7 */
@@ -63,6 +65,7 @@ typedef struct config {
   int64_t vocab, vocab_padded, dim, layers, heads, kv_heads, hidden, samples, length;
   int64_t tokens; /* samples * length */
   int64_t leaves_tp, leaves_dp, kv_block, split, seed, steps, warmup, decay, total;
+  double fraction; /* of the documents that the first part of a split has; 1: no split */
   double peak, floor, clip, dropout, smoothing, z;
 } config;
 

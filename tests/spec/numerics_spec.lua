@@ -92,11 +92,20 @@ local models = {
 }
 local model = models[$gpt]
 model.vocab, model.dim, model.layers = $vocab, $dim, $layers
+local function read(paths)
+  if $lines == 0 then return tl.data.text(paths) end
+  paths.dtype, paths.eos = "uint16", 10
+  return tl.data.tokens(paths)
+end
+local texts = { $texts }
+local source = $mix == 0 and read(texts)
+  or tl.data.mix { { 3, read { texts[1], texts[2] } }, { 2, read { texts[3], texts[4] } } }
+if $fraction < 1 then source = source:split($fraction) end
 return tl.recipe {
   model = nn.decoder(model),
   dtype = ({ [0] = "f32", "bf16" })[$bf16],
   loss = { "cross_entropy", smoothing = $smoothing, z = $z },
-  data = tl.data.text { $texts },
+  data = source,
   batch = { samples = $samples, micro = $micro, length = $length },
   layout = { $layout },
   blocks = { attention = { kv = $kv_block, split = $split } },
@@ -120,6 +129,7 @@ local common = {
   experts = 0, top_k = 1, shared = 0, router = 0, groups = 1, top_groups = 1, normalize = 1,
   scale = 1, moves = 0, balance = 0, router_seed = 0, requests = 0,
   head_dim = 0, window = 0, waves = 0, ruled = 0, schedule = 0, decay = 1,
+  lines = 0, mix = 0, fraction = 1,
 }
 
 local cases = {
@@ -223,6 +233,12 @@ local cases = {
     layout = "dp = 2",
   },
   {
+    name = "lines of ids, mixed and split, over two epochs",
+    lines = 1, mix = 1, fraction = 0.6, steps = 4,
+    bf16 = 0, vocab = 200, dim = 16, layers = 1, heads = 2, kv_heads = 1, hidden = 24, samples = 10,
+    length = 24, leaves_tp = 2, leaves_dp = 2, seed = 4, micro = 5,
+  },
+  {
     name = "leaves of more than one block of 8,192 tokens", -- 35 samples of 256 tokens each
     bf16 = 0, vocab = 130, dim = 16, layers = 1, heads = 2, kv_heads = 1, hidden = 24, samples = 70,
     length = 256, leaves_tp = 4, leaves_dp = 2, seed = 1, micro = 7, steps = 1,
@@ -252,7 +268,18 @@ local function compile()
   return path
 end
 
-local function lines_of_oracle(path, options)
+--- The files that both read: the texts, or the beginnings of them as ids of two bytes.
+local function files_of(folder, options)
+  if options.lines == 0 then return texts end
+  local list = {}
+  for i, tokens in ipairs { 600, 300, 200, 250 } do
+    local text = assert(core.files.read_all(texts[i])):sub(1, tokens)
+    list[i] = folder:write("ids_" .. i, (text:gsub(".", "%0\0")))
+  end
+  return list
+end
+
+local function lines_of_oracle(path, options, files)
   local words = { ("'%s'"):format(path) }
   for _, name in ipairs {
     "bf16", "gpt", "qk_norm", "linear", "level", "mla", "yarn", "q_rank", "kv_rank", "nope_dim",
@@ -261,10 +288,11 @@ local function lines_of_oracle(path, options)
     "kv_heads", "hidden", "samples", "length", "leaves_tp", "leaves_dp", "kv_block", "split",
     "seed", "steps", "warmup", "total", "peak", "floor", "clip", "dropout", "smoothing", "z",
     "requests", "head_dim", "window", "waves", "ruled", "schedule", "decay",
+    "lines", "mix", "fraction",
   } do
     words[#words + 1] = name .. "=" .. options[name]
   end
-  local output, good = command(table.concat(words, " ") .. " " .. table.concat(texts, " "))
+  local output, good = command(table.concat(words, " ") .. " " .. table.concat(files, " "))
   assert(good, output)
   return output
 end
@@ -300,9 +328,9 @@ local function answers(folder, recipe_path, run, vocab)
   return table.concat(lines)
 end
 
-local function lines_of_tidelock(folder, options)
+local function lines_of_tidelock(folder, options, files)
   local list = {}
-  for i, path in ipairs(texts) do list[i] = ("%q"):format(path) end
+  for i, path in ipairs(files) do list[i] = ("%q"):format(path) end
   options.texts = table.concat(list, ", ")
   local path = folder:write("recipe.lua", (recipe:gsub("%$([%w_]+)", options)))
   local run <close> = driver.start(tl.load(path), {})
@@ -324,7 +352,9 @@ describe("docs/numerics.md gives the bits of", function()
   for _, case in ipairs(cases) do
     it(case.name, function()
       local options = options_of(case)
-      assert.equal(lines_of_oracle(oracle, options), lines_of_tidelock(folder, options))
+      local files = files_of(folder, options)
+      assert.equal(lines_of_oracle(oracle, options, files),
+        lines_of_tidelock(folder, options, files))
     end)
   end
 end)
