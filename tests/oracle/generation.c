@@ -63,36 +63,24 @@ static int32_t choose(const config *c, const request *r, const float *z, int64_t
   return candidate[count - 1];
 }
 
-/* The first n tokens of the batch are the request, the others segments of one token each. */
-static batch batch_of(const config *c, const int32_t *token, int64_t n) {
-  const int64_t bytes = sizeof(int32_t);
-  batch b = {zeroed(c->tokens, bytes), zeroed(c->tokens, bytes), zeroed(c->tokens, bytes),
-             zeroed(c->tokens, bytes), 0};
-  for (int64_t t = 0; t < c->tokens; t++) {
-    b.id[t] = t < n ? token[t] : 0;
-    b.target[t] = -1;
-    b.start[t] = t < n ? 0 : (int32_t)t;
-    b.end[t] = t < n ? (int32_t)n : (int32_t)t + 1;
-  }
-  return b;
-}
-
 void generate(const config *c, model *m, const request *r) {
   config plain = *c; /* the loss as a log-probability has it */
   plain.smoothing = plain.z = 0;
-  int32_t *token = zeroed(c->length, sizeof *token);
-  for (int64_t t = 0; t < r->prompt; t++) token[t] = (int32_t)((7 * t + 3) % c->vocab);
-  float *loss = zeroed(c->tokens, sizeof *loss);
-  float *dz = zeroed(c->tokens * c->vocab_padded, sizeof *dz);
-  for (int64_t n = r->prompt; n < r->prompt + r->count; n++) {
-    batch b = batch_of(c, token, n);
-    const float *logits = model_logits(m, &b);
-    token[n] = choose(c, r, logits + (n - 1) * c->vocab_padded, n);
-    b.target[n - 1] = token[n], b.targets = 1;
+  const int64_t most = r->prompt + r->count, bytes = sizeof(int32_t);
+  batch b = {zeroed(most + 1, bytes), zeroed(most, bytes), zeroed(most, bytes), zeroed(most, bytes),
+             1};
+  for (int64_t t = 0; t < r->prompt; t++) b.id[t] = (int32_t)((7 * t + 3) % c->vocab);
+  float *loss = zeroed(most, sizeof *loss);
+  float *dz = zeroed(most * c->vocab_padded, sizeof *dz);
+  for (int64_t n = r->prompt; n < most; n++) {
+    plain.tokens = n;
+    for (int64_t t = 0; t < n; t++) b.target[t] = -1, b.end[t] = (int32_t)n;
+    const float *logits = model_logits(m, &b, n);
+    b.id[n] = b.target[n - 1] = choose(c, r, logits + (n - 1) * c->vocab_padded, n);
     cross_entropy(&plain, &b, logits, loss, dz);
     const float logprob = -loss[n - 1];
     uint32_t bits;
     memcpy(&bits, &logprob, sizeof bits);
-    printf("%lld:%d %08x\n", (long long)n, token[n], bits);
+    printf("%lld:%d %08x\n", (long long)n, b.id[n], bits);
   }
 }

@@ -347,10 +347,11 @@ static void forward(model *m, const batch *b) {
   for (int i = 0; i < m->nodes; i++) node_value(m, &m->node[i]);
 }
 
-const float *model_logits(model *m, const batch *b) {
+const float *model_logits(model *m, const batch *b, int64_t tokens) {
   const config *trained = m->c;
   config plain = *trained;
   plain.dropout = 0;
+  plain.samples = 1, plain.length = plain.tokens = tokens;
   m->c = &plain;
   forward(m, b);
   m->c = trained;

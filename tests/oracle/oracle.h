@@ -174,8 +174,8 @@ model *model_new(const config *c);
 weight *model_weights(model *m, int64_t *count);
 /* One step's forward and backward pass: the loss, and the gradients of all weights. */
 float model_step(model *m, const batch *b, int64_t step);
-/* The forward pass alone, without dropout: logits (tokens, vocab_padded). */
-const float *model_logits(model *m, const batch *b);
+/* The forward pass of one sample, without dropout: logits (tokens, vocab_padded). */
+const float *model_logits(model *m, const batch *b, int64_t tokens);
 
 /* generation.c: prints position, token and bits of the log-probability for `count` tokens behind a
 ** prompt of `prompt` tokens, which are (7 * position + 3) mod vocab. */
