@@ -57,15 +57,15 @@ local failed = 0
 
 --- Hashes of a rank's outputs in a step, by what an output is; those of one name in the order of
 --- their numbers: a program for GPUs has lanes and runs, say, fills of one layer in another order.
-local function hashes_by_name(trace, rank, step)
+local function hashes_by_name(recorded, rank, step)
   local names, of = {}, {}
-  for i, o in ipairs(trace.outputs[trace:program_of(rank)]) do
-    if trace:ran(rank, step, o) then
+  for i, o in ipairs(recorded.outputs[recorded:program_of(rank)]) do
+    if recorded:ran(rank, step, o) then
       local name = ("%s %s %s %s"):format(o.key, o.phase, o.micro, o.position)
       if not of[name] then
         of[name], names[#names + 1] = {}, name
       end
-      table.insert(of[name], trace:hash(rank, step, i))
+      table.insert(of[name], recorded:hash(rank, step, i))
     end
   end
   for _, name in ipairs(names) do table.sort(of[name], math.ult) end
