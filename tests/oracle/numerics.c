@@ -149,66 +149,36 @@ static double option(int argc, char **argv, const char *name) {
   exit(1);
 }
 
+#define WHOLE(name) c->name = (int64_t)option(argc, argv, #name)
+#define FLAG(name) c->name = (int)option(argc, argv, #name)
+#define NUMBER(name) c->name = option(argc, argv, #name)
+
+static void read_model(int argc, char **argv, config *c) {
+  FLAG(bf16), FLAG(gpt), FLAG(qk_norm), FLAG(linear), FLAG(level), FLAG(ruled), FLAG(waves);
+  WHOLE(vocab), WHOLE(dim), WHOLE(layers), WHOLE(hidden);
+  WHOLE(heads), WHOLE(kv_heads), WHOLE(head_dim), WHOLE(window);
+  FLAG(mla), FLAG(yarn);
+  WHOLE(q_rank), WHOLE(kv_rank), WHOLE(nope_dim), WHOLE(rope_dim), WHOLE(v_dim);
+  WHOLE(experts), WHOLE(top_k), WHOLE(shared), WHOLE(groups), WHOLE(top_groups);
+  FLAG(router), FLAG(normalize), FLAG(moves);
+  NUMBER(scale), NUMBER(balance), WHOLE(router_seed);
+  WHOLE(leaves_tp), WHOLE(leaves_dp), WHOLE(kv_block), WHOLE(split), WHOLE(seed);
+  const int64_t aligned = 16 * c->leaves_tp;
+  c->vocab_padded = (c->vocab + aligned - 1) / aligned * aligned;
+}
+
+static void read_training(int argc, char **argv, config *c) {
+  FLAG(lines), FLAG(mix), NUMBER(fraction);
+  WHOLE(samples), WHOLE(length);
+  WHOLE(steps), FLAG(schedule), WHOLE(warmup), WHOLE(decay), WHOLE(total);
+  NUMBER(peak), NUMBER(floor), NUMBER(clip), NUMBER(dropout), NUMBER(smoothing), NUMBER(z);
+  c->tokens = c->samples * c->length;
+}
+
 int main(int argc, char **argv) {
-#define WHOLE(name) .name = (int64_t)option(argc, argv, #name)
-#define NUMBER(name) .name = option(argc, argv, #name)
-  config c = {.bf16 = (int)option(argc, argv, "bf16"),
-              .gpt = (int)option(argc, argv, "gpt"),
-              .qk_norm = (int)option(argc, argv, "qk_norm"),
-              .linear = (int)option(argc, argv, "linear"),
-              .level = (int)option(argc, argv, "level"),
-              .ruled = (int)option(argc, argv, "ruled"),
-              .waves = (int)option(argc, argv, "waves"),
-              .lines = (int)option(argc, argv, "lines"),
-              .mix = (int)option(argc, argv, "mix"),
-              NUMBER(fraction),
-              .schedule = (int)option(argc, argv, "schedule"),
-              .mla = (int)option(argc, argv, "mla"),
-              .yarn = (int)option(argc, argv, "yarn"),
-              WHOLE(q_rank),
-              WHOLE(kv_rank),
-              WHOLE(nope_dim),
-              WHOLE(rope_dim),
-              WHOLE(v_dim),
-              WHOLE(experts),
-              WHOLE(top_k),
-              WHOLE(shared),
-              WHOLE(groups),
-              WHOLE(top_groups),
-              .router = (int)option(argc, argv, "router"),
-              .normalize = (int)option(argc, argv, "normalize"),
-              .moves = (int)option(argc, argv, "moves"),
-              NUMBER(scale),
-              NUMBER(balance),
-              WHOLE(router_seed),
-              WHOLE(head_dim),
-              WHOLE(window),
-              WHOLE(vocab),
-              WHOLE(dim),
-              WHOLE(layers),
-              WHOLE(heads),
-              WHOLE(kv_heads),
-              WHOLE(hidden),
-              WHOLE(samples),
-              WHOLE(length),
-              WHOLE(leaves_tp),
-              WHOLE(leaves_dp),
-              WHOLE(kv_block),
-              WHOLE(split),
-              WHOLE(seed),
-              WHOLE(steps),
-              WHOLE(warmup),
-              WHOLE(decay),
-              WHOLE(total),
-              NUMBER(peak),
-              NUMBER(floor),
-              NUMBER(clip),
-              NUMBER(dropout),
-              NUMBER(smoothing),
-              NUMBER(z)};
-  const int64_t aligned = 16 * c.leaves_tp;
-  c.vocab_padded = (c.vocab + aligned - 1) / aligned * aligned;
-  c.tokens = c.samples * c.length;
+  config c = {0};
+  read_model(argc, argv, &c);
+  read_training(argc, argv, &c);
   int files = argc;
   while (files > 1 && strchr(argv[files - 1], '=') == NULL) files--;
   model *trained = train(&c, corpus_open(&c, argv + files, argc - files));
