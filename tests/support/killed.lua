@@ -31,7 +31,8 @@ if arg[2] then
   return
 end
 
-local command = "./tl lua tests/support/killed.lua %s/k child >/dev/null 2>&1 & echo $!"
+local command = core.files.realpath "/proc/self/exe"
+  .. " lua tests/support/killed.lua %s/k child >/dev/null 2>&1 & echo $!"
 core.files.mkdirs(folder .. "/k")
 core.files.mkdirs(folder .. "/straight")
 for round = 1, rounds do
