@@ -19,11 +19,13 @@ TL_INLINE tl_array tl_array_of(const tl_view *view) {
                     .aligned = (uintptr_t)view->data % 16 == 0};
 }
 
+/* Threads for so many elements, a piece each. */
 TL_INLINE int64_t tl_pieces(int64_t elements) {
   return (elements + TL_DEVICE_PIECE - 1) / TL_DEVICE_PIECE;
 }
 
-TL_INLINE int32_t tl_lanes(int64_t width) {
+/* Threads for a row of this width. */
+TL_INLINE int32_t tl_row_lanes(int64_t width) {
   int32_t lanes = 1;
   while (lanes < TL_DEVICE_THREADS && lanes * TL_DEVICE_PIECE < width) lanes *= 2;
   return lanes;

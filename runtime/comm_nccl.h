@@ -26,6 +26,7 @@ void tl_nccl_close(tl_nccl *nccl);
 /* Group `index` of this rank's program. */
 tl_status tl_nccl_group(tl_nccl *nccl, int32_t index, const tl_rank_group *group);
 
+/* What the executor queues with; lives as long as `nccl`. */
 tl_gpu_comm *tl_nccl_end(tl_nccl *nccl);
 
 #endif

@@ -25,6 +25,8 @@ tl_status tl_processes_open(tl_world *world, const tl_mover *mover, int32_t rank
                             tl_processes **out);
 void tl_processes_close(tl_processes *processes); /* after its comms; NULL is allowed */
 
+/* The group of these ranks, which are copied, with this process at `position`. Its messages are
+** told apart by the name: the same on all its ranks. Close *out before the transport. */
 tl_status tl_processes_group(tl_processes *processes, const char *name, const int32_t *ranks,
                              int32_t size, int32_t position, tl_comm **out);
 /* A channel that this rank sends or receives on. */

@@ -25,7 +25,9 @@ typedef struct tl_cuda_facts {
   int64_t memory, available;                          /* bytes */
 } tl_cuda_facts;
 
+/* GPUs of this machine. Fails, with the reason, where libcuda is not there or is too old. */
 tl_status tl_cuda_count(int32_t *out);
+/* Fails for a number that is not below the count. */
 tl_status tl_cuda_facts_of(int32_t ordinal, tl_cuda_facts *out);
 
 /* Opens GPU `ordinal`: context, kernels, one stream. Fails for an architecture without a cubin. */

@@ -15,6 +15,7 @@ typedef struct tl_cuda_link {
   double bytes_per_second; /* in one direction */
 } tl_cuda_link;
 
+/* Looks at both GPUs and measures the speed with copies in memory of their own. */
 tl_status tl_cuda_link_between(int32_t from, int32_t to, tl_cuda_link *out);
 
 /* Bytes read and written a second by copies of 1 GiB inside a GPU, the best of eight: what a kernel

@@ -61,6 +61,8 @@ typedef struct tl_run {
 /* Points `views` into the arena. */
 void tl_executor_resolve(tl_executor *executor);
 
+/* Runs the section from its first instruction to its last, on the rank's own thread. The first
+** failure ends it, with the place of the instruction in its message, and so does another rank's. */
 tl_status tl_execute(tl_executor *executor, const tl_run *run);
 
 #endif

@@ -40,6 +40,7 @@ void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm);
 /* Forgets captured sections. A communicator of NCCL that a graph knows cannot be closed. */
 void tl_gpu_forget(tl_gpu *gpu);
 
+/* tl_execute for a rank on a GPU: waits until the section has ended there. */
 tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *executor, const tl_run *run);
 
 /* Records into `trace` from the next run on; NULL: no more. Hashes and times are then taken by

@@ -55,6 +55,7 @@ typedef struct tl_mapping {
   int64_t bytes;
 } tl_mapping;
 
+/* Fails for what is no regular file. The caller unmaps it. */
 tl_status tl_file_map(const char *path, tl_mapping *out);
 void tl_file_unmap(tl_mapping *mapping); /* twice is fine */
 

@@ -16,6 +16,7 @@
 
 typedef struct tl_lanes tl_lanes;
 
+/* Streams and events of all that the program waits for; both arguments outlive the lanes. */
 tl_status tl_lanes_open(tl_cuda *cuda, const tl_program *program, tl_lanes **out);
 void tl_lanes_close(tl_lanes *lanes); /* NULL is allowed */
 

@@ -16,6 +16,7 @@ typedef struct tl_limit {
   int64_t ns[TL_SECTIONS][TL_LIMIT_RUNS]; /* of the last runs, in any order */
 } tl_limit;
 
+/* Seconds that the next run of the section may take. */
 double tl_limit_of(const tl_limit *limit, tl_section section);
 /* A run has ended well. */
 void tl_limit_note(tl_limit *limit, tl_section section, int64_t ns);

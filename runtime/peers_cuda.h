@@ -20,6 +20,7 @@
 
 typedef struct tl_peers tl_peers;
 
+/* For `ranks` GPUs, each of which tl_peers_add brings before any group is made. */
 tl_status tl_peers_open(int32_t ranks, tl_peers **out);
 void tl_peers_close(tl_peers *peers); /* NULL is allowed */
 

@@ -73,6 +73,8 @@ typedef struct tl_trace_source {
   void *context;
 } tl_trace_source;
 
+/* Before: keeps the operands that are captured before the instruction. After: hashes its outputs,
+** and keeps those that are captured after it. Both fail only where operands cannot be read. */
 tl_status tl_trace_before(tl_trace *trace, const tl_trace_source *source, int32_t instruction);
 tl_status tl_trace_after(tl_trace *trace, const tl_trace_source *source, int32_t instruction);
 /* Counts a call: start_ns, end_ns, wait_ns, moved and the launch are taken from `call`. */

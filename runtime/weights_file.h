@@ -74,6 +74,7 @@ typedef struct tl_weights_text {
   const char *key, *value; /* UTF-8 */
 } tl_weights_text;
 
+/* Writes all of them, or leaves what was at `path` as it was. Fails for parts that do not fit. */
 tl_status tl_weights_write(const char *path, const tl_weights_source *sources, int64_t count,
                            const tl_weights_text *metadata, int64_t metadata_count);
 

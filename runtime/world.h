@@ -37,6 +37,7 @@ typedef struct tl_gate {
 typedef void (*tl_describe)(void *context, int32_t rank, int32_t instruction, char *out,
                             size_t bytes);
 
+/* All seats are at no instruction. `context` goes to every call of `describe`. */
 tl_status tl_world_open(int32_t ranks, tl_describe describe, void *context, tl_world **out);
 /* After everything that has a gate in it is closed. */
 void tl_world_close(tl_world *world);

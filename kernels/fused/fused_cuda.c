@@ -52,7 +52,7 @@ static tl_status launch_add_norm(const tl_fused_call *f) {
                .rstd = f[1].rstd_is_unread ? NULL : norm->out[1].data,
                .rows = tl_view_count(&norm->in[0]) / dim,
                .dim = dim,
-               .lanes = tl_lanes(dim),
+               .lanes = tl_row_lanes(dim),
                .eps = norm->floats[0]}
   };
   return tl_overlap_threads(sum->cuda, "fused_add_norm", k.norm.rows * k.norm.lanes, &k);

@@ -90,7 +90,7 @@ static void fill_norm(const tl_call *norm, int rstd_is_unread, tl_pass_phase *p)
                                 .rstd = rstd_is_unread ? NULL : norm->out[1].data,
                                 .rows = tl_view_count(&norm->in[0]) / dim,
                                 .dim = dim,
-                                .lanes = tl_lanes(dim),
+                                .lanes = tl_row_lanes(dim),
                                 .eps = norm->floats[0]};
 }
 

@@ -16,7 +16,7 @@ tl_status tl_cuda_row_max(const tl_call *call) {
   TL_TRY(tl_row_max_check(call));
   tl_logits_args k = logits_of(call);
   k.out_m = call->out[0].data;
-  k.lanes = tl_lanes(k.width);
+  k.lanes = tl_row_lanes(k.width);
   return tl_overlap_threads(call->cuda, "row_max_rows", k.rows * k.lanes, &k);
 }
 
@@ -43,7 +43,7 @@ tl_status tl_cuda_row_sum_exp(const tl_call *call) {
   k.out_s = call->out[0].data;
   k.out_zt = call->out[1].data;
   k.out_zsum = call->out[2].data;
-  k.lanes = tl_lanes(k.width / k.leaves);
+  k.lanes = tl_row_lanes(k.width / k.leaves);
   if (k.lanes == TL_DEVICE_THREADS && k.columns == k.width && k.leaves <= TL_LOSS_WHOLE_LEAVES &&
       k.rows <= INT32_MAX && tl_whole(&k.z, k.width / k.leaves))
     return launch_sum_exp_whole(call->cuda, &k);

@@ -101,7 +101,7 @@ tl_status tl_cuda_expert_scale_grad(const tl_call *call) {
       .rows = (const int32_t *)offsets->data + tl_view_count(offsets) - 1,
       .room = dy->shape[0],
       .width = tl_view_row(dy),
-      .lanes = tl_lanes(tl_view_row(dy)),
+      .lanes = tl_row_lanes(tl_view_row(dy)),
   };
   return launch(call->cuda, "expert_scale_grad_rows", k.room, TL_DEVICE_THREADS / k.lanes, &k);
 }

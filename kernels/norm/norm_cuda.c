@@ -55,7 +55,7 @@ static tl_status run(const char *kernel, const tl_call *call, const norm *k, int
                           .rstd = k->rstd->data,
                           .rows = count / dim,
                           .dim = dim,
-                          .lanes = tl_lanes(dim),
+                          .lanes = tl_row_lanes(dim),
                           .eps = k->eps};
   const variant *warps = rms ? warps_of(&a) : NULL;
   if (warps != NULL) return tl_launch_rows(call->cuda, warps->name, a.rows, warps->threads, &a);

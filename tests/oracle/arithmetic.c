@@ -74,15 +74,14 @@ static int exponent(float x) {
 static int64_t cut(int64_t f, int shift) {
   if (shift >= 0) return f * ((int64_t)1 << shift);
   if (shift < -62) return 0;
-  return f / ((int64_t)1 << -shift);
+  return f < 0 ? -(-f >> -shift) : f >> -shift;
 }
 
 /* sum * 2^scale toward zero to f32. */
 static float toward_zero(int64_t sum, int scale) {
   const uint64_t size = (uint64_t)(sum < 0 ? -sum : sum);
   if (size == 0) return 0.0f;
-  int top = scale;
-  for (uint64_t rest = size; rest > 1; rest >>= 1) top++;
+  const int top = scale + 63 - __builtin_clzll(size); /* exponent of the first bit */
   const int last = top - 23 > -149 ? top - 23 : -149; /* exponent of the last bit that stays */
   const int64_t kept = cut((int64_t)size, scale - last);
   const double value = ldexp((double)kept, last);

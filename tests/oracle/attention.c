@@ -48,27 +48,38 @@ typedef struct part {
   float m, t, l[4], o[256];
 } part;
 
-/* Keys first .. last of one block, counted from the segment's start. */
+/* The first key that a query sees; both count from the segment's start. */
+static int64_t first_key(const attention *a, int64_t query) {
+  const int64_t window = a->c->window;
+  return window > 0 && query >= window ? query - window + 1 : 0;
+}
+
+/* Keys first .. last of one block, counted from the segment's start; those before the first that
+** the row sees take no part, and in bf16 have weight +0. */
 static void add_block(const attention *a, part *p, int64_t row, int64_t head, int64_t first,
                       int64_t last) {
+  const int64_t seen_first = first_key(a, row - a->b->start[row]);
+  const int64_t before = seen_first > first ? seen_first - first : 0;
   const int64_t start = a->b->start[row], stride = a->c->kv_heads * a->value_width;
   const float c = scale_of(a) * log2e;
-  float s[BLOCK_MAX], weight[BLOCK_MAX];
-  for (int64_t j = first; j <= last; j++) {
+  float s[BLOCK_MAX], weight[BLOCK_MAX] = {0};
+  for (int64_t j = first + before; j <= last; j++) {
     s[j - first] = score(a, row, start + j, head);
     if (s[j - first] > p->m) p->m = s[j - first];
   }
   const float u = p->m * c, factor = u == p->t ? 1.0f : exp2_f32(p->t - u);
   p->t = u;
   for (int r = 0; r < 4; r++) p->l[r] = p->l[r] * factor;
-  for (int64_t j = 0; j <= last - first; j++) {
+  for (int64_t j = before; j <= last - first; j++) {
     const float e = exp2_f32(fmaf(s[j], c, -p->t));
     p->l[j % 8 / 2] = p->l[j % 8 / 2] + e;
     weight[j] = rounded(e, a->c->bf16);
   }
-  const float *v = a->v + key_at(a, start + first, head) * a->value_width;
+  const int64_t from = a->c->bf16 ? 0 : before;
+  const float *v = a->v + key_at(a, start + first + from, head) * a->value_width;
   for (int64_t i = 0; i < a->value_width; i++)
-    p->o[i] = chain(p->o[i] * factor, weight, 1, v + i, stride, last - first + 1, a->c->bf16);
+    p->o[i] = chain(p->o[i] * factor, weight + from, 1, v + i, stride, last - first + 1 - from,
+                    a->c->bf16);
 }
 
 /* Merges a later part; l[0] holds its whole sum. */
@@ -83,13 +94,17 @@ static void merge(const attention *a, part *state, const part *p) {
 
 static part row_state(const attention *a, int64_t row, int64_t head) {
   const int64_t query = row - a->b->start[row], block = a->c->kv_block;
+  const int64_t seen = first_key(a, query);
+  int parts = 0;
   part state = {0};
   for (int64_t begin = 0; begin <= query; begin += a->c->split) {
+    if (begin + a->c->split <= seen) continue;
     part p = {.m = -INFINITY, .t = -INFINITY};
     for (int64_t first = begin; first <= query && first < begin + a->c->split; first += block)
-      add_block(a, &p, row, head, first, first + block - 1 < query ? first + block - 1 : query);
+      if (first + block > seen)
+        add_block(a, &p, row, head, first, first + block - 1 < query ? first + block - 1 : query);
     p.l[0] = (p.l[0] + p.l[1]) + (p.l[2] + p.l[3]);
-    if (begin == 0)
+    if (parts++ == 0)
       state = p;
     else
       merge(a, &state, &p);
@@ -120,7 +135,7 @@ static void weights_of(const attention *a, const attention_grads *g, int64_t sta
     const float lse = g->lse[(start + i) * a->c->heads + head];
     for (int64_t j = 0; j < n; j++) {
       weight[i * n + j] = slope[i * n + j] = 0.0f;
-      if (j > i) continue;
+      if (j > i || j < first_key(a, i)) continue;
       const float p = exp2_f32(fmaf(score(a, start + i, start + j, head), c, -lse));
       const float *v = a->v + key_at(a, start + j, head) * a->value_width;
       const float along = chain(0.0f, dy, 1, v, 1, a->value_width, a->c->bf16);
@@ -152,9 +167,10 @@ static void queries(const attention *a, const attention_grads *g, const segment 
   for (int64_t head = 0; head < a->c->heads; head++)
     for (int64_t i = 0; i < s->n; i++)
       for (int64_t e = 0; e < a->width; e++) {
-        const float sum =
-            chain(0.0f, s->slope + (head * s->n + i) * s->n, 1,
-                  a->k + key_at(a, s->start, head) * a->width + e, stride, i + 1, a->c->bf16);
+        const int64_t from = a->c->bf16 ? 0 : first_key(a, i);
+        const float *along = s->slope + (head * s->n + i) * s->n + from;
+        const float *k = a->k + key_at(a, s->start + from, head) * a->width + e;
+        const float sum = chain(0.0f, along, 1, k, stride, i + 1 - from, a->c->bf16);
         g->dq[query_at(a, s->start + i, head) * a->width + e] = rounded(scale * sum, a->c->bf16);
       }
 }
@@ -167,6 +183,7 @@ static float key_sum(const attention *a, const segment *s, const float *factor, 
   const config *c = a->c;
   const int64_t leaves = head_leaves(c), group = c->heads / c->kv_heads, each = group / leaves;
   const int64_t first = c->bf16 ? 0 : j, stride = c->heads * width;
+  const int64_t beyond = !c->bf16 && c->window > 0 && j + c->window < s->n ? j + c->window : s->n;
   float sum[64];
   for (int64_t leaf = 0; leaf < leaves; leaf++) {
     sum[leaf] = 0.0f;
@@ -174,7 +191,7 @@ static float key_sum(const attention *a, const segment *s, const float *factor, 
       const int64_t head = kv * group + leaf * each + h;
       const float *along = factor + (head * s->n + first) * s->n + j;
       const float *row = rows + query_at(a, s->start + first, head) * width + e;
-      sum[leaf] = chain(sum[leaf], along, s->n, row, stride, s->n - first, c->bf16);
+      sum[leaf] = chain(sum[leaf], along, s->n, row, stride, beyond - first, c->bf16);
     }
   }
   tree(sum, leaves, 1);
@@ -246,6 +263,16 @@ static double stretched(double f, double i, double d, double base) {
   return f / 3 * ramp + f * (1 - ramp);
 }
 
+/* llama3's: long waves are slowed by 3, short ones kept, and those between are mixed. */
+static double long_slowed(double f) {
+  const double factor = 3, original = 32, low = 1, high = 4;
+  const double wave = 2 * 0x1.921fb54442d18p+1 / f;
+  if (wave > original / low) return f / factor;
+  if (wave < original / high) return f;
+  const double t = (original / wave - low) / (high - low);
+  return (1 - t) * (f / factor) + t * f;
+}
+
 void rope(const attention *a, const float *x, int64_t heads, float sign, float *y) {
   const int64_t width = a->width, pairs = width / 2, near = a->c->mla;
   const double base = a->c->mla ? 100 : 10000;
@@ -253,6 +280,8 @@ void rope(const attention *a, const float *x, int64_t heads, float sign, float *
   for (int64_t i = 0; i < pairs; i++) {
     const double power = -((double)(2 * i) / (double)width) * log2_f64(base);
     double wave = exp2_f64(power);
+    if (a->c->waves == 1) wave = long_slowed(wave);
+    if (a->c->waves == 2) wave = wave / 3;
     if (a->c->yarn) wave = stretched(wave, (double)i, (double)width, base);
     const float f = (float)wave;
     for (int64_t row = 0; row < a->c->tokens; row++) {

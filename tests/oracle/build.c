@@ -2,12 +2,13 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "model.h"
 
 /* --- weights: section 15 ---------------------------------------------------------------------- */
 
-typedef enum init { ZEROS, ONES, NORMAL } init;
+typedef enum init { ZEROS, ONES, NORMAL } init; /* matrices: NORMAL, unless a rule is theirs */
 
 static weight *new_weight(model *m, const char *path, const char *name, int64_t rows, int64_t cols,
                           int leaf_axis, init kind) {
@@ -16,6 +17,8 @@ static weight *new_weight(model *m, const char *path, const char *name, int64_t 
   snprintf(w->name, sizeof w->name, "%s%s%s", path, path[0] != '\0' ? "." : "", name);
   w->rows = w->rows_true = rows, w->cols = cols, w->leaf_axis = leaf_axis;
   w->decays = kind == NORMAL;
+  const int ruled = m->c->ruled && strcmp(name, "gate") == 0;
+  w->lr_scale = ruled ? 0.5f : 1.0f;
   w->value = zeroed(count, sizeof(float)), w->exact = zeroed(count, sizeof(float));
   w->m = zeroed(count, sizeof(float)), w->v = zeroed(count, sizeof(float));
   const float two_pi = 0x1.921fb6p+2f;
@@ -25,6 +28,8 @@ static weight *new_weight(model *m, const char *path, const char *name, int64_t 
     const float r = sqrtf(-2.0f * log_f32(unit(word[0]) + 0x1p-24f));
     const float normal = fmaf((float)0.02, r * cos_f32(two_pi * unit(word[1])), 0.0f);
     w->exact[i] = kind == NORMAL ? normal : kind == ONES ? 1.0f : 0.0f;
+    const float a = (float)0.05;
+    if (ruled) w->exact[i] = fmaf(a - (-a), unit(word[0]), -a);
     w->value[i] = rounded(w->exact[i], m->c->bf16);
   }
   return w;
@@ -122,16 +127,16 @@ static value *rope_node(model *m, value *x, int64_t heads) {
 static value *attention_branch(model *m, value *x, const char *path, const char *norm_path) {
   static const char *const qkv[] = {"q", "k", "v"}, *const o[] = {"o"};
   const config *c = m->c;
-  const int64_t width = c->dim / c->heads, kv = c->kv_heads * width;
-  const int64_t rows[] = {c->dim, kv, kv};
+  const int64_t width = c->head_dim > 0 ? c->head_dim : c->dim / c->heads;
+  const int64_t rows[] = {c->heads * width, c->kv_heads * width, c->kv_heads * width};
   node *parts = linear(m, norm_node(m, x, norm_path), path, 3, qkv, rows, OUTPUTS);
   value *q = head_norm(m, parts->out[0], path, "q_norm", c->heads);
   value *k = head_norm(m, parts->out[1], path, "k_norm", c->kv_heads);
   q = rope_node(m, q, c->heads), k = rope_node(m, k, c->kv_heads);
-  node *n = new_node(m, ATTENTION, q, c->dim);
+  node *n = new_node(m, ATTENTION, q, rows[0]);
   n->in[1] = k, n->in[2] = parts->out[2];
   n->lse = zeroed(c->tokens * c->heads, sizeof(float));
-  return linear(m, n->out[0], path, 1, o, rows, INPUTS)->out[0];
+  return linear(m, n->out[0], path, 1, o, &c->dim, INPUTS)->out[0];
 }
 
 /* The first `first` channels of each head, and the others. */

@@ -5,16 +5,24 @@
 
 #include "oracle.h"
 
+/* Documents in shuffled order, and samples of them. */
+typedef struct source {
+  int64_t tokens, documents, share;
+  int32_t *stream; /* (tokens) */
+  int64_t *end;    /* (documents) where each ends in the stream */
+} source;
+
 struct corpus {
-  int64_t tokens, documents;
-  unsigned char *stream; /* (tokens), documents in shuffled order */
-  int64_t *end;          /* (documents) where each ends in the stream */
+  source source[2];
+  int sources;
 };
 
 typedef struct document {
-  unsigned char *bytes;
-  int64_t count;
+  const unsigned char *bytes;
+  int64_t count; /* of bytes */
 } document;
+
+enum { NEWLINE = 10, DOCUMENTS_MAX = 4096 };
 
 /* Where place i of order(name, turn, count) points. */
 static int64_t order(int64_t seed, const char *name, int64_t turn, int64_t count, int64_t i) {
@@ -36,7 +44,7 @@ static int64_t order(int64_t seed, const char *name, int64_t turn, int64_t count
   return (int64_t)x;
 }
 
-static document read_document(const char *path) {
+static document read_file(const char *path) {
   document d = {0};
   FILE *file = fopen(path, "rb");
   if (file == NULL || fseek(file, 0, SEEK_END) != 0) {
@@ -44,34 +52,67 @@ static document read_document(const char *path) {
     exit(1);
   }
   d.count = ftell(file);
-  d.bytes = zeroed(d.count, 1);
+  unsigned char *bytes = zeroed(d.count, 1);
   rewind(file);
-  if (fread(d.bytes, 1, (size_t)d.count, file) != (size_t)d.count) exit(1);
+  if (fread(bytes, 1, (size_t)d.count, file) != (size_t)d.count) exit(1);
   fclose(file);
+  d.bytes = bytes;
   return d;
 }
 
-corpus *corpus_open(const config *c, char **paths, int count) {
-  corpus *k = zeroed(1, sizeof *k);
-  document *list = zeroed(count, sizeof *list);
-  k->end = zeroed(count, sizeof *k->end);
-  k->documents = count;
-  for (int i = 0; i < count; i++) {
-    list[i] = read_document(paths[i]);
-    k->tokens += list[i].count;
+/* Whether the split of depth 0 gives the document to its first part. */
+static int is_kept(const config *c, const document *d) {
+  return c->fraction >= 1 ||
+         (double)(mix64(hash_bytes(d->bytes, d->count)) >> 11) < c->fraction * 0x1p53;
+}
+
+/* The documents of a file behind those of `list`: itself, or, of 16-bit ids, its lines. */
+static int64_t add_documents(const config *c, const document *file, document *list, int64_t count) {
+  const int64_t width = c->lines ? 2 : 1;
+  for (int64_t first = 0, at = 0; at < file->count; at += width) {
+    const int ends = c->lines && file->bytes[at] == NEWLINE && file->bytes[at + 1] == 0;
+    if (!ends && at + width < file->count) continue;
+    const document d = {file->bytes + first, at + width - first};
+    first = at + width;
+    if (is_kept(c, &d)) list[count++] = d;
   }
-  k->stream = zeroed(k->tokens, 1);
+  return count;
+}
+
+static source source_of(const config *c, char **paths, int files, int64_t share) {
+  source k = {.share = share};
+  document *list = zeroed(DOCUMENTS_MAX, sizeof *list);
+  const int64_t width = c->lines ? 2 : 1;
+  for (int i = 0; i < files; i++) {
+    const document file = read_file(paths[i]);
+    k.documents = add_documents(c, &file, list, k.documents);
+  }
+  for (int64_t i = 0; i < k.documents; i++) k.tokens += list[i].count / width;
+  k.stream = zeroed(k.tokens, sizeof *k.stream);
+  k.end = zeroed(k.documents, sizeof *k.end);
   int64_t at = 0;
-  for (int i = 0; i < count; i++) {
-    const document *d = &list[order(c->seed, "data/documents", 0, count, i)];
-    memcpy(k->stream + at, d->bytes, (size_t)d->count);
-    k->end[i] = at += d->count;
+  for (int64_t i = 0; i < k.documents; i++) {
+    const document *d = &list[order(c->seed, "data/documents", 0, k.documents, i)];
+    for (int64_t t = 0; t < d->count; t += width)
+      k.stream[at++] = c->lines ? d->bytes[t] + 256 * d->bytes[t + 1] : d->bytes[t];
+    k.end[i] = at;
   }
+  free(list);
   return k;
 }
 
-/* Running sample g into rows first .. of the batch. */
-static void sample(const corpus *k, const config *c, int64_t g, int64_t first, batch *out) {
+/* Of a mixture the first half of the files has three samples of five, the other half two. */
+corpus *corpus_open(const config *c, char **paths, int count) {
+  corpus *k = zeroed(1, sizeof *k);
+  const int half = c->mix ? count / 2 : count;
+  k->sources = c->mix ? 2 : 1;
+  k->source[0] = source_of(c, paths, half, c->mix ? 3 : 1);
+  if (c->mix) k->source[1] = source_of(c, paths + half, count - half, 2);
+  return k;
+}
+
+/* Running sample g of a source into rows first .. of the batch. */
+static void sample(const source *k, const config *c, int64_t g, int64_t first, batch *out) {
   const int64_t samples = k->tokens / c->length;
   const int64_t position =
       order(c->seed, "data/samples", g / samples, samples, g % samples) * c->length;
@@ -96,5 +137,12 @@ void corpus_batch(const corpus *k, const config *c, int64_t step, batch *out) {
   out->id = zeroed(c->tokens, bytes), out->target = zeroed(c->tokens, bytes);
   out->start = zeroed(c->tokens, bytes), out->end = zeroed(c->tokens, bytes);
   out->targets = 0;
-  for (int64_t i = 0; i < c->samples; i++) sample(k, c, step * c->samples + i, i * c->length, out);
+  for (int64_t i = 0; i < c->samples; i++) {
+    const int64_t g = step * c->samples + i;
+    const int64_t shares = k->source[0].share + k->source[1].share, turn = g / shares;
+    int64_t place = order(c->seed, "data/mix", turn, shares, g % shares);
+    const source *from = &k->source[0];
+    if (place >= from->share) place -= from->share, from = &k->source[1];
+    sample(from, c, k->sources == 1 ? g : turn * from->share + place, i * c->length, out);
+  }
 }

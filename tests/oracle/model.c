@@ -341,12 +341,28 @@ static void node_gradient(const model *m, const node *n) {
   }
 }
 
+static void forward(model *m, const batch *b) {
+  m->b = b;
+  for (int64_t t = 0; t < m->c->tokens; t++) m->position[t] = (int32_t)t - b->start[t];
+  for (int i = 0; i < m->nodes; i++) node_value(m, &m->node[i]);
+}
+
+const float *model_logits(model *m, const batch *b, int64_t tokens) {
+  const config *trained = m->c;
+  config plain = *trained;
+  plain.dropout = 0;
+  plain.samples = 1, plain.length = plain.tokens = tokens;
+  m->c = &plain;
+  forward(m, b);
+  m->c = trained;
+  return m->logits->x;
+}
+
 float model_step(model *m, const batch *b, int64_t step) {
   float total, *loss = zeroed(m->c->tokens, sizeof *loss), *dz = room(m, m->logits);
-  m->b = b, m->step = step;
-  for (int64_t t = 0; t < m->c->tokens; t++) m->position[t] = (int32_t)t - b->start[t];
+  m->step = step;
   for (int i = 0; i < m->weights; i++) m->weight[i].grad = NULL;
-  for (int i = 0; i < m->nodes; i++) node_value(m, &m->node[i]);
+  forward(m, b);
   cross_entropy(m->c, b, m->logits->x, loss, dz);
   contribute(m->logits, dz);
   for (int i = m->nodes - 1; i >= 0; i--) node_gradient(m, &m->node[i]);

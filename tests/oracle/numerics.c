@@ -3,7 +3,8 @@
 **   numerics NAME=NUMBER .. FILE ..      options first; the files are the texts, in order
 **
 ** One line a step: its number, the bits of the loss and of the gradient norm, the hashes of weights
-** and of the optimizer's state.
+** and of the optimizer's state. With requests=1, then, what some requests get from the trained
+** model: position, token, the bits of its log-probability.
 */
 #include <math.h>
 #include <stdio.h>
@@ -45,7 +46,11 @@ static double cos64(double x) {
 static float learning_rate(const config *c, int64_t t) {
   const double pi = 0x1.921fb54442d18p+1;
   if (t <= c->warmup) return (float)(c->peak * (double)t / (double)c->warmup);
+  const int64_t stable = c->total - c->decay;
+  if (c->schedule == 1 || (c->schedule == 2 && t <= stable)) return (float)c->peak;
   if (t >= c->total) return (float)c->floor;
+  if (c->schedule == 2)
+    return (float)(c->peak + (c->floor - c->peak) * ((double)(t - stable) / (double)c->decay));
   const double part = (double)(t - c->warmup) / (double)(c->total - c->warmup);
   return (float)(c->floor + (c->peak - c->floor) * (0.5 * (1.0 + cos64(pi * part))));
 }
@@ -86,6 +91,19 @@ static uint64_t state_hash(const config *c, const weight *weights, int64_t count
   return hash_bytes(text, (int64_t)strlen(text));
 }
 
+/* --- requests --------------------------------------------------------------------------------- */
+
+static void serve(const config *c, model *m) {
+  static const request requests[] = {
+      {1,  4, 0, 1,   0,         0, 0  },
+      {9,  5, 0, 1,   3,         1, 0.8},
+      {20, 4, 0, 0.9, 1LL << 40, 0, 1.2},
+      {5,  6, 6, 0.7, 5,         0, 1.0},
+      {33, 4, 3, 1,   0,         7, 1.5},
+  };
+  for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) generate(c, m, &requests[i]);
+}
+
 /* --- training --------------------------------------------------------------------------------- */
 
 static uint32_t bits_of(float x) {
@@ -94,7 +112,7 @@ static uint32_t bits_of(float x) {
   return bits;
 }
 
-static void train(const config *c, const corpus *texts) {
+static model *train(const config *c, const corpus *texts) {
   model *m = model_new(c);
   int64_t count;
   weight *weights = model_weights(m, &count);
@@ -117,6 +135,7 @@ static void train(const config *c, const corpus *texts) {
            (unsigned long long)weights_hash(c, weights, count),
            (unsigned long long)state_hash(c, weights, count));
   }
+  return m;
 }
 
 /* --- options ---------------------------------------------------------------------------------- */
@@ -130,59 +149,39 @@ static double option(int argc, char **argv, const char *name) {
   exit(1);
 }
 
+#define WHOLE(name) c->name = (int64_t)option(argc, argv, #name)
+#define FLAG(name) c->name = (int)option(argc, argv, #name)
+#define NUMBER(name) c->name = option(argc, argv, #name)
+
+static void read_model(int argc, char **argv, config *c) {
+  FLAG(bf16), FLAG(gpt), FLAG(qk_norm), FLAG(linear), FLAG(level), FLAG(ruled), FLAG(waves);
+  WHOLE(vocab), WHOLE(dim), WHOLE(layers), WHOLE(hidden);
+  WHOLE(heads), WHOLE(kv_heads), WHOLE(head_dim), WHOLE(window);
+  FLAG(mla), FLAG(yarn);
+  WHOLE(q_rank), WHOLE(kv_rank), WHOLE(nope_dim), WHOLE(rope_dim), WHOLE(v_dim);
+  WHOLE(experts), WHOLE(top_k), WHOLE(shared), WHOLE(groups), WHOLE(top_groups);
+  FLAG(router), FLAG(normalize), FLAG(moves);
+  NUMBER(scale), NUMBER(balance), WHOLE(router_seed);
+  WHOLE(leaves_tp), WHOLE(leaves_dp), WHOLE(kv_block), WHOLE(split), WHOLE(seed);
+  const int64_t aligned = 16 * c->leaves_tp;
+  c->vocab_padded = (c->vocab + aligned - 1) / aligned * aligned;
+}
+
+static void read_training(int argc, char **argv, config *c) {
+  FLAG(lines), FLAG(mix), NUMBER(fraction);
+  WHOLE(samples), WHOLE(length);
+  WHOLE(steps), FLAG(schedule), WHOLE(warmup), WHOLE(decay), WHOLE(total);
+  NUMBER(peak), NUMBER(floor), NUMBER(clip), NUMBER(dropout), NUMBER(smoothing), NUMBER(z);
+  c->tokens = c->samples * c->length;
+}
+
 int main(int argc, char **argv) {
-#define WHOLE(name) .name = (int64_t)option(argc, argv, #name)
-#define NUMBER(name) .name = option(argc, argv, #name)
-  config c = {.bf16 = (int)option(argc, argv, "bf16"),
-              .gpt = (int)option(argc, argv, "gpt"),
-              .qk_norm = (int)option(argc, argv, "qk_norm"),
-              .linear = (int)option(argc, argv, "linear"),
-              .level = (int)option(argc, argv, "level"),
-              .mla = (int)option(argc, argv, "mla"),
-              .yarn = (int)option(argc, argv, "yarn"),
-              WHOLE(q_rank),
-              WHOLE(kv_rank),
-              WHOLE(nope_dim),
-              WHOLE(rope_dim),
-              WHOLE(v_dim),
-              WHOLE(experts),
-              WHOLE(top_k),
-              WHOLE(shared),
-              WHOLE(groups),
-              WHOLE(top_groups),
-              .router = (int)option(argc, argv, "router"),
-              .normalize = (int)option(argc, argv, "normalize"),
-              .moves = (int)option(argc, argv, "moves"),
-              NUMBER(scale),
-              NUMBER(balance),
-              WHOLE(router_seed),
-              WHOLE(vocab),
-              WHOLE(dim),
-              WHOLE(layers),
-              WHOLE(heads),
-              WHOLE(kv_heads),
-              WHOLE(hidden),
-              WHOLE(samples),
-              WHOLE(length),
-              WHOLE(leaves_tp),
-              WHOLE(leaves_dp),
-              WHOLE(kv_block),
-              WHOLE(split),
-              WHOLE(seed),
-              WHOLE(steps),
-              WHOLE(warmup),
-              WHOLE(total),
-              NUMBER(peak),
-              NUMBER(floor),
-              NUMBER(clip),
-              NUMBER(dropout),
-              NUMBER(smoothing),
-              NUMBER(z)};
-  const int64_t aligned = 16 * c.leaves_tp;
-  c.vocab_padded = (c.vocab + aligned - 1) / aligned * aligned;
-  c.tokens = c.samples * c.length;
+  config c = {0};
+  read_model(argc, argv, &c);
+  read_training(argc, argv, &c);
   int files = argc;
   while (files > 1 && strchr(argv[files - 1], '=') == NULL) files--;
-  train(&c, corpus_open(&c, argv + files, argc - files));
+  model *trained = train(&c, corpus_open(&c, argv + files, argc - files));
+  if (option(argc, argv, "requests") == 1) serve(&c, trained);
   return 0;
 }

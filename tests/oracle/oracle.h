@@ -9,7 +9,7 @@
 **   sums.c         sections 12, 13      model.c       the nodes, forward and backward
 **   states.c       sections 12, 13      latent.c      pieces of heads
 **   corpus.c       section 6            experts.c     section 17
-**   numerics.c     the rest, and the training loop
+**   generation.c   section 18           numerics.c    the rest, and the training loop
 */
 #ifndef ORACLE_H
 #define ORACLE_H
@@ -47,18 +47,25 @@ typedef struct config {
   int qk_norm;   /* norms of the heads of q and k */
   int linear;    /* a linear without leaf dims behind every layer */
   int level;     /* a moving average of the stream, a state, that every layer's stream meets */
+  int ruled;     /* the gates: uniform initial values in 0.05, half the rate */
+  int waves;     /* 1: llama3's, stretched by 3 from 32 tokens, 1 and 4; 2: all stretched by 3 */
+  int lines;     /* the files are 16-bit ids in documents that end with id 10 */
+  int mix;       /* a mixture of two sources */
+  int schedule;  /* 0 cosine, 1 constant, 2 the peak but for the last `decay` steps */
   int mla;       /* latent attention in the place of attention; pairs are neighbours, base 100 */
   int yarn;      /* waves stretched by 3 from 32 tokens, borders 4 and 1, mscale 1 and 0.7 */
   int64_t q_rank, kv_rank, nope_dim, rope_dim, v_dim; /* of latent attention */
   int64_t experts;                                    /* 0: none; hidden is the width of one */
   int64_t top_k, shared, groups, top_groups;
-  int router, normalize; /* softmax, sigmoid, sqrt_softplus, hash from 0 */
-  int moves;             /* balance moves a bias, else it is the weight of a loss */
-  double scale, balance; /* 0: no balance */
-  int64_t router_seed;   /* of the hash */
+  int router, normalize;    /* softmax, sigmoid, sqrt_softplus, hash from 0 */
+  int moves;                /* balance moves a bias, else it is the weight of a loss */
+  double scale, balance;    /* 0: no balance */
+  int64_t router_seed;      /* of the hash */
+  int64_t head_dim, window; /* 0: dim / heads, all keys */
   int64_t vocab, vocab_padded, dim, layers, heads, kv_heads, hidden, samples, length;
   int64_t tokens; /* samples * length */
-  int64_t leaves_tp, leaves_dp, kv_block, split, seed, steps, warmup, total;
+  int64_t leaves_tp, leaves_dp, kv_block, split, seed, steps, warmup, decay, total;
+  double fraction; /* of the documents that the first part of a split has; 1: no split */
   double peak, floor, clip, dropout, smoothing, z;
 } config;
 
@@ -77,6 +84,7 @@ typedef struct weight {
   int64_t rows, cols, rows_true;
   int leaf_axis; /* 0 rows, 1 columns, -1 none: section 13 */
   int decays;
+  float lr_scale;
   int state;                    /* f32 in every dtype, no gradient; m is its value after the step */
   float *value, *exact, *m, *v; /* value: what operators see; exact: what AdamW steps */
   float *grad;                  /* f32, NULL before the first use of a step */
@@ -166,6 +174,18 @@ model *model_new(const config *c);
 weight *model_weights(model *m, int64_t *count);
 /* One step's forward and backward pass: the loss, and the gradients of all weights. */
 float model_step(model *m, const batch *b, int64_t step);
+/* The forward pass of one sample, without dropout: logits (tokens, vocab_padded). */
+const float *model_logits(model *m, const batch *b, int64_t tokens);
+
+/* generation.c: prints position, token and bits of the log-probability for `count` tokens behind a
+** prompt of `prompt` tokens, which are (7 * position + 3) mod vocab. */
+typedef struct request {
+  int64_t prompt, count, top_k;
+  double top_p;
+  int64_t seed, number;
+  double temperature;
+} request;
+void generate(const config *c, model *m, const request *r);
 
 void *zeroed(int64_t count, int64_t size); /* memory for the life of the program */
 

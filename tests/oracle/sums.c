@@ -130,7 +130,7 @@ float gradient_norm(const config *c, weight *weights, int64_t count) {
 
 void update(const config *c, weight *w, const scalars *s) {
   const float beta1 = (float)0.9, beta2 = (float)0.95, eps = (float)1e-8;
-  const float decay = w->decays ? (float)0.1 : 0.0f, rate = s->lr * 1.0f;
+  const float decay = w->decays ? (float)0.1 : 0.0f, rate = s->lr * w->lr_scale;
   for (int64_t i = 0; w->state && i < w->rows; i++) w->value[i] = w->m[i];
   for (int64_t i = 0; !w->state && i < w->rows * w->cols; i++) {
     const float g = w->grad[i] * s->factor;

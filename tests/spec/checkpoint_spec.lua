@@ -294,7 +294,7 @@ describe("the checkpoints of a run", function()
     if os.execute "unshare -m true 2>/dev/null" ~= true then
       return pending "needs the right to mount a small file system"
     end
-    local text = support.run("lua tests/support/full_disk.lua " .. folder.root, "../../tl")
+    local text = support.run("lua tests/support/full_disk.lua " .. folder.root)
     contains("step 2 was not saved: ", text)
     contains("No space left on device", text)
     contains("finished 1 3", text)
@@ -304,7 +304,7 @@ end)
 describe("H27, a killed run", function()
   it("goes on from its last finished checkpoint with the same bits", function()
     local folder = new_folder()
-    local text, status = support.run("lua tests/support/killed.lua " .. folder.root, "../../tl")
+    local text, status = support.run("lua tests/support/killed.lua " .. folder.root)
     folder:remove()
     assert.equal(0, status, text)
     contains("equal after every kill", text)

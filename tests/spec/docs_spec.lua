@@ -229,13 +229,14 @@ describe("the pages", function()
       end
       for path in text:gmatch "`([%w_./]+/[%w_.]*)`" do
         local made = path:find "^build" or path:find "^runs" or path:find "%u%u%u"
-        assert.is_true(made ~= nil or core.files.exists(path), page .. ": " .. path)
+        local there = core.files.exists(path) or core.files.exists("lua/tidelock/" .. path)
+        assert.is_true(made ~= nil or there, page .. ": " .. path)
       end
     end
   end)
 
   it("keep lines below 100 columns, tables and commands aside", function()
-    for _, page in ipairs(pages) do
+    for _, page in ipairs { "docs/numerics.md", "docs/add-an-op.md", table.unpack(pages) } do
       for line in read(page):gmatch "[^\n]+" do
         local free = line:find "^|" or line:find "^    %S"
         assert.is_true(free ~= nil or (utf8.len(line) or #line) <= 100, page .. ": " .. line)

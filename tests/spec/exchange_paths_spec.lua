@@ -4,6 +4,7 @@ local mixtures = require "support.mixtures"
 local models = require "support.models"
 local new_folder = require "support.folder"
 local planted = require "support.planted"
+local support = require "support"
 local trace = require "tidelock.trace"
 local traces = require "tidelock.trace.traces"
 
@@ -73,11 +74,10 @@ describe("./tl run", function()
   it("writes them to the log and to the metrics", function()
     local folder = new_folder()
     local jsonl, prom = folder:path "log.jsonl", folder:path "m.prom"
-    local pipe = assert(io.popen(("./tl run recipes/moe_small.lua layout.dp=2 layout.ep=2 "
+    local text, status = support.run(("run recipes/moe_small.lua layout.dp=2 layout.ep=2 "
       .. "batch.samples=8 batch.micro=4 batch.length=16 --stop-at 2 "
-      .. "--runs %s --jsonl %s --metrics %s 2>&1"):format(folder:path "runs", jsonl, prom)))
-    local text = pipe:read "a"
-    assert.is_true(pipe:close(), text)
+      .. "--runs %s --jsonl %s --metrics %s"):format(folder:path "runs", jsonl, prom))
+    assert.equal(0, status, text)
     local totals = { 0, 0 }
     for line in core.files.read_all(jsonl):gmatch "[^\n]+" do
       local record = core.json.decode(line)

@@ -1,7 +1,12 @@
 --- Tidelock and the oracle (tests/oracle), which was written from docs/numerics.md alone, train the
 --- same small models and must print the same bits: loss, gradient norm, weights and the optimizer's
 --- state, step by step. The state is the sharpest: a moment moves with the last bit of a gradient.
+--- Some of the models then generate: tokens and the bits of their log-probabilities are the same.
+local core = require "tidelock.core"
 local driver = require "tidelock.run.driver"
+local engine = require "tidelock.serve.engine"
+local loader = require "tidelock.run.loader"
+local recipes = require "tidelock.language.recipe"
 local support = require "support"
 local tl = require "tidelock"
 
@@ -28,7 +33,12 @@ end
 local function quickstart()
   return those {
     nn.residual { nn.rms_norm {},
-      nn.attention { heads = $heads, kv_heads = $kv_heads, qk_norm = $qk_norm == 1 } },
+      nn.attention {
+        heads = $heads, kv_heads = $kv_heads, qk_norm = $qk_norm == 1,
+        head_dim = $head_dim > 0 and $head_dim or nil, window = $window > 0 and $window or nil,
+        rope = $waves == 0 or { scaling = $waves == 1
+          and { "llama3", factor = 3, original = 32 } or { "linear", factor = 3 } },
+      } },
     nn.residual { nn.rms_norm {}, nn.swiglu { hidden = $hidden } },
     $level == 1 and kept,
     $linear == 1 and nn.linear { out = $dim },
@@ -82,18 +92,31 @@ local models = {
 }
 local model = models[$gpt]
 model.vocab, model.dim, model.layers = $vocab, $dim, $layers
+local function read(paths)
+  if $lines == 0 then return tl.data.text(paths) end
+  paths.dtype, paths.eos = "uint16", 10
+  return tl.data.tokens(paths)
+end
+local texts = { $texts }
+local source = $mix == 0 and read(texts)
+  or tl.data.mix { { 3, read { texts[1], texts[2] } }, { 2, read { texts[3], texts[4] } } }
+if $fraction < 1 then source = source:split($fraction) end
 return tl.recipe {
   model = nn.decoder(model),
   dtype = ({ [0] = "f32", "bf16" })[$bf16],
   loss = { "cross_entropy", smoothing = $smoothing, z = $z },
-  data = tl.data.text { $texts },
+  data = source,
   batch = { samples = $samples, micro = $micro, length = $length },
   layout = { $layout },
   blocks = { attention = { kv = $kv_block, split = $split } },
   policy = { "layout", leaves = { tp = $leaves_tp, dp = $leaves_dp }, seed = $seed },
+  weights = $ruled == 1 and { { "*.gate", init = { "uniform", 0.05 }, lr_scale = 0.5 } } or nil,
   train = {
     steps = $total, clip = $clip,
-    lr = { "cosine", peak = $peak, warmup = $warmup, floor = $floor },
+    lr = ({ [0] = { "cosine", peak = $peak, warmup = $warmup, floor = $floor },
+      { "constant", $peak, warmup = $warmup },
+      { "warmup_stable_decay", peak = $peak, warmup = $warmup, floor = $floor, decay = $decay },
+    })[$schedule],
   },
 }
 ]]
@@ -104,7 +127,9 @@ local common = {
   warmup = 1, total = 10, peak = 3e-3, floor = 3e-4, clip = 1, dropout = 0, smoothing = 0, z = 0,
   layout = "", mla = 0, yarn = 0, q_rank = 1, kv_rank = 1, nope_dim = 1, rope_dim = 2, v_dim = 1,
   experts = 0, top_k = 1, shared = 0, router = 0, groups = 1, top_groups = 1, normalize = 1,
-  scale = 1, moves = 0, balance = 0, router_seed = 0,
+  scale = 1, moves = 0, balance = 0, router_seed = 0, requests = 0,
+  head_dim = 0, window = 0, waves = 0, ruled = 0, schedule = 0, decay = 1,
+  lines = 0, mix = 0, fraction = 1,
 }
 
 local cases = {
@@ -116,9 +141,23 @@ local cases = {
   },
   {
     name = "the quickstart's layers with states, bf16",
-    level = 1, steps = 3,
+    level = 1, steps = 3, requests = 1,
     bf16 = 1, vocab = 200, dim = 64, heads = 8, kv_heads = 2, hidden = 150, samples = 6,
     length = 70, leaves_tp = 4, leaves_dp = 8, kv_block = 16, split = 32, seed = 5, micro = 3,
+  },
+  {
+    name = "windows, wide heads, llama3's waves, uniform values and a falling rate, f32",
+    window = 21, head_dim = 24, waves = 1, ruled = 1, schedule = 2, decay = 2, total = 4, steps = 4,
+    requests = 1,
+    bf16 = 0, vocab = 200, dim = 48, heads = 4, kv_heads = 2, hidden = 100, samples = 4,
+    length = 90, leaves_tp = 4, leaves_dp = 4, kv_block = 16, split = 32, seed = 8, micro = 2,
+    layout = "tp = 2",
+  },
+  {
+    name = "windows, narrow heads, stretched waves and a constant rate, bf16",
+    window = 37, head_dim = 10, waves = 2, ruled = 1, schedule = 1, requests = 1,
+    bf16 = 1, vocab = 200, dim = 48, heads = 4, kv_heads = 1, hidden = 100, samples = 4,
+    length = 90, leaves_tp = 2, leaves_dp = 4, kv_block = 16, split = 32, seed = 8, micro = 2,
   },
   {
     name = "norms of heads on four ranks, bf16", -- runs of three heads
@@ -134,7 +173,7 @@ local cases = {
   },
   {
     name = "biases, dropout, learned positions, a tied head and states, f32",
-    level = 1, steps = 3,
+    level = 1, steps = 3, requests = 1,
     gpt = 1, bf16 = 0, vocab = 200, dim = 48, heads = 4, kv_heads = 4, hidden = 100, samples = 6,
     length = 71, leaves_tp = 4, leaves_dp = 4, seed = 9, micro = 3, clip = 0.1, dropout = 0.1,
     smoothing = 0.1, z = 1e-3,
@@ -147,6 +186,7 @@ local cases = {
   },
   {
     name = "latent attention, latent queries and stretched waves, f32",
+    requests = 1,
     mla = 1, yarn = 1, q_rank = 20, kv_rank = 24, nope_dim = 10, rope_dim = 6, v_dim = 7,
     bf16 = 0, vocab = 200, dim = 48, heads = 8, kv_heads = 8, hidden = 100, samples = 6,
     length = 72, leaves_tp = 4, leaves_dp = 4, kv_block = 16, split = 32, seed = 5, micro = 3,
@@ -168,7 +208,7 @@ local cases = {
   {
     name = "experts of groups that a bias balances, bf16", -- no shared one
     experts = 8, top_k = 3, router = 1, groups = 4, top_groups = 2, scale = 2.5, moves = 1,
-    balance = 0.05, steps = 3,
+    balance = 0.05, steps = 3, requests = 1,
     bf16 = 1, vocab = 200, dim = 40, heads = 4, kv_heads = 4, hidden = 24, samples = 6,
     length = 70, leaves_tp = 4, leaves_dp = 4, kv_block = 16, split = 32, seed = 7, micro = 3,
   },
@@ -191,6 +231,12 @@ local cases = {
     bf16 = 0, vocab = 200, dim = 40, heads = 4, kv_heads = 2, hidden = 20, samples = 4,
     length = 68, leaves_tp = 4, leaves_dp = 2, kv_block = 16, split = 32, seed = 3, micro = 2,
     layout = "dp = 2",
+  },
+  {
+    name = "lines of ids, mixed and split, over two epochs",
+    lines = 1, mix = 1, fraction = 0.6, steps = 4,
+    bf16 = 0, vocab = 200, dim = 16, layers = 1, heads = 2, kv_heads = 1, hidden = 24, samples = 10,
+    length = 24, leaves_tp = 2, leaves_dp = 2, seed = 4, micro = 5,
   },
   {
     name = "leaves of more than one block of 8,192 tokens", -- 35 samples of 256 tokens each
@@ -222,7 +268,18 @@ local function compile()
   return path
 end
 
-local function lines_of_oracle(path, options)
+--- The files that both read: the texts, or the beginnings of them as ids of two bytes.
+local function files_of(folder, options)
+  if options.lines == 0 then return texts end
+  local list = {}
+  for i, tokens in ipairs { 600, 300, 200, 250 } do
+    local text = assert(core.files.read_all(texts[i])):sub(1, tokens)
+    list[i] = folder:write("ids_" .. i, (text:gsub(".", "%0\0")))
+  end
+  return list
+end
+
+local function lines_of_oracle(path, options, files)
   local words = { ("'%s'"):format(path) }
   for _, name in ipairs {
     "bf16", "gpt", "qk_norm", "linear", "level", "mla", "yarn", "q_rank", "kv_rank", "nope_dim",
@@ -230,17 +287,50 @@ local function lines_of_oracle(path, options)
     "normalize", "scale", "moves", "balance", "router_seed", "vocab", "dim", "layers", "heads",
     "kv_heads", "hidden", "samples", "length", "leaves_tp", "leaves_dp", "kv_block", "split",
     "seed", "steps", "warmup", "total", "peak", "floor", "clip", "dropout", "smoothing", "z",
+    "requests", "head_dim", "window", "waves", "ruled", "schedule", "decay",
+    "lines", "mix", "fraction",
   } do
     words[#words + 1] = name .. "=" .. options[name]
   end
-  local output, good = command(table.concat(words, " ") .. " " .. table.concat(texts, " "))
+  local output, good = command(table.concat(words, " ") .. " " .. table.concat(files, " "))
   assert(good, output)
   return output
 end
 
-local function lines_of_tidelock(folder, options)
+--- What requests get from the trained model, computed beside each other: the oracle's own table.
+local function answers(folder, recipe_path, run, vocab)
+  local list, prompt = {}, {}
+  for i, weight in ipairs(run:weights()) do
+    list[i] = { name = weight.name, tensor = run:weight(weight.name) }
+  end
+  local file = folder:path "weights"
+  core.weights.write(file, list, {})
+  for i = 1, 33 do prompt[i] = (7 * (i - 1) + 3) % vocab end
+  local words = { "layout={}", "serve.page=4", "serve.rows=16" }
+  local e <close> = engine.open { recipe = recipes.load(recipe_path, words),
+    read = loader.file(file) }
+  local lines, owner = {}, {}
+  for i, r in ipairs {
+    { 1, 4, 0, 1, 0, 0, 0 }, { 9, 5, 0, 1, 3, 1, 0.8 }, { 20, 4, 0, 0.9, 1 << 40, 0, 1.2 },
+    { 5, 6, 6, 0.7, 5, 0, 1.0 }, { 33, 4, 3, 1, 0, 7, 1.5 },
+  } do
+    lines[i] = {}
+    owner[assert(e:submit { tokens = table.move(prompt, 1, r[1], 1, {}), max_tokens = r[2],
+      top_k = r[3], top_p = r[4], seed = r[5], request = r[6], temperature = r[7] })] = lines[i]
+  end
+  while not e:idle() do
+    for _, event in ipairs(e:step()) do
+      table.insert(owner[event.id],
+        ("%d:%d %08x\n"):format(event.position, event.token, event.logprob_bits))
+    end
+  end
+  for i, own in ipairs(lines) do lines[i] = table.concat(own) end
+  return table.concat(lines)
+end
+
+local function lines_of_tidelock(folder, options, files)
   local list = {}
-  for i, path in ipairs(texts) do list[i] = ("%q"):format(path) end
+  for i, path in ipairs(files) do list[i] = ("%q"):format(path) end
   options.texts = table.concat(list, ", ")
   local path = folder:write("recipe.lua", (recipe:gsub("%$([%w_]+)", options)))
   local run <close> = driver.start(tl.load(path), {})
@@ -250,6 +340,7 @@ local function lines_of_tidelock(folder, options)
     lines[i] = ("%d %s %s %s %s\n"):format(i, step.loss_bits, step.grad_norm_bits,
       run:weights_hash(), run:optimizer_hash())
   end
+  if options.requests == 1 then lines[#lines + 1] = answers(folder, path, run, options.vocab) end
   return table.concat(lines)
 end
 
@@ -261,7 +352,9 @@ describe("docs/numerics.md gives the bits of", function()
   for _, case in ipairs(cases) do
     it(case.name, function()
       local options = options_of(case)
-      assert.equal(lines_of_oracle(oracle, options), lines_of_tidelock(folder, options))
+      local files = files_of(folder, options)
+      assert.equal(lines_of_oracle(oracle, options, files),
+        lines_of_tidelock(folder, options, files))
     end)
   end
 end)

@@ -4,8 +4,9 @@ package.path = "tests/?.lua;tests/?/init.lua;" .. package.path
 
 local folder = arg[1]
 if not arg[2] then -- once more, where a mount is seen by nobody else
-  local line = ("unshare -m sh -c 'mount -t tmpfs -o size=2m none %s && ./tl lua %s %s inside'")
-  os.exit(os.execute(line:format(folder, arg[0], folder)))
+  local program = require("tidelock.core").files.realpath "/proc/self/exe"
+  local line = "unshare -m sh -c 'mount -t tmpfs -o size=2m none %s && %s lua %s %s inside'"
+  os.exit(os.execute(line:format(folder, program, arg[0], folder)))
 end
 
 local checkpoint = require "tidelock.run.checkpoint"

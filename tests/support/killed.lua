@@ -43,7 +43,8 @@ local function saved_more(dir, before)
   error(("no checkpoint after step %d within 120 s"):format(before))
 end
 
-local command = "./tl lua tests/support/killed.lua %s/k child >/dev/null 2>&1 & echo $!"
+local command = core.files.realpath "/proc/self/exe"
+  .. " lua tests/support/killed.lua %s/k child >/dev/null 2>&1 & echo $!"
 core.files.mkdirs(folder .. "/k")
 core.files.mkdirs(folder .. "/straight")
 local newest = 0
