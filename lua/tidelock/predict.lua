@@ -55,6 +55,11 @@ end
 local flops_of = { linear = "matrix", linear_grad_input = "matrix", linear_grad_weight = "matrix",
   attention = "attention", attention_grad = "attention" }
 
+--- What the time of an operator without messages counts as, but for its launch.
+function predict.cause_of(op)
+  return grouped[op] and "matrix" or flops_of[op] or "bandwidth"
+end
+
 --- What an instruction without a message takes: cause and seconds.
 local function work_of(made, spec, facts, share)
   if grouped[made.op] then
