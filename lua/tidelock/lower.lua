@@ -407,6 +407,19 @@ function Lower:accumulate(use, env, phase)
       self:emit("binary", { target, addend }, { target }, { kind = 0, broadcast = 0 }, o)
     end
   end
+  local last = (env.micro + 1) * self.l.samples == self.samples
+  if last and phase == "backward" and self.spec.device == "cuda" then self:add_replicas(use) end
+end
+
+--- Sums a use over the dp ranks, once. On GPUs, which have a lane for messages, as soon as the rank
+--- has its own sum: the messages of later layers travel beside the backward passes of earlier ones.
+function Lower:add_replicas(use)
+  local sum = self:sum_of(use)
+  if self.dp == 1 or sum.is_whole then return end
+  sum.is_whole = true
+  local root = sum.stack[0]
+  self:emit("all_reduce", { root }, { root }, { group = "dp" },
+    { site = use.site, phase = "finish", path = use.path })
 end
 
 --- The sum over heads of what each has summed over tokens: a chain inside a leaf, the tree over the
@@ -443,8 +456,8 @@ function Lower:finish(use)
   local sum = self:sum_of(use)
   local o = { site = use.site, phase = "finish", path = use.path }
   if use.stack then return moe.finish(self, use, sum, o) end
+  self:add_replicas(use)
   local root = sum.stack[0]
-  if self.dp > 1 then self:emit("all_reduce", { root }, { root }, { group = "dp" }, o) end
   local count = use.rows * use.cols
   if sum.runs > 1 then
     local width = sum.by_run and padded(count) or count

@@ -38,7 +38,7 @@ for i = 2, #arg do
 end
 
 local gpus, why = core.cuda_count()
-if gpus == 0 and device == "cuda" then
+if gpus == 0 and device == "cuda" and what ~= "recipe" then
   print("skipped: " .. why)
   os.exit(0)
 end

@@ -66,6 +66,22 @@ describe("lanes of a program for GPUs", function()
     assert.is_true(beside > 0)
   end)
 
+  it("let the sums of later layers over replicas travel beside earlier ones' backward passes",
+    function()
+      local program, early, all, last = plan_of({ dp = 2 }).programs[1], 0, 0, nil
+      for i, made in ipairs(program.instructions) do
+        if made.op == "linear_grad_weight" then last = i end
+      end
+      for i, made in ipairs(program.instructions) do
+        local group = made.op == "all_reduce" and program.groups[made.attrs.group + 1]
+        if group == "dp" then
+          all, early = all + 1, early + (i < last and 1 or 0)
+        end
+      end
+      assert.is_true(all > 10)
+      assert.is_true(early > all - 8, ("%d of %d"):format(early, all)) -- embedding, first layer
+    end)
+
   --- Whether an instruction writes where the rows lie that an exchange sends.
   local function writes_over(program, made, sent)
     local x = program.tensors[sent.inputs[1]]
