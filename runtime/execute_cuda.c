@@ -438,6 +438,7 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
 static tl_status run_section(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
   const int traced = gpu->trace != NULL, kept = e->trace != NULL && !traced;
   int32_t *runs = traced ? &gpu->traced_runs[run->section] : &gpu->runs[run->section];
+  tl_cuda_set_apart(gpu->cuda, traced);
   void **graph = traced ? &gpu->traced_graphs[run->section] : &gpu->graphs[run->section];
   if (*runs == 0) TL_TRY(prepare_products(gpu, e, gpu->program->sections[run->section], step));
   if (run->check || run->eager || kept || e->fault_count > 0 || e->delay_us > 0 || *runs == 0) {

@@ -144,11 +144,12 @@ function cases.saves()
     local begin = core.files.seconds()
     local one = checkpoint.start(run, room.root, {})
     local copied = core.files.seconds()
+    print(("  checkpoint %d: %.0f MiB, copied in %.2f s"):format(i, one.bytes / 2 ^ 20,
+      copied - begin))
+    io.stdout:flush()
     one.saver:wait()
-    local written = core.files.seconds()
+    print(("    written %.2f s later"):format(core.files.seconds() - copied))
     one.saver:close()
-    print(("  checkpoint %d: %.0f MiB, copied in %.2f s, written %.2f s later"):format(i,
-      one.bytes / 2 ^ 20, copied - begin, written - copied))
     checkpoint.remove(one.folder)
     run:step()
   end
