@@ -199,7 +199,9 @@ end
 
 lowering.spread = lowering.gather
 
-function lowering.reduce(self, node, env, o)
+--- The message of a reduce; what makes its output of it is returned, to be called later.
+function Lower:begin_reduce(node, env, phase)
+  local o = { site = node.site, micro = env.micro, phase = phase, path = node.path }
   local x, y = self:at(node.inputs[1], env), self:at(node.outputs[1], env)
   local bias = node.bias and self:at(node.bias, env)
   local direct = self.l.sp and not bias and y.dtype == "f32"
@@ -210,10 +212,14 @@ function lowering.reduce(self, node, env, o)
   else
     self:emit("all_reduce", { x }, { x }, { group = "tp" }, o)
   end
-  if direct then return end
-  if bias then self:emit("binary", { sum, bias }, { y }, { kind = 0, broadcast = 1 }, o)
-  else self:emit("cast", { sum }, { y }, {}, o) end
+  return function()
+    if direct then return end
+    if bias then self:emit("binary", { sum, bias }, { y }, { kind = 0, broadcast = 1 }, o)
+    else self:emit("cast", { sum }, { y }, {}, o) end
+  end
 end
+
+function lowering.reduce(self, node, env, o) self:begin_reduce(node, env, o.phase)() end
 
 local function all_reduce(op)
   return function(self, node, env, o)

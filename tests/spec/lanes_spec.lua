@@ -19,7 +19,8 @@ local function plan_of(layout)
 end
 
 local layouts = { { tp = 2 }, { dp = 2 }, { pp = 2 }, { tp = 2, dp = 2, pp = 2 },
-  { tp = 2, sequence_parallel = false } }
+  { tp = 2, sequence_parallel = false }, { tp = 2, schedule = "gpipe" },
+  { tp = 4, dp = 2, schedule = "gpipe", sequence_parallel = false } }
 
 describe("lanes of a program for GPUs", function()
   it("are apart, and the verifier finds every dependency stated", function()
@@ -64,6 +65,28 @@ describe("lanes of a program for GPUs", function()
       end
     end
     assert.is_true(beside > 0)
+  end)
+
+  it("let two micro-batches pass together, each beside the messages of the other", function()
+    --- Messages behind which no kernel of another micro-batch stands before one that waits for it.
+    local function bare(layout)
+      local list, count, all = plan_of(layout).programs[1].instructions, 0, 0
+      for i, made in ipairs(list) do
+        if made.lane == 1 and made.phase ~= "finish" and made.phase ~= "norm" then
+          local k, beside = i + 1, false
+          while list[k] and not (list[k].lane == 0 and list[k].waits[1] == i) do
+            beside = beside or list[k].lane == 0 and list[k].micro ~= made.micro
+            k = k + 1
+          end
+          all, count = all + 1, count + (beside and 0 or 1)
+        end
+      end
+      return count, all
+    end
+    local apart, all = bare { tp = 2 }
+    local woven, same = bare { tp = 2, schedule = "gpipe" }
+    assert.equal(all, same)
+    assert.is_true(woven < apart // 3, ("%d of %d, %d woven"):format(apart, all, woven))
   end)
 
   it("let the sums of later layers over replicas travel beside earlier ones' backward passes",
