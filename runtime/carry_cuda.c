@@ -10,7 +10,7 @@
 
 #include "cores.h"
 
-enum { CHUNK = 4 << 20, THREADS_MAX = 8, MESSAGE_BYTES = 1024 };
+enum { CHUNK = 2 << 20, THREADS_MAX = 16, MESSAGE_BYTES = 1024 };
 
 typedef struct worker {
   tl_carrier *carrier;
@@ -78,7 +78,8 @@ static void start_threads(tl_carrier *c) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   for (int32_t i = 1; i < c->count; i++)
-    c->list[i].runs = pthread_create(&c->list[i].thread, NULL, run, &c->list[i]) == 0;
+    c->list[i].runs = i * (int64_t)CHUNK < c->bytes &&
+                      pthread_create(&c->list[i].thread, NULL, run, &c->list[i]) == 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 

@@ -1,7 +1,7 @@
 /* carry_cuda.h - gigabytes between the arena of a GPU and host memory that is not pinned.
 **
-**   GPU   --copy engine-->  pinned, 4 MiB  --memcpy-->  to         each of some threads carries
-**   GPU   <-copy engine---  pinned, 4 MiB  <--memcpy--  from       chunk by chunk, the next free one
+**   GPU   --copy engine-->  pinned, 2 MiB  --memcpy-->  to         each of some threads carries
+**   GPU   <-copy engine---  pinned, 2 MiB  <--memcpy--  from       chunk by chunk, the next free one
 **
 ** The driver alone does the same with one thread, which also pays for the first touch of every page
 ** of `to`; so a checkpoint waited for that thread. Small copies are left to it.
@@ -14,7 +14,7 @@
 typedef struct tl_carrier tl_carrier;
 
 /* From here on threads carry; fewer bytes are not worth waking them. */
-enum { TL_CARRY_BYTES = 16 << 20 };
+enum { TL_CARRY_BYTES = 4 << 20 };
 
 /* Takes pinned memory and streams, once. */
 tl_status tl_carrier_open(tl_cuda *cuda, tl_carrier **out);

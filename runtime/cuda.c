@@ -182,6 +182,7 @@ void tl_cuda_set_place(tl_cuda *cuda, int32_t place) { cuda->place = place; }
 int32_t tl_cuda_place(const tl_cuda *cuda) { return cuda->place; }
 void tl_cuda_set_spare(tl_cuda *cuda, int32_t count) { cuda->spare = count; }
 void tl_cuda_set_apart(tl_cuda *cuda, int32_t apart) { cuda->apart = apart; }
+int32_t tl_cuda_apart(const tl_cuda *cuda) { return cuda->apart; }
 int32_t tl_cuda_spare(const tl_cuda *cuda) { return cuda->spare; }
 uint64_t tl_cuda_looked(const tl_cuda *cuda) { return *cuda->looked; }
 

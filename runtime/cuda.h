@@ -75,6 +75,7 @@ int32_t tl_cuda_spare(const tl_cuda *cuda);
 ** that waits for the one before it keeps the stopwatch's kernel from running, and the time that it
 ** takes itself would count as the other's. */
 void tl_cuda_set_apart(tl_cuda *cuda, int32_t apart);
+int32_t tl_cuda_apart(const tl_cuda *cuda);
 
 /* One thing that goes with the GPU and is closed before it; NULL: none. */
 void tl_cuda_keep(tl_cuda *cuda, void *thing, void (*close)(void *thing));

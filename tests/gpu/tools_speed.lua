@@ -110,6 +110,8 @@ return function(tools)
 
   local base = { "eval=nil", "device=" .. tools.device, "batch.samples=16" }
   local layouts = { -- those with explain also say what the step lacks
+    { "policy=batch", "layout.dp=1", "layout.tp=2", "layout.schedule=gpipe", explain = true },
+    { "layout.dp=1", "layout.tp=2", "layout.schedule=gpipe" },
     { "policy=batch", "layout.dp=1", "layout.tp=2", explain = true },
     { "policy=batch", "layout.dp=2", explain = true },
     { "policy=batch", "layout.dp=1", explain = true },
