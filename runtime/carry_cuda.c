@@ -72,14 +72,18 @@ static void *run(void *context) {
   return NULL;
 }
 
+/* Where there is a chunk for it. */
+static int32_t start_thread(const tl_carrier *c, worker *w, int32_t index) {
+  return index * (int64_t)CHUNK < c->bytes && pthread_create(&w->thread, NULL, run, w) == 0;
+}
+
 /* Signals stay with the threads that know what to do with them. */
 static void start_threads(tl_carrier *c) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   for (int32_t i = 1; i < c->count; i++)
-    c->list[i].runs = i * (int64_t)CHUNK < c->bytes &&
-                      pthread_create(&c->list[i].thread, NULL, run, &c->list[i]) == 0;
+    c->list[i].runs = start_thread(c, &c->list[i], i);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
@@ -113,7 +117,8 @@ static tl_status open_worker(tl_carrier *c, worker *w) {
   w->carrier = c;
   TL_TRY(tl_cuda_check(api, api->host_alloc(&w->pinned, CHUNK, TL_CUDA_HOST_PORTABLE),
                        "pinned memory"));
-  return tl_cuda_check(api, api->stream_create(&w->stream, TL_CUDA_STREAM_NON_BLOCKING), "stream of a copy");
+  return tl_cuda_check(api, api->stream_create(&w->stream, TL_CUDA_STREAM_NON_BLOCKING),
+                       "stream of a copy");
 }
 
 tl_status tl_carrier_open(tl_cuda *cuda, tl_carrier **out) {

@@ -1,7 +1,7 @@
 /* carry_cuda.h - gigabytes between the arena of a GPU and host memory that is not pinned.
 **
-**   GPU   --copy engine-->  pinned, 2 MiB  --memcpy-->  to         each of some threads carries
-**   GPU   <-copy engine---  pinned, 2 MiB  <--memcpy--  from       chunk by chunk, the next free one
+**   GPU   --copy engine-->  pinned, 2 MiB  --memcpy-->  to         threads carry
+**   GPU   <-copy engine---  pinned, 2 MiB  <--memcpy--  from       chunk by chunk, the next free
 **
 ** The driver alone does the same with one thread, which also pays for the first touch of every page
 ** of `to`; so a checkpoint waited for that thread. Small copies are left to it.

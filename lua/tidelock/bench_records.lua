@@ -128,7 +128,7 @@ local function add_step(run, by, list)
     one.own, one.wait = one.own + own[k] / 1e9, one.wait + math.min(own[k], step.wait) / 1e9
     one.moved = one.moved + (counted and step.moved or planned_bytes(run, made, ins, outs))
     one.flop = one.flop + work.flop(made.op, ins, made.attrs, run.spec.batch.length)
-    one.bytes = one.bytes + work.bytes(ins, outs)
+    one.bytes = one.bytes + work.bytes(ins, outs, made.op)
   end
 end
 

@@ -8,10 +8,10 @@
 ---
 --- It happens where the schedule has the passes of two micro-batches next to each other, as "gpipe"
 --- does: then both are in memory anyway. The nodes of each stay in their order, and b is never
---- ahead of a, so every sum over tokens ascends in micro-batches as ever: no bit depends on it.
+--- ahead of a, so every sum over tokens ascends in micro-batches as ever: no bit hangs on it.
 ---
---- Which of the two goes on is decided on paper, with rough times: the one whose next node can begin
---- first, and of two that can, the one that is nearer to its next message.
+--- Which of the two goes on is decided on paper, with rough times: the one whose next node can
+--- begin first, and of two that can, the one that is nearer to its next message.
 local work = require "tidelock.work"
 
 local weave = {}

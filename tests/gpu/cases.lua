@@ -1,4 +1,5 @@
---- cases.lua - faults that users of other systems reported, looked for on a GPU: H01, H22, H25, H31.
+--- cases.lua - faults that users of other systems reported, looked for on a GPU: H01, H22, H25,
+--- H31.
 ---
 ---     build-cuda/tidelock lua tests/gpu/cases.lua            all: a minute, 40 GiB of host memory
 ---     build-cuda/tidelock lua tests/gpu/cases.lua norm attention       these
@@ -217,8 +218,8 @@ for _, name in ipairs { "norm", "attention", "stale", "logits", "indices" } do
     local begin = core.files.seconds()
     local good, found = pcall(cases[name])
     if good then passed = passed + 1 else failed = failed + 1 end
-    print(("%-9s %5.1f s  %s%s"):format(name, core.files.seconds() - begin, good and "" or "FAILED: ",
-      type(found) == "table" and found.message or tostring(found)))
+    print(("%-9s %5.1f s  %s%s"):format(name, core.files.seconds() - begin,
+      good and "" or "FAILED: ", type(found) == "table" and found.message or tostring(found)))
     io.stdout:flush()
   end
 end

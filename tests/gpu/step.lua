@@ -1,9 +1,9 @@
 --- step.lua - the step of recipes/llama_1b.lua on GPUs, taken apart; tokens are made here.
 ---
----     build-cuda/tidelock lua tests/gpu/step.lua providers             own kernels, auto, cublaslt
----     build-cuda/tidelock lua tests/gpu/step.lua providers policy=batch   with changes to the recipe
----     build-cuda/tidelock lua tests/gpu/step.lua saves                 two checkpoints, timed
----     build-cuda/tidelock lua tests/gpu/step.lua recipe DIR            writes it, for ./tl bench step
+---     build-cuda/tidelock lua tests/gpu/step.lua providers       own kernels, auto, cublaslt
+---     build-cuda/tidelock lua tests/gpu/step.lua providers policy=batch    changes to the recipe
+---     build-cuda/tidelock lua tests/gpu/step.lua saves           two checkpoints, timed
+---     build-cuda/tidelock lua tests/gpu/step.lua recipe DIR      writes it, for ./tl bench step
 ---
 --- Run it from the root of the tree; `device=host` takes the quickstart on the host instead, as a
 --- check of this script. `providers` opens a run for each provider (`only=own,auto`
@@ -22,8 +22,8 @@ package.path = folder .. "/../?.lua;" .. folder .. "/?.lua;" .. package.path
 local new_folder = require "support.folder"
 local write_llama = require "llama"
 
-local what, changes, counts, only = arg[1], {}, { rounds = 6, steps = 2, traced = 2, shown = 14 }, nil
-local device = "cuda"
+local what, changes, only, device = arg[1], {}, nil, "cuda"
+local counts = { rounds = 6, steps = 2, traced = 2, shown = 14 }
 for i = 2, #arg do
   local name, value = arg[i]:match "^([%w_.]+)=(.*)$"
   if name == "only" then

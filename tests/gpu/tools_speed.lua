@@ -146,15 +146,16 @@ return function(tools)
     print(("    traced %.1f ms: %s"):format(inside * 1e3, table.concat(words, ", ")))
     for i = 1, math.min(16, #list) do
       local r = list[i]
-      print(("    %8.3f ms, %3d of %7.1f us, alone %7.3f ms, %4.0f TFLOP/s %5.0f GB/s  %s %s"):format(
-        r.seconds * 1e3, r.calls, r.seconds / r.calls * 1e6, r.own * 1e3, r.flop / r.seconds / 1e12,
-        math.max(r.bytes, r.moved) / r.seconds / 1e9, r.op, r.shape))
+      print(("    %8.3f ms, %3d of %7.1f us, alone %7.3f ms, %4.0f TFLOP/s %5.0f GB/s  %s %s")
+        :format(r.seconds * 1e3, r.calls, r.seconds / r.calls * 1e6, r.own * 1e3,
+          r.flop / r.seconds / 1e12, math.max(r.bytes, r.moved) / r.seconds / 1e9, r.op, r.shape))
     end
   end
 
   --- One line a layout: what the cluster file predicts, and the median of steps 3 to 8.
   local function predict()
-    local path, facts = cuda and write_llama(room) or tools.small, cluster.read "recipes/clusters/h200x8.yaml"
+    local path = cuda and write_llama(room) or tools.small
+    local facts = cluster.read "recipes/clusters/h200x8.yaml"
     local first = core.files.seconds()
     for _, words in ipairs(layouts) do
       local name, late = table.concat(words, " "), core.files.seconds() - first > tools.seconds
