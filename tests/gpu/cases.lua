@@ -8,7 +8,7 @@
 --- norm_spec.lua); what is waited for on two streams (H30) is in ranks.lua. `device=host` runs all
 --- with smaller sizes on the host, as a check of this script. Needs no Lua packages.
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
+local driver = require "tidelock.run.driver"
 local tl = require "tidelock"
 
 local device, wanted = "cuda", {}

@@ -9,13 +9,13 @@
 --- check of this script. `providers` opens a run for each provider (`only=own,auto`
 --- names them), lets them take turns of `steps` steps for `rounds` rounds on the same samples, says
 --- that their losses have the same bits, and which operators and shapes the time differs in.
-local checkpoint = require "tidelock.checkpoint"
+local checkpoint = require "tidelock.run.checkpoint"
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
-local records = require "tidelock.bench_records"
-local requests = require "tidelock.requests"
-local rounds = require "tidelock.bench_rounds"
-local vitals = require "tidelock.vitals"
+local driver = require "tidelock.run.driver"
+local records = require "tidelock.bench.records"
+local requests = require "tidelock.plan.requests"
+local rounds = require "tidelock.bench.rounds"
+local vitals = require "tidelock.machine.vitals"
 
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."
 package.path = folder .. "/../?.lua;" .. folder .. "/?.lua;" .. package.path

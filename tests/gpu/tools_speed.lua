@@ -1,12 +1,12 @@
 --- tools_speed.lua - cases of tools.lua: vitals, metrics, measurements and predictions on GPUs.
-local cluster = require "tidelock.cluster"
+local cluster = require "tidelock.forecast.cluster"
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
-local log = require "tidelock.log"
-local predictor = require "tidelock.predict"
-local records = require "tidelock.bench_records"
-local requests = require "tidelock.requests"
-local summaries = require "tidelock.summary"
+local driver = require "tidelock.run.driver"
+local log = require "tidelock.run.log"
+local predictor = require "tidelock.forecast.predict"
+local records = require "tidelock.bench.records"
+local requests = require "tidelock.plan.requests"
+local summaries = require "tidelock.plan.summary"
 
 local write_llama = require "llama"
 
