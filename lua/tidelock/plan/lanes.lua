@@ -65,9 +65,12 @@ local function part(list, message)
     local one, is_needed = list[i], false
     for _, other in ipairs(needed) do is_needed = is_needed or meet(one, other) end
     if is_needed then
-      needed[#needed + 1] = one
       waits = waits or list[talk] ~= nil and list[talk].talks and meet(one, list[talk])
-    elseif not (waits and one.made.micro ~= message.made.micro) then
+    end
+    -- what stays is not overtaken by what it needs either
+    if is_needed or waits and one.made.micro ~= message.made.micro then
+      needed[#needed + 1] = one
+    else
       table.insert(later, 1, one)
     end
   end
