@@ -111,13 +111,13 @@ return function(tools)
   local base = { "eval=nil", "device=" .. tools.device, "batch.samples=16" }
   local layouts = { -- those with explain also say what the step lacks
     { "policy=batch", "layout.dp=1", "layout.tp=2", "layout.schedule=gpipe", explain = true },
-    { "layout.dp=1", "layout.tp=2", "layout.schedule=gpipe" },
     { "policy=batch", "layout.dp=1", "layout.tp=2", explain = true },
+    { "layout.dp=1", "layout.tp=2", "layout.schedule=gpipe" },
+    { "layout.dp=1", "layout.tp=2" },
     { "policy=batch", "layout.dp=2", explain = true },
     { "policy=batch", "layout.dp=1", explain = true },
     { "policy=batch", "layout.dp=1", "layout.pp=2", "batch.micro=4" },
-    { "layout.dp=1" }, { "layout.dp=2" }, { "layout.dp=1", "layout.tp=2" },
-    { "layout.dp=1", "layout.pp=2" },
+    { "layout.dp=1" }, { "layout.dp=2" }, { "layout.dp=1", "layout.pp=2" },
   }
 
   local function opened(path, words)
