@@ -269,8 +269,8 @@ tl_status tl_gpu_trace_after(tl_gpu_trace *t, int32_t instruction, const tl_view
     TL_TRY(flush(t, stamp));
   else if (stamp != NULL)
     TL_TRY(queue_stamp(t, t->side, stamp));
-  /* A library's kernel lets the next one begin before it ends, as ours do not while they are traced:
-  ** its stamp would wait for that one. */
+  /* A library's kernel lets the next one begin before it ends, as ours do not while they are
+  ** traced: its stamp would wait for that one. */
   return by_library(t, instruction) ? queue_after(t, stream, t->side, t->ended) : TL_OK;
 }
 
