@@ -31,7 +31,7 @@ struct tl_cuda {
   void *scratch;
   void *found;      /* uint64_t in device memory */
   uint64_t *looked; /* pinned */
-  int32_t place, spare;
+  int32_t place, spare, apart;
   tl_cuda_facts facts;
   tl_cuda_blocks blocks;
   void *kept;
@@ -181,6 +181,8 @@ uint64_t *tl_cuda_found(const tl_cuda *cuda) { return cuda->found; }
 void tl_cuda_set_place(tl_cuda *cuda, int32_t place) { cuda->place = place; }
 int32_t tl_cuda_place(const tl_cuda *cuda) { return cuda->place; }
 void tl_cuda_set_spare(tl_cuda *cuda, int32_t count) { cuda->spare = count; }
+void tl_cuda_set_apart(tl_cuda *cuda, int32_t apart) { cuda->apart = apart; }
+int32_t tl_cuda_apart(const tl_cuda *cuda) { return cuda->apart; }
 int32_t tl_cuda_spare(const tl_cuda *cuda) { return cuda->spare; }
 uint64_t tl_cuda_looked(const tl_cuda *cuda) { return *cuda->looked; }
 
@@ -264,7 +266,7 @@ tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const
   TL_TRY(check_registers(cuda, k, grid));
   tl_launch_attribute attributes[2];
   uint32_t count = 0;
-  if (grid->overlaps)
+  if (grid->overlaps && !cuda->apart)
     attributes[count++] = (tl_launch_attribute){.id = TL_CUDA_LAUNCH_OVERLAPS, .value = {1}};
   if (grid->together)
     attributes[count++] = (tl_launch_attribute){.id = TL_CUDA_LAUNCH_TOGETHER, .value = {1}};

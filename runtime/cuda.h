@@ -73,6 +73,12 @@ const tl_cuda_blocks *tl_cuda_get_blocks(const tl_cuda *cuda);
 void tl_cuda_set_spare(tl_cuda *cuda, int32_t multiprocessors);
 int32_t tl_cuda_spare(const tl_cuda *cuda);
 
+/* 1: launches do not overlap (tl_cuda_grid.overlaps), for who looks at them one by one: a kernel
+** that waits for the one before it keeps the stopwatch's kernel from running, and the time that it
+** takes itself would count as the other's. */
+void tl_cuda_set_apart(tl_cuda *cuda, int32_t apart);
+int32_t tl_cuda_apart(const tl_cuda *cuda);
+
 /* One thing that goes with the GPU and is closed before it; NULL: none. */
 void tl_cuda_keep(tl_cuda *cuda, void *thing, void (*close)(void *thing));
 void *tl_cuda_kept(const tl_cuda *cuda);

@@ -25,6 +25,7 @@ struct tl_gpu {
   tl_gpu_comm *comm; /* NULL: the program does not communicate */
   tl_lanes *lanes;
   tl_passes *passes;
+  tl_carrier *carrier; /* NULL: nothing large was copied yet */
   void *arena, *step; /* device memory */
   tl_device_step *host_step;
   char *staging;       /* pinned: outputs of the data instructions */
@@ -132,6 +133,7 @@ void tl_gpu_close(tl_gpu *gpu) {
     if (gpu->staging != NULL) api->host_free(gpu->staging);
     tl_lanes_close(gpu->lanes);
     tl_passes_close(gpu->passes);
+    tl_carrier_close(gpu->carrier);
     tl_cuda_free(gpu->cuda, gpu->step);
     if (gpu->arena != NULL) tl_memory_note(TL_MEMORY_ARENA, -gpu->program->arena_bytes);
     tl_cuda_free(gpu->cuda, gpu->arena);
@@ -148,6 +150,7 @@ int64_t tl_gpu_exchanged(const tl_gpu *gpu, int32_t group, tl_path *path) {
 
 char *tl_gpu_arena(const tl_gpu *gpu) { return gpu->arena; }
 tl_cuda *tl_gpu_cuda(const tl_gpu *gpu) { return gpu->cuda; }
+tl_carrier **tl_gpu_carrier(tl_gpu *gpu) { return &gpu->carrier; }
 void *tl_gpu_word(const tl_gpu *gpu) { return (char *)gpu->step + sizeof(tl_device_step); }
 
 void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm) {
@@ -435,6 +438,7 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
 static tl_status run_section(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
   const int traced = gpu->trace != NULL, kept = e->trace != NULL && !traced;
   int32_t *runs = traced ? &gpu->traced_runs[run->section] : &gpu->runs[run->section];
+  tl_cuda_set_apart(gpu->cuda, traced);
   void **graph = traced ? &gpu->traced_graphs[run->section] : &gpu->graphs[run->section];
   if (*runs == 0) TL_TRY(prepare_products(gpu, e, gpu->program->sections[run->section], step));
   if (run->check || run->eager || kept || e->fault_count > 0 || e->delay_us > 0 || *runs == 0) {

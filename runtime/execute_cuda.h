@@ -16,6 +16,7 @@
 #ifndef TL_EXECUTE_CUDA_H
 #define TL_EXECUTE_CUDA_H
 
+#include "carry_cuda.h"
 #include "cuda.h"
 #include "execute.h"
 #include "gpu_comm.h"
@@ -32,6 +33,8 @@ int64_t tl_gpu_exchanged(const tl_gpu *gpu, int32_t group, tl_path *path);
 char *tl_gpu_arena(const tl_gpu *gpu);
 
 tl_cuda *tl_gpu_cuda(const tl_gpu *gpu);
+/* What carries its large copies: NULL until the first one. */
+tl_carrier **tl_gpu_carrier(tl_gpu *gpu);
 /* 64 bytes of device memory that are free between runs. */
 void *tl_gpu_word(const tl_gpu *gpu);
 /* How its instructions communicate; stays the caller's. Needed when the program has any. */

@@ -242,6 +242,12 @@ static const reading *add(tl_gpu_trace *t, const tl_trace_output *o, int32_t ind
   return r;
 }
 
+/* Whether an instruction was queued without a kernel of ours. */
+static int32_t by_library(const tl_gpu_trace *t, int32_t instruction) {
+  const tl_op_row *row = &tl_ops[t->program->instructions[instruction].op];
+  return row->cuda != NULL && t->launches[instruction].launches == 0;
+}
+
 tl_status tl_gpu_trace_after(tl_gpu_trace *t, int32_t instruction, const tl_view *views,
                              void *stream) {
   int32_t first, count;
@@ -259,8 +265,13 @@ tl_status tl_gpu_trace_after(tl_gpu_trace *t, int32_t instruction, const tl_view
     TL_TRY(flush(t, stamp));
     stamp = NULL, hurry = 0;
   }
-  if (hurry) return flush(t, stamp);
-  return stamp == NULL ? TL_OK : queue_stamp(t, t->side, stamp);
+  if (hurry)
+    TL_TRY(flush(t, stamp));
+  else if (stamp != NULL)
+    TL_TRY(queue_stamp(t, t->side, stamp));
+  /* A library's kernel lets the next one begin before it ends, as ours do not while they are
+  ** traced: its stamp would wait for that one. */
+  return by_library(t, instruction) ? queue_after(t, stream, t->side, t->ended) : TL_OK;
 }
 
 tl_status tl_gpu_trace_end(tl_gpu_trace *t) {

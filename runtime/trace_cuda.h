@@ -9,7 +9,8 @@
 ** instructions. An instruction that writes where an output still has to be hashed waits for that.
 ** A traced step is captured and replayed as a graph like any other.
 **
-** An instruction begins, as the trace sees it, when the one before it on its stream and those it
+** Launches do not overlap in a traced step (tl_cuda_set_apart). An instruction begins, as the trace
+** sees it, when the one before it on its stream and those it
 ** waits for have ended. What the kernels leave is copied to pinned memory at the end and handed to
 ** the trace. Everything is allocated when it is opened.
 */

@@ -215,6 +215,19 @@ GPU void load_x(const tl_gemm_few_args &g, uint32_t to) {
   copy_wait<0>();
 }
 
+// Where launches overlap (tl_cuda_grid.overlaps): the next kernel may begin; all that earlier ones
+// wrote is there.
+GPU void begin_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+GPU void wait_earlier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 template <bool is_high>
 GPU void run(const tl_gemm_few_args &g) {
   extern __shared__ __align__(16) unsigned char shared[];
@@ -223,12 +236,12 @@ GPU void run(const tl_gemm_few_args &g) {
   Stream stream = {nullptr, o.first, 0};
   uint2 w[GROUPS][STEPS];
   float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  if (!g.ahead) asm volatile("griddepcontrol.wait;" ::: "memory");
+  begin_next();
+  if (!g.ahead) wait_earlier();
   stream.find(g, o);
 #pragma unroll
   for (int i = 0; i < GROUPS; i++) stream.fetch(g, o, w[i]);
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  wait_earlier();
   load_x(g, shared_address(shared) + TL_GEMM_FEW_SLOTS);
   __syncthreads();
   const int low = o.lane / 4, high = low + 8, last = g.rows - 1;

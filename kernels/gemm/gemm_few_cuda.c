@@ -95,7 +95,8 @@ tl_status tl_gemm_few_args_of(const tl_gemm *gemm, const tl_call *call, tl_gemm_
 }
 
 tl_status tl_gemm_few_cuda(const tl_gemm *gemm, const tl_call *call, int32_t *done) {
-  const int32_t most = tl_cuda_device(call->cuda)->multiprocessors;
+  const tl_cuda_facts *facts = tl_cuda_device(call->cuda);
+  const int32_t most = facts->multiprocessors;
   tl_gemm_few_args k;
   TL_TRY(tl_gemm_few_args_of(gemm, call, &k, done));
   if (!*done) return TL_OK;
@@ -105,6 +106,6 @@ tl_status tl_gemm_few_cuda(const tl_gemm *gemm, const tl_call *call, int32_t *do
   const tl_cuda_grid grid = {.blocks = {(uint32_t)(k.tiles < most ? k.tiles : most)},
                              .threads = {32 * TL_GEMM_FEW_WARPS},
                              .shared = (uint32_t)shared,
-                             .overlaps = 1};
+                             .overlaps = facts->major >= 9};
   return tl_cuda_launch(call->cuda, k.rows <= 8 ? "linear_few_8" : "linear_few_16", &grid, &k);
 }

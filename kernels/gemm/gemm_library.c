@@ -264,12 +264,20 @@ tl_status tl_gemm_library_list(tl_gemm_library *library, const tl_gemm_problem *
   return list_under(library, problem, UINT32_MAX, out, count);
 }
 
+/* The library's kernels begin while the one before them ends; behind a fill they do not. */
+static tl_status keep_apart(tl_cuda *cuda, void *room) {
+  const tl_cuda_api *api = tl_cuda_calls(cuda);
+  return tl_cuda_check(api, api->fill((uint64_t)(uintptr_t)room, 0, 4, tl_cuda_stream(cuda)),
+                       "product");
+}
+
 tl_status tl_gemm_library_run(tl_gemm_library *library, const tl_gemm_problem *p,
                               const tl_gemm_way *way, const tl_gemm_operands *o) {
   const float one = 1, beta = p->shape.add ? 1 : 0;
   tl_cuda *cuda = library->cuda;
   void *room = cuda == NULL ? NULL : tl_cuda_scratch(cuda);
   if (p->shape.parts > 1) TL_TRY(set_steps(library, p, o));
+  if (cuda != NULL && tl_cuda_apart(cuda)) TL_TRY(keep_apart(cuda, room));
   return tl_cublaslt_check(
       library->api->multiply(library->handle, p->product, &one, o->b, p->b, o->a, p->a, &beta,
                              o->out, p->out, o->out, p->out, &way->way, room,

@@ -2,10 +2,13 @@
 local cluster = require "tidelock.forecast.cluster"
 local core = require "tidelock.core"
 local driver = require "tidelock.run.driver"
-local gap = require "tidelock.bench.gap"
 local log = require "tidelock.run.log"
-local observer = require "tidelock.run.observer"
+local predictor = require "tidelock.forecast.predict"
+local records = require "tidelock.bench.records"
 local requests = require "tidelock.plan.requests"
+local summaries = require "tidelock.plan.summary"
+
+local write_llama = require "llama"
 
 return function(tools)
   local run, find, check, room = tools.run, tools.find, tools.check, tools.room
@@ -105,30 +108,16 @@ return function(tools)
     return "busbw GB/s at 64 MiB: " .. table.concat(said, ", ")
   end
 
-  --- llama_1b on tokens that are made here: documents of 997 random ids.
-  local function llama()
-    local ids, state = {}, 1
-    for i = 1, 700000 do
-      state = (state * 1103515245 + 12345) % 2147483648
-      ids[i] = i % 997 == 0 and 2 or 3 + (state >> 8) % 31997
-    end
-    room:write_tokens("llama.bin", ids, "I2")
-    return room:write("llama.lua", ([[
-local tl = require "tidelock"
-return tl.load "%s/recipes/llama_1b.lua":with {
-  data = tl.data.tokens { "%s", dtype = "uint16", eos = 2 },
-  ["train.save"] = false, ["train.lr"] = { "constant", 4e-4 }, ["train.steps"] = 10,
-}]]):format(core.files.realpath ".", room:path "llama.bin"))
-  end
-
   local base = { "eval=nil", "device=" .. tools.device, "batch.samples=16" }
   local layouts = { -- those with explain also say what the step lacks
+    { "policy=batch", "layout.dp=1", "layout.tp=2", "layout.schedule=gpipe", explain = true },
     { "policy=batch", "layout.dp=1", "layout.tp=2", explain = true },
+    { "layout.dp=1", "layout.tp=2", "layout.schedule=gpipe" },
+    { "layout.dp=1", "layout.tp=2" },
     { "policy=batch", "layout.dp=2", explain = true },
     { "policy=batch", "layout.dp=1", explain = true },
     { "policy=batch", "layout.dp=1", "layout.pp=2", "batch.micro=4" },
-    { "layout.dp=1" }, { "layout.dp=2" }, { "layout.dp=1", "layout.tp=2" },
-    { "layout.dp=1", "layout.pp=2" },
+    { "layout.dp=1" }, { "layout.dp=2" }, { "layout.dp=1", "layout.pp=2" },
   }
 
   local function opened(path, words)
@@ -137,19 +126,36 @@ return tl.load "%s/recipes/llama_1b.lua":with {
       table.move(first, 1, #first, 1, {}))))
   end
 
-  --- The gap between a step and its ceiling, the six worst parts.
-  local function explain(one)
-    local found = gap.table(one, { rounds = 1, steps = 3 })
-    print("    " .. found.title)
-    print("    " .. table.concat(found.notes, "; "))
-    for i = 1, math.min(6, #found.rows) do
-      print(("    %-9s %-22s %8s ms %6s %s"):format(table.unpack(found.rows[i])))
+  --- Milliseconds of traced steps by the causes of the prediction, each beside what was planned;
+  --- then the operators and shapes that take longest.
+  local function explain(one, planned)
+    local list, _, inside, exposed = records.of(one, 3)
+    local seen, rest = { exposed = exposed }, inside - exposed
+    for _, record in ipairs(list) do
+      if not record.talks then
+        local cause = predictor.cause_of(record.op)
+        seen[cause], rest = (seen[cause] or 0) + record.own, rest - record.own
+      end
+    end
+    seen.launch = rest
+    local words = {}
+    for i, cause in ipairs { "matrix", "attention", "bandwidth", "launch", "exposed" } do
+      words[i] = ("%s %.1f for %.1f"):format(predictor.words[cause], (seen[cause] or 0) * 1e3,
+        planned.time[cause] * 1e3)
+    end
+    print(("    traced %.1f ms: %s"):format(inside * 1e3, table.concat(words, ", ")))
+    for i = 1, math.min(16, #list) do
+      local r = list[i]
+      print(("    %8.3f ms, %3d of %7.1f us, alone %7.3f ms, %4.0f TFLOP/s %5.0f GB/s  %s %s")
+        :format(r.seconds * 1e3, r.calls, r.seconds / r.calls * 1e6, r.own * 1e3,
+          r.flop / r.seconds / 1e12, math.max(r.bytes, r.moved) / r.seconds / 1e9, r.op, r.shape))
     end
   end
 
   --- One line a layout: what the cluster file predicts, and the median of steps 3 to 8.
   local function predict()
-    local path, facts = cuda and llama() or tools.small, cluster.read "recipes/clusters/h200x8.yaml"
+    local path = cuda and write_llama(room) or tools.small
+    local facts = cluster.read "recipes/clusters/h200x8.yaml"
     local first = core.files.seconds()
     for _, words in ipairs(layouts) do
       local name, late = table.concat(words, " "), core.files.seconds() - first > tools.seconds
@@ -158,7 +164,8 @@ return tl.load "%s/recipes/llama_1b.lua":with {
       elseif tools.gpus > 1 or not name:find "=2" then
         local begin, ms = core.files.seconds(), {}
         local one <close> = opened(path, words)
-        local planned = observer.new(one, facts).step_seconds * 1000
+        local plan = predictor.of(one.plan, facts, summaries.bubble(one.plan))
+        local planned = plan.step_s * 1000
         local open = core.files.seconds() - begin
         for i = 1, 8 do
           local took = one:step().ms
@@ -169,7 +176,7 @@ return tl.load "%s/recipes/llama_1b.lua":with {
         print(("  %-47s planned %6.1f ms, measured %6.1f (%.1f to %.1f), error %+.1f %%; open "
           .. "%.1f s"):format(name, planned, middle, ms[1], ms[#ms],
           100 * (planned / middle - 1), open))
-        if words.explain then explain(one) end
+        if words.explain then explain(one, plan) end
         io.stdout:flush()
       end
     end

@@ -50,6 +50,20 @@ describe("a cluster file", function()
     assert.is_truthy(text:find("FILE: matrix: expected { bf16: TFLOP/s, f32: TFLOP/s }", 1, true))
   end)
 
+  it("has shares of the products' speed, and attention's with narrow heads", function()
+    local facts = { matrix = { bf16 = 100 }, attention = 50 }
+    assert.equal(100e12, cluster.products(facts, "bf16", 8))
+    assert.equal(50e12, cluster.attention(facts, 64))
+    facts.sustained, facts.leaves, facts.attention_64 = 0.5, { 0.75, 0.5 }, 25
+    for leaves, tera in pairs { [1] = 50, [2] = 37.5, [3] = 25, [4] = 25, [64] = 25 } do
+      assert.equal(tera * 1e12, cluster.products(facts, "bf16", leaves))
+    end
+    assert.same({ 25e12, 50e12 }, { cluster.attention(facts, 64), cluster.attention(facts, 65) })
+    local text = message "sustained: 1.5\nleaves: [0.9, 2]\n"
+    assert.is_truthy(text:find("sustained: expected a share, at most 1", 1, true), text)
+    assert.is_truthy(text:find("leaves: expected shares with 2, 4, 8, .. leaves", 1, true), text)
+  end)
+
   it("that is absent is an error", function()
     local good, problem = pcall(cluster.read, "no/such.yaml")
     assert.is_false(good)

@@ -12,14 +12,15 @@ local function complaint(program)
   return not ok and problem or nil
 end
 
-local function plan_of(layout)
-  local options = { heads = 8, kv_heads = 4 }
+local function plan_of(layout, dtype)
+  local options = { heads = 8, kv_heads = 4, dtype = dtype }
   for axis, size in pairs(layout) do options["layout." .. axis] = size end
   return planner(models.recipe(options):with { device = "cuda" })
 end
 
 local layouts = { { tp = 2 }, { dp = 2 }, { pp = 2 }, { tp = 2, dp = 2, pp = 2 },
-  { tp = 2, sequence_parallel = false } }
+  { tp = 2, sequence_parallel = false }, { tp = 2, schedule = "gpipe" },
+  { tp = 4, dp = 2, schedule = "gpipe", sequence_parallel = false } }
 
 describe("lanes of a program for GPUs", function()
   it("are apart, and the verifier finds every dependency stated", function()
@@ -35,6 +36,58 @@ describe("lanes of a program for GPUs", function()
         assert.is_nil(complaint(program))
       end
     end
+  end)
+
+  it("keep the order of instructions that touch the same bytes", function()
+    local sizes, assign = { f32 = 4, bf16 = 2, i32 = 4, i64 = 8, u8 = 1 }, lanes.assign
+    local function ranges(program, operands)
+      local list = {}
+      for _, index in ipairs(operands) do
+        local t = program.tensors[index]
+        local bytes = t and sizes[t.dtype]
+        for _, size in ipairs(t and t.shape or {}) do bytes = bytes * size end
+        if t then list[#list + 1] = { t.offset, t.offset + bytes } end
+      end
+      return list
+    end
+    local function touch(a, b)
+      for _, x in ipairs(a) do
+        for _, y in ipairs(b) do
+          if x[1] < y[2] and y[1] < x[2] then return true end
+        end
+      end
+      return false
+    end
+    local swapped, compared = {}, 0
+    function lanes.assign(program)
+      local before, range = {}, program.sections.step
+      for i = range[1], range[1] + range[2] - 1 do
+        local made = program.instructions[i]
+        before[i] = { made.op, ranges(program, made.inputs), ranges(program, made.outputs) }
+      end
+      local position = assign(program)
+      for i = range[1], range[1] + range[2] - 1 do
+        for k = i + 1, range[1] + range[2] - 1 do
+          local one, other = before[i], before[k]
+          if position[k] < position[i] then
+            compared = compared + 1
+            if touch(one[3], other[3]) or touch(one[3], other[2]) or touch(one[2], other[3]) then
+              swapped[#swapped + 1] = ("%d %s, %d %s"):format(i, one[1], k, other[1])
+            end
+          end
+        end
+      end
+      return position
+    end
+    for _, dtype in ipairs { "f32", "bf16" } do
+      for _, layout in ipairs(layouts) do
+        local good, problem = pcall(plan_of, layout, dtype)
+        if not good then swapped[#swapped + 1] = tostring(problem) end
+      end
+    end
+    lanes.assign = assign
+    assert.same({}, swapped)
+    assert.is_true(compared > 1000)
   end)
 
   it("need every wait of the kernels' lane: without one the program is refused", function()
@@ -65,6 +118,44 @@ describe("lanes of a program for GPUs", function()
     end
     assert.is_true(beside > 0)
   end)
+
+  it("let two micro-batches pass together, each beside the messages of the other", function()
+    --- Messages behind which no kernel of another micro-batch stands before one that waits for it.
+    local function bare(layout)
+      local list, count, all = plan_of(layout).programs[1].instructions, 0, 0
+      for i, made in ipairs(list) do
+        if made.lane == 1 and made.phase ~= "finish" and made.phase ~= "norm" then
+          local k, beside = i + 1, false
+          while list[k] and not (list[k].lane == 0 and list[k].waits[1] == i) do
+            beside = beside or list[k].lane == 0 and list[k].micro ~= made.micro
+            k = k + 1
+          end
+          all, count = all + 1, count + (beside and 0 or 1)
+        end
+      end
+      return count, all
+    end
+    local apart, all = bare { tp = 2 }
+    local woven, same = bare { tp = 2, schedule = "gpipe" }
+    assert.equal(all, same)
+    assert.is_true(woven < apart // 3, ("%d of %d, %d woven"):format(apart, all, woven))
+  end)
+
+  it("let the sums of later layers over replicas travel beside earlier ones' backward passes",
+    function()
+      local program, early, all, last = plan_of({ dp = 2 }).programs[1], 0, 0, nil
+      for i, made in ipairs(program.instructions) do
+        if made.op == "linear_grad_weight" then last = i end
+      end
+      for i, made in ipairs(program.instructions) do
+        local group = made.op == "all_reduce" and program.groups[made.attrs.group + 1]
+        if group == "dp" then
+          all, early = all + 1, early + (i < last and 1 or 0)
+        end
+      end
+      assert.is_true(all > 10)
+      assert.is_true(early > all - 8, ("%d of %d"):format(early, all)) -- embedding, first layer
+    end)
 
   --- Whether an instruction writes where the rows lie that an exchange sends.
   local function writes_over(program, made, sent)

@@ -9,7 +9,7 @@ local core = require "tidelock.core"
 local flops = require "tidelock.forecast.flops"
 local rounds = require "tidelock.bench.rounds"
 local waits = require "tidelock.trace.waits"
-local work = require "tidelock.forecast.work"
+local work = require "tidelock.plan.work"
 
 local records = {}
 
@@ -128,7 +128,7 @@ local function add_step(run, by, list)
     one.own, one.wait = one.own + own[k] / 1e9, one.wait + math.min(own[k], step.wait) / 1e9
     one.moved = one.moved + (counted and step.moved or planned_bytes(run, made, ins, outs))
     one.flop = one.flop + work.flop(made.op, ins, made.attrs, run.spec.batch.length)
-    one.bytes = one.bytes + work.bytes(ins, outs)
+    one.bytes = one.bytes + work.bytes(ins, outs, made.op)
   end
 end
 

@@ -1,8 +1,9 @@
 --- `./tl bench step`: tokens a second of a training step, beside the same model in PyTorch.
 --
--- Ours: the recipe as written, and with the whole batch in one micro-batch. The peer is the
--- quickstart's model (tests/peers/quickstart.py), or that of recipes/moe_1b.lua on a GPU
--- (moe_step.py), eager and compiled, cut both ways, on as many threads. Then what lies between a
+-- Ours: the recipe as written, and on the host also with the whole batch in one micro-batch; on a
+-- GPU, whose memory both would share, batch.micro says how it is cut. The peer is the quickstart's
+-- model (tests/peers/quickstart.py), or a decoder such as recipes/llama_1b.lua and moe_1b.lua on a
+-- GPU (gpu_step.py), eager and compiled, cut alike, on as many threads. Then what lies between a
 -- step and this machine's ceiling (bench/gap.lua), the time of each operator, and what Lua costs.
 
 local core = require "tidelock.core"
@@ -45,7 +46,16 @@ local function mixture_argument(run, f, dense)
     kv_heads = summary.kv_heads, dense = dense, experts = f.experts, slots = f.top_k,
     hidden = f.hidden, groups = router.groups, top_groups = router.top_groups or router.groups,
     scale = router.scale, samples = spec.batch.samples, length = spec.batch.length,
-  }, "moe_step.py"
+  }, "gpu_step.py"
+end
+
+--- The same of a dense decoder on a GPU.
+local function dense_argument(spec, summary, hidden)
+  return {
+    vocab = spec.model.vocab, dim = summary.dim, layers = summary.layers, heads = summary.heads,
+    kv_heads = summary.kv_heads, dense = hidden, samples = spec.batch.samples,
+    length = spec.batch.length,
+  }
 end
 
 --- What the peer has to know of the model, and its script; nil and a reason if it has another.
@@ -64,6 +74,7 @@ local function peer_argument(run, threads)
   if not (summary.heads and hidden) then
     return nil, "the peer has layers of attention and SwiGLU, this recipe has others"
   end
+  if spec.device == "cuda" then return dense_argument(spec, summary, hidden), "gpu_step.py" end
   return {
     vocab = spec.model.vocab, dim = summary.dim, layers = summary.layers, heads = summary.heads,
     kv_heads = summary.kv_heads, hidden = hidden, samples = spec.batch.samples,
@@ -154,7 +165,7 @@ local function line_up(options)
   local first = entrants[1]
   local spec = first.run.spec
   local samples, micros = spec.batch.samples // spec.layout.dp, { first.micro }
-  if first.micro ~= samples then
+  if first.micro ~= samples and spec.device ~= "cuda" then
     entrants[2] = entrant(options, samples, "Tidelock")
     micros[2] = samples
   end

@@ -7,6 +7,7 @@
 ---     dp, edp   two slices of the f32 gradients, once a step
 ---     pp        a border of activations each way; the bubble from the schedule's formula
 ---     ep        rows to their experts and back, twice; hidden behind products by waves
+local cluster = require "tidelock.forecast.cluster"
 local predict = require "tidelock.forecast.predict"
 
 local estimate = {}
@@ -102,10 +103,14 @@ local function stage_of(layers, sum, c, spec, facts, stage)
   local width, tokens = layers.width, c.micro * spec.batch.length
   local launch = (facts.launch or 0) * 1e-6
   local flop, links, rows = experts_of(sum, c, facts, tokens, width)
+  -- a third of the products have sums that are cut into leaves
+  local leaves = math.max(1, spec.policy.leaves.tp // c.tp)
+  local speed = cluster.products(facts, spec.dtype)
   local time = {
-    matrix = ((sum.flop_cut / c.tp + sum.flop_all / c.tp) * tokens + flop) * c.micros
-      / (facts.matrix[spec.dtype] * 1e12),
-    attention = sum.attention / c.tp * tokens * c.micros * 7 / 6 / (facts.attention * 1e12),
+    matrix = flop * c.micros / speed + (sum.flop_cut + sum.flop_all) / c.tp * tokens * c.micros
+      * (2 / 3 / speed + 1 / 3 / cluster.products(facts, spec.dtype, leaves)),
+    attention = (sum.attention / cluster.attention(facts, 128) + sum.attention_64
+      / cluster.attention(facts, 64)) / c.tp * tokens * c.micros * 7 / 6,
     bandwidth = (sum.bytes_cut / c.tp + sum.bytes_all / c.tp) * tokens * c.micros
       / (facts.bandwidth * 1e12),
     launch = 3.2 * sum.calls * c.micros * launch,
@@ -140,8 +145,11 @@ local function stage_of(layers, sum, c, spec, facts, stage)
       * width)
   end
   local products = time.matrix
-  local hidden = c.waves > 1 and math.min(axes.ep, flop * c.micros
-    / (facts.matrix[spec.dtype] * 1e12)) * (c.waves - 1) / c.waves or 0
+  local hidden = c.waves > 1 and math.min(axes.ep, flop * c.micros / speed) * (c.waves - 1)
+    / c.waves or 0
+  if spec.device == "cuda" then -- beside the backward pass of the last micro-batch
+    hidden = hidden + math.min(axes.dp, (products + time.attention) * 2 / 3 / c.micros)
+  end
   time.axes, time.hidden = axes, hidden
   time.exposed = axes.tp + axes.dp + axes.pp + axes.ep - hidden
   time.total = products + time.attention + time.bandwidth + time.launch + time.exposed

@@ -4,7 +4,7 @@
 ---     graph (expand)  ->  layer 1, 2, .., embed, head:
 ---
 ---       flop        of products with a dim that is cut over tp | of those that every rank repeats
----       attention   FLOP of scores and values, cut over tp
+---       attention   FLOP of scores and values, cut over tp; _64: heads of up to 64 channels
 ---       bytes       read and written by all else, forward and backward, cut | repeated
 ---       kept        bytes of activations until the backward pass, cut | repeated
 ---       weights     elements, cut over tp | held by every tp rank | of experts, cut over ep
@@ -27,9 +27,9 @@ local function measure(dims)
 end
 
 local function new_layer()
-  return { flop_cut = 0, flop_all = 0, attention = 0, bytes_cut = 0, bytes_all = 0, kept_cut = 0,
-    kept_all = 0, weights_cut = 0, weights_all = 0, weights_expert = 0, gathers = 0, reduces = 0,
-    calls = 0, mixtures = {} }
+  return { flop_cut = 0, flop_all = 0, attention = 0, attention_64 = 0, bytes_cut = 0,
+    bytes_all = 0, kept_cut = 0, kept_all = 0, weights_cut = 0, weights_all = 0,
+    weights_expert = 0, gathers = 0, reduces = 0, calls = 0, mixtures = {} }
 end
 
 local function add(layer, name, cut, amount)
@@ -71,7 +71,8 @@ local function add_attention(layer, node, length)
   local q, v = node.inputs[1].dims, node.inputs[3].dims
   local window, seen = node.attrs.window, length / 2
   if window and window > 0 and window < length then seen = window - window * window / 2 / length end
-  layer.attention = layer.attention + 6 * q[2].size * (q[3].size + v[3].size) * seen
+  local name = q[3].size <= 64 and "attention_64" or "attention"
+  layer[name] = layer[name] + 6 * q[2].size * (q[3].size + v[3].size) * seen
 end
 
 local function add_mixture(layer, node)

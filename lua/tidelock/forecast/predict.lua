@@ -8,11 +8,12 @@
 --- Of the slowest pipeline rank, stretched by the pipeline's bubble. A group whose ranks lie in one
 --- island uses its links, another the network. Ranks of a host that share its processors (`shared`)
 --- divide its speeds.
+local cluster = require "tidelock.forecast.cluster"
 local experts = require "tidelock.plan.experts"
 local experts_plan = require "tidelock.forecast.experts_plan"
 local grid = require "tidelock.plan.layout"
 local logical = require "tidelock.plan.logical"
-local work = require "tidelock.forecast.work"
+local work = require "tidelock.plan.work"
 
 local predict = {}
 
@@ -55,19 +56,28 @@ end
 local flops_of = { linear = "matrix", linear_grad_input = "matrix", linear_grad_weight = "matrix",
   attention = "attention", attention_grad = "attention" }
 
+-- leaves of these cut the sum that they are; those of a weight gradient are runs of tokens
+local cut_sums = { linear = true, linear_grad_input = true }
+
+--- What the time of an operator without messages counts as, but for its launch.
+function predict.cause_of(op)
+  return grouped[op] and "matrix" or flops_of[op] or "bandwidth"
+end
+
 --- What an instruction without a message takes: cause and seconds.
 local function work_of(made, spec, facts, share)
   if grouped[made.op] then
-    return "matrix", grouped_flops(made, share.full) / (facts.matrix[spec.dtype] * 1e12)
+    return "matrix", grouped_flops(made, share.full) / cluster.products(facts, spec.dtype)
   end
   local cause, ins = flops_of[made.op], tensors(made.inputs)
   if cause then
-    local rate = cause == "matrix" and facts.matrix[spec.dtype] or facts.attention
+    local rate = cause == "attention" and cluster.attention(facts, made.inputs[1].shape[3])
+      or cluster.products(facts, spec.dtype, cut_sums[made.op] and made.attrs.leaves)
     local flop = work.flop(made.op, ins, made.attrs, spec.batch.length)
     if made.op == "attention_grad" then flop = flop * 1.25 end -- five products for two
-    return cause, flop / (rate * 1e12)
+    return cause, flop / rate
   end
-  local bytes = work.bytes(ins, tensors(made.outputs))
+  local bytes = work.bytes(ins, tensors(made.outputs), made.op)
   return "bandwidth", bytes * (made.op:find "expert" and share.full or 1) / (facts.bandwidth * 1e12)
 end
 
@@ -173,7 +183,9 @@ local function shared_facts(facts, ranks)
   local own, share = {}, math.max(1, ranks / facts.shared)
   for name, value in pairs(facts) do own[name] = value end
   own.matrix = { f32 = facts.matrix.f32 / share, bf16 = facts.matrix.bf16 / share }
-  for _, name in ipairs { "attention", "bandwidth" } do own[name] = facts[name] / share end
+  for _, name in ipairs { "attention", "attention_64", "bandwidth" } do
+    own[name] = facts[name] and facts[name] / share
+  end
   return own
 end
 predict.shared_facts = shared_facts

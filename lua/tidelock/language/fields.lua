@@ -106,7 +106,8 @@ section("layout", "Sizes of the parallel axes and how they are used.", {
   ),
   field(
     "schedule", "choice",
-    "order of micro-batches in the pipeline; or a function(pp_rank, size, micros)", {
+    "order of micro-batches in the pipeline; or a function(pp_rank, size, micros); gpipe with tp "
+      .. "on GPUs: pairs of micro-batches hide each other's messages", {
       values = { "1f1b", "gpipe", "interleaved", "zb-h1" },
       default = "1f1b",
       call = true,

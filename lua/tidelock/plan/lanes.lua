@@ -47,15 +47,32 @@ local function meet(a, b)
   return overlap(a.writes, b.writes) or overlap(a.writes, b.reads) or overlap(a.reads, b.writes)
 end
 
---- What stands since the last message and is not needed for this one, ascending; and what is.
-local function part(list, message)
-  local needed, later = { message }, {}
+--- Where the last message stands in what may be overtaken; before it, if there is none.
+local function last_message(list)
   local first = math.max(1, #list - look_back + 1)
   for i = #list, first, -1 do
-    if list[i].talks then break end
+    if list[i].talks then return i end
+  end
+  return first - 1
+end
+
+--- What stands since the last message and is not needed for this one, ascending. Where two
+--- micro-batches pass together (weave.lua), what is needed may wait for that last message, and the
+--- other's work before it is there to hide this: it stays.
+local function part(list, message)
+  local needed, later, waits, talk = { message }, {}, false, last_message(list)
+  for i = #list, talk + 1, -1 do
     local one, is_needed = list[i], false
     for _, other in ipairs(needed) do is_needed = is_needed or meet(one, other) end
-    if is_needed then needed[#needed + 1] = one else table.insert(later, 1, one) end
+    if is_needed then
+      waits = waits or list[talk] ~= nil and list[talk].talks and meet(one, list[talk])
+    end
+    -- what stays is not overtaken by what it needs either
+    if is_needed or waits and one.made.micro ~= message.made.micro then
+      needed[#needed + 1] = one
+    else
+      table.insert(later, 1, one)
+    end
   end
   return later
 end

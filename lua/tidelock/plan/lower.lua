@@ -199,7 +199,9 @@ end
 
 lowering.spread = lowering.gather
 
-function lowering.reduce(self, node, env, o)
+--- The message of a reduce; what makes its output of it is returned, to be called later.
+function Lower:begin_reduce(node, env, phase)
+  local o = { site = node.site, micro = env.micro, phase = phase, path = node.path }
   local x, y = self:at(node.inputs[1], env), self:at(node.outputs[1], env)
   local bias = node.bias and self:at(node.bias, env)
   local direct = self.l.sp and not bias and y.dtype == "f32"
@@ -210,10 +212,14 @@ function lowering.reduce(self, node, env, o)
   else
     self:emit("all_reduce", { x }, { x }, { group = "tp" }, o)
   end
-  if direct then return end
-  if bias then self:emit("binary", { sum, bias }, { y }, { kind = 0, broadcast = 1 }, o)
-  else self:emit("cast", { sum }, { y }, {}, o) end
+  return function()
+    if direct then return end
+    if bias then self:emit("binary", { sum, bias }, { y }, { kind = 0, broadcast = 1 }, o)
+    else self:emit("cast", { sum }, { y }, {}, o) end
+  end
 end
+
+function lowering.reduce(self, node, env, o) self:begin_reduce(node, env, o.phase)() end
 
 local function all_reduce(op)
   return function(self, node, env, o)
@@ -407,6 +413,19 @@ function Lower:accumulate(use, env, phase)
       self:emit("binary", { target, addend }, { target }, { kind = 0, broadcast = 0 }, o)
     end
   end
+  local last = (env.micro + 1) * self.l.samples == self.samples
+  if last and phase == "backward" and self.spec.device == "cuda" then self:add_replicas(use) end
+end
+
+--- Sums a use over the dp ranks, once. On GPUs, which have a lane for messages, as soon as the rank
+--- has its own sum: the messages of later layers travel beside the backward passes of earlier ones.
+function Lower:add_replicas(use)
+  local sum = self:sum_of(use)
+  if self.dp == 1 or sum.is_whole then return end
+  sum.is_whole = true
+  local root = sum.stack[0]
+  self:emit("all_reduce", { root }, { root }, { group = "dp" },
+    { site = use.site, phase = "finish", path = use.path })
 end
 
 --- The sum over heads of what each has summed over tokens: a chain inside a leaf, the tree over the
@@ -443,8 +462,8 @@ function Lower:finish(use)
   local sum = self:sum_of(use)
   local o = { site = use.site, phase = "finish", path = use.path }
   if use.stack then return moe.finish(self, use, sum, o) end
+  self:add_replicas(use)
   local root = sum.stack[0]
-  if self.dp > 1 then self:emit("all_reduce", { root }, { root }, { group = "dp" }, o) end
   local count = use.rows * use.cols
   if sum.runs > 1 then
     local width = sum.by_run and padded(count) or count

@@ -9,7 +9,7 @@
 --- to be known. Places that are written and were read before (table!) are kept before and after.
 local core = require "tidelock.core"
 local logical = require "tidelock.plan.logical"
-local work = require "tidelock.forecast.work"
+local work = require "tidelock.plan.work"
 
 local captures = {}
 

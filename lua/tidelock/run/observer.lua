@@ -10,7 +10,7 @@ local experts = require "tidelock.plan.experts"
 local flops = require "tidelock.forecast.flops"
 local predict = require "tidelock.forecast.predict"
 local summaries = require "tidelock.plan.summary"
-local work = require "tidelock.forecast.work"
+local work = require "tidelock.plan.work"
 
 local observer = {}
 

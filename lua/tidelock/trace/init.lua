@@ -12,7 +12,7 @@ local chrome = require "tidelock.trace.chrome"
 local memory_file = require "tidelock.forecast.memory_file"
 local screen = require "tidelock.text.screen"
 local traces = require "tidelock.trace.traces"
-local work = require "tidelock.forecast.work"
+local work = require "tidelock.plan.work"
 
 local trace = {}
 

@@ -211,7 +211,7 @@ local function read_chunks(self, rank, step, offset, bytes)
 end
 
 local function read_values(self, rank, step, offset, dtype, shape)
-  local bytes = require("tidelock.forecast.work").bytes_of { dtype, shape }
+  local bytes = require("tidelock.plan.work").bytes_of { dtype, shape }
   return core.trace_tensor(dtype, shape, read_chunks(self, rank, step, offset, bytes))
 end
 

@@ -12,6 +12,7 @@ local lower = require "tidelock.plan.lower"
 local names = require "tidelock.language.names"
 local problems = require "tidelock.text.problems"
 local schedules = require "tidelock.plan.schedules"
+local weave = require "tidelock.plan.weave"
 
 local pipeline = {}
 
@@ -138,20 +139,45 @@ local function load(self, env, source)
       path = "data" })
 end
 
+--- Adds what a node does to items of weave.lua. A reduce is two of them: its message, and what is
+--- made of the sum.
+local function add_node(self, items, node, phase, is_loss)
+  local function add(op, run) items[#items + 1] = { op = op, run = run, is_loss = is_loss } end
+  if node.op ~= "reduce" then
+    return add(node.op, function(env) self:node(node, env, phase) end)
+  end
+  add("reduce", function(env) env.arrives = self:begin_reduce(node, env, phase) end)
+  add("cast", function(env) env.arrives() end)
+end
+
+--- What a forward pass of a chunk does.
+local function forward_items(self, shared, chunk, loss_use)
+  local items = {}
+  for _, node in ipairs(self.l.nodes) do
+    if not node.step and self.chunk_of[node.layer] == chunk then
+      add_node(self, items, node, "forward")
+    end
+  end
+  if chunk < shared.chunks - 1 then return items end
+  for _, node in ipairs(self.b.nodes) do
+    if node.phase == "loss" then add_node(self, items, node, "loss", true) end
+  end
+  items[#items + 1] = { op = "loss", is_loss = true,
+    run = function(env) self:accumulate(loss_use, env, "loss") end }
+  return items
+end
+
 local function forward(self, shared, env, chunk, source, loss_use)
   local receive, send = pipeline.cross(self, shared.forward_borders, chunk, env, false)
+  local items, sent = forward_items(self, shared, chunk, loss_use), false
   load(self, env, source)
   receive()
-  for _, node in ipairs(self.l.nodes) do
-    if not node.step and self.chunk_of[node.layer] == chunk then self:node(node, env, "forward") end
+  for _, item in ipairs(items) do
+    if item.is_loss and not sent then send() end
+    sent = sent or item.is_loss
+    item.run(env)
   end
-  send()
-  if chunk == shared.chunks - 1 then
-    for _, node in ipairs(self.b.nodes) do
-      if node.phase == "loss" then self:node(node, env, "loss") end
-    end
-    self:accumulate(loss_use, env, "loss")
-  end
+  if not sent then send() end
 end
 
 --- Nothing learns from the gradient of this value.
@@ -163,20 +189,38 @@ local function frozen(value)
   return value.stack ~= nil
 end
 
-local function backward(self, shared, env, chunk, want)
-  local receive, send = pipeline.cross(self, shared.backward_borders, chunk, env, true)
-  if want ~= "weight" then receive() end
+--- What a backward pass of a chunk does, or only its phase `want`, as items of weave.lua.
+local function backward_items(self, chunk, want)
+  local items = {}
   for _, node in ipairs(self.b.nodes) do
     if node.phase ~= "loss" and self.chunk_of[node.layer] == chunk and (want == "backward"
       or node.phase == want) then
       if not node.use then
-        self:node(node, env, "backward")
+        add_node(self, items, node, "backward")
       elseif not frozen(node.use.value) then
-        self:accumulate(node.use, env, "backward")
+        items[#items + 1] = { op = node.use.op or "use", aside = true,
+          run = function(env) self:accumulate(node.use, env, "backward") end }
       end
     end
   end
+  return items
+end
+
+local function backward(self, shared, env, chunk, want)
+  local receive, send = pipeline.cross(self, shared.backward_borders, chunk, env, true)
+  if want ~= "weight" then receive() end
+  for _, item in ipairs(backward_items(self, chunk, want)) do item.run(env) end
   if want ~= "weight" then send() end
+end
+
+--- The same pass of two micro-batches at once, where nothing comes from other chunks.
+local function together(self, shared, envs, item)
+  local chunk = item.chunk or 0
+  if item.phase == "backward" then
+    return weave.run(self, backward_items(self, chunk, "backward"), envs)
+  end
+  for _, env in ipairs(envs) do load(self, env, 0) end
+  weave.run(self, forward_items(self, shared, chunk, self.b.loss_use), envs)
 end
 
 --- Values made of weights and states alone, at the start of a step.
@@ -192,13 +236,21 @@ end
 local function train(self, shared)
   prologue(self)
   finish.count(self, self.samples, 0)
-  local envs = {}
-  for _, item in ipairs(shared.orders[self.rank + 1]) do
+  local envs, order, done = {}, shared.orders[self.rank + 1], 0
+  local function env_of(item)
+    envs[item.micro] = envs[item.micro] or { micro = item.micro }
+    return envs[item.micro]
+  end
+  for i, item in ipairs(order) do
     local chunk = (item.chunk or 0) * self.pp + self.rank
-    local env = envs[item.micro] or { micro = item.micro }
-    envs[item.micro] = env
-    if item.phase == "forward" then forward(self, shared, env, chunk, 0, self.b.loss_use)
-    else backward(self, shared, env, chunk, item.phase) end
+    if i > done and weave.fits(self, item, order[i + 1]) then
+      together(self, shared, { env_of(item), env_of(order[i + 1]) }, item)
+      done = i + 1
+    elseif i > done and item.phase == "forward" then
+      forward(self, shared, env_of(item), chunk, 0, self.b.loss_use)
+    elseif i > done then
+      backward(self, shared, env_of(item), chunk, item.phase)
+    end
   end
   finish.step(self, shared)
 end

@@ -1,9 +1,12 @@
-# moe_step.py - the peer of `./tl bench step recipes/moe_1b.lua`: its model in PyTorch, on a
-# GPU. Grouped-query attention with rope, a dense first layer, then experts: sigmoid scores with
-# groups, the best few and a shared one; torch._grouped_mm, flash attention, fused AdamW. Weights
-# and moments are bf16, which is less work than Tidelock's masters of f32; not the same bits.
+# gpu_step.py - the peer of `./tl bench step RECIPE device=cuda`: a decoder in PyTorch, on a GPU.
 #
-# Sizes come as one JSON argument:
+# Grouped-query attention with rope, RMSNorm and SwiGLU as in recipes/llama_1b.lua; with "experts"
+# as in recipes/moe_1b.lua: a dense first layer, then sigmoid scores with groups, the best few and a
+# shared one by torch._grouped_mm. Attention by cuDNN where it takes these heads, else by flash;
+# fused AdamW. Weights and moments are bf16, which is less work than Tidelock's masters of f32; not
+# the same bits.
+#
+# Sizes come as one JSON argument; without "experts" the line that names them is left out:
 #   {"vocab": 32000, "dim": 1024, "layers": 16, "heads": 16, "kv_heads": 4, "dense": 2816,
 #    "experts": 64, "slots": 6, "hidden": 320, "groups": 8, "top_groups": 4, "scale": 2.5,
 #    "samples": 16, "length": 2048}
@@ -113,7 +116,8 @@ class Layer(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(size["dim"], 1e-5), nn.RMSNorm(size["dim"], 1e-5)
         self.attention = Attention()
-        self.mlp = SwiGLU(size["dense"]) if index == 0 else Experts()
+        dense = index == 0 or not size.get("experts")
+        self.mlp = SwiGLU(size["dense"]) if dense else Experts()
 
     def forward(self, x, table):
         x = x + self.attention(self.norm1(x), table)
@@ -136,6 +140,26 @@ class Model(nn.Module):
         return functional.cross_entropy(logits.float(), targets.flatten(), reduction="sum")
 
 
+def choose_attention():
+    """The name of what is left on for attention: cuDNN, or flash where that has not these heads."""
+    shape = (1, size["heads"], 128, width)
+    q = torch.zeros(shape, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    k = torch.zeros((1, size["kv_heads"], 128, width), dtype=torch.bfloat16, device="cuda")
+    for name in ("cudnn", "flash"):
+        for other in ("cudnn", "flash", "mem_efficient", "math"):
+            getattr(torch.backends.cuda, f"enable_{other}_sdp")(other == name)
+        try:
+            functional.scaled_dot_product_attention(
+                q, k, k, is_causal=True, enable_gqa=True).sum().backward()
+            return name
+        except RuntimeError:
+            continue
+    for other in ("cudnn", "flash", "mem_efficient", "math"):
+        getattr(torch.backends.cuda, f"enable_{other}_sdp")(True)
+    return "PyTorch's choice"
+
+
+attention = choose_attention()
 with torch.device("cuda"):
     model = Model().bfloat16()
 optimizer = torch.optim.AdamW(
@@ -181,4 +205,5 @@ def answer(request):
         return {"skip": str(problem).strip().split("\n")[0][:200]}
 
 
-peer.serve(f"PyTorch {torch.__version__.split('+')[0]}, {torch.cuda.get_device_name()}", answer)
+peer.serve(f"PyTorch {torch.__version__.split('+')[0]}, attention by {attention}, "
+           f"{torch.cuda.get_device_name()}", answer)

@@ -89,8 +89,14 @@ end
 --- Slices of an all_reduce end at 16 elements: one rank may move so much more than its share.
 function work.slack(op, n) return op:find "^all_reduce" and 2 * n * 16 * 8 or 0 end
 
-function work.bytes(ins, outs)
+--- Bytes of the operands. An optimizer reads what it writes, but for the weight, which it makes of
+--- the master where there is one.
+---@param op? string
+function work.bytes(ins, outs, op)
   local total, seen = 0, {}
+  for i = op == "adamw" and (outs[4] and 2 or 1) or #outs + 1, #outs do
+    total = total + bytes_of(outs[i])
+  end
   for _, list in ipairs { ins, outs } do
     for _, tensor in ipairs(list) do
       if tensor and not seen[tensor] then total = total + bytes_of(tensor) end
