@@ -3,13 +3,15 @@
 ---     quickstart   key 5e1c ..   2 ranks, steps 1 to 6; the longest rank's step takes 101.2 ms
 ---       rank  lane    work ms   waiting ms   between ms    moved MiB      planned
 ---       operator               calls       ms  waiting  share     GB/s  GFLOP/s
+---       rows of experts    layer ms   rows ms  alone ms   share  forward  backward  rank
 ---
 --- Times are means of the traced steps; waiting for other ranks stands apart. GB/s count every
 --- operand once and GFLOP/s are as planned (work.lua). An instruction that moved more between ranks
---- than was planned is named.
+--- than was planned is named. Rows of experts: what of their travel nothing hides (trace_experts.lua).
 local chrome = require "tidelock.chrome"
 local memory_file = require "tidelock.memory_file"
 local screen = require "tidelock.screen"
+local trace_experts = require "tidelock.trace_experts"
 local traces = require "tidelock.traces"
 local work = require "tidelock.work"
 
@@ -116,6 +118,26 @@ local function operator_lines(lines, order, all, count)
   end
 end
 
+--- Per layer with experts on several ranks, how long rows travel with nothing beside them.
+local function experts_lines(lines, t, count)
+  local ranks = {}
+  for rank = 0, t:ranks() - 1 do
+    local steps = {}
+    for _, record in ipairs(t.steps) do
+      local first, last = t:section(rank, record.step)
+      local list = {}
+      for i = first, record.step > 0 and last or 0 do
+        local times, made = t:times(rank, record.step, i), t:program(rank).instructions[i]
+        list[#list + 1] = { made = made, start = times.start_ns, stop = times.end_ns,
+          talks = made.attrs.group ~= nil }
+      end
+      steps[#steps + 1] = trace_experts.of(list)
+    end
+    ranks[rank + 1] = trace_experts.sum(steps)
+  end
+  for _, line in ipairs(trace_experts.lines(ranks, count)) do lines[#lines + 1] = line end
+end
+
 local function flag_lines(lines, t)
   local flags = trace.flags(t)
   for k, flag in ipairs(flags) do
@@ -152,6 +174,7 @@ function trace.text(t)
     t.meta.full and "all" or "a sample")
   rank_lines(lines, sums, t.meta.device ~= "cuda")
   operator_lines(lines, order, sums[1], count)
+  experts_lines(lines, t, count)
   flag_lines(lines, t)
   return table.concat(lines, "\n")
 end
