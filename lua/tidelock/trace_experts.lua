@@ -103,8 +103,8 @@ local function percent(part)
   return part and ("%.1f%%"):format(100 * trace_experts.share(part)) or "-"
 end
 
---- Of each layer, and of all, the rank that shows the largest share: { path, time, rank }. Stages of
---- a pipeline have layers of their own.
+--- Of each layer, and of all, the rank that shows the largest share: { path, time, rank }.
+--- Stages of a pipeline have layers of their own.
 local function worst_of(ranks)
   local list, by_path, all = {}, {}, { path = "all" }
   for r, layers in ipairs(ranks) do
