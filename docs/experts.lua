@@ -1,6 +1,6 @@
 -- experts.lua - simulates a layer of experts on a cluster; docs/performance.md has the table.
-local cluster = require "tidelock.cluster"
-local sim = require "tidelock.experts_sim"
+local cluster = require "tidelock.forecast.cluster"
+local sim = require "tidelock.forecast.experts_sim"
 
 local facts = cluster.read(arg and arg[1] or "recipes/clusters/h200x16.yaml")
 local machine = { ranks = facts.ranks, island = facts.island or facts.ranks,

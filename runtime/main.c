@@ -133,7 +133,7 @@ static int run_repl(lua_State *L) {
   static const char preset[] =
       "local whole = package.searchpath('tidelock', package.path) "
       "tl = require(whole and 'tidelock' or 'tidelock.core') "
-      "return whole and require 'tidelock.printed'";
+      "return whole and require 'tidelock.text.printed'";
   if (luaL_dostring(L, preset) != LUA_OK) {
     fprintf(stderr, "%s\n", lua_tostring(L, -1));
     return 1;

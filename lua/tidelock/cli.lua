@@ -8,15 +8,16 @@
 -- Results go to stdout, messages to stderr.
 
 local commands = require "tidelock.commands"
-local requests = require "tidelock.requests"
+local requests = require "tidelock.plan.requests"
 
 --- What `help` prints: a page, the manual as troff, or a script for a shell.
 local function help(request)
   local options = request.options
   if options.man then
-    io.stdout:write(require("tidelock.manual").roff(require("tidelock.core").build().version))
+    local version = require("tidelock.core").build().version
+    io.stdout:write(require("tidelock.commands.manual").roff(version))
   elseif options.completion then
-    io.stdout:write(require("tidelock.shells").script(options.completion))
+    io.stdout:write(require("tidelock.commands.shells").script(options.completion))
   else
     print(commands.help(request.topic))
   end
@@ -28,10 +29,10 @@ local function main(words)
   if request.command.name == "help" then
     return help(request)
   elseif request.command.name == "version" then
-    print(require("tidelock.header").build_text())
+    print(require("tidelock.run.header").build_text())
     return 0
   elseif request.command.name ~= "run" then
-    require("tidelock.launch").refuse(request.command.name)
+    require("tidelock.run.launch").refuse(request.command.name)
   end
   return require(request.command.module).command(request)
 end

@@ -7,8 +7,8 @@
 --     tl.tensor  tl.equal  tl.call  tl.matmul ...           the C half, for scripts that run things
 --
 -- Parts are opened when first used, so that a recipe loads and plans without the C half.
-local recipe = require "tidelock.recipe"
-local where = require "tidelock.where"
+local recipe = require "tidelock.language.recipe"
+local where = require "tidelock.language.where"
 
 local tidelock = { recipe = recipe.new, params = recipe.params, load = recipe.load_from }
 
@@ -21,10 +21,11 @@ function recipe.methods.start(self, options)
   if where.context() then
     error((where.here() or "recipe") .. ": start: a recipe only describes; a script starts it", 0)
   end
-  return require("tidelock.driver").start(self, options)
+  return require("tidelock.run.driver").start(self, options)
 end
 
-local parts = { nn = "tidelock.nn", data = "tidelock.data", memory = "tidelock.memory" }
+local parts = { nn = "tidelock.model.nn", data = "tidelock.language.data",
+  memory = "tidelock.machine.memory" }
 
 --- a (rows, n) times b (n, columns): for each element one chain over n, ascending, rounded once.
 function tidelock.matmul(a, b)

@@ -4,7 +4,7 @@
 ---     ./tl lua tests/golden/make.lua    # then read the diff; the commit says why bits changed
 ---
 --- `record` is also what golden_spec compares with: the same run, in another layout or not.
-local driver = require "tidelock.driver"
+local driver = require "tidelock.run.driver"
 local tl = require "tidelock"
 
 local golden = {}

@@ -7,7 +7,7 @@
 --- stands beside that of the captured section alone: the difference is the host's part. `device`
 --- "host" with 1 layer is a check of this script.
 local core = require "tidelock.core"
-local engine = require "tidelock.engine"
+local engine = require "tidelock.serve.engine"
 local tl = require "tidelock"
 local nn = tl.nn
 

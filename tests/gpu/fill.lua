@@ -7,9 +7,9 @@
 --- "as planned" when the allocators counted what was planned. `device` "host" plans for 6 GiB and
 --- runs nothing, as a check of this script.
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
+local driver = require "tidelock.run.driver"
 local planner = require "tidelock.plan"
-local summaries = require "tidelock.summary"
+local summaries = require "tidelock.plan.summary"
 local tl = require "tidelock"
 local nn = tl.nn
 

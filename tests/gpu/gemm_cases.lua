@@ -4,7 +4,7 @@
 --- 128 x 128 for every multiprocessor, which is when launchers choose that size.
 ---
 --- An f32 sum that is not a number has bits of the processor's own choice, so f32 cases have none.
-local blocks = require "tidelock.blocks"
+local blocks = require "tidelock.language.blocks"
 local core = require "tidelock.core"
 
 local cases = {}

@@ -14,7 +14,7 @@ local core = require "tidelock.core"
 
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."
 package.path = folder .. "/../?.lua;" .. package.path
-local launch = require "tidelock.launch"
+local launch = require "tidelock.run.launch"
 local programs = require "support.programs"
 
 local gpus, why = core.cuda_count()

@@ -8,7 +8,7 @@
 --- Sections run kernel by kernel at first, then as graphs: requests are long enough for both. Needs
 --- no Lua packages.
 local core = require "tidelock.core"
-local engine = require "tidelock.engine"
+local engine = require "tidelock.serve.engine"
 local tl = require "tidelock"
 local nn = tl.nn
 

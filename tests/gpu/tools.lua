@@ -9,7 +9,7 @@
 --- does; `device=host` runs all on the host, as a check of this script; `seconds=60`: after these
 --- `predict` begins with no other layout. Needs no Lua packages; `profile` needs cc, or the library
 --- in NVTX_TOOL.
-local child = require "tidelock.child"
+local child = require "tidelock.machine.child"
 local core = require "tidelock.core"
 
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."

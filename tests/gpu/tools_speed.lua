@@ -1,11 +1,11 @@
 --- tools_speed.lua - cases of tools.lua: vitals, metrics, measurements and predictions on GPUs.
-local cluster = require "tidelock.cluster"
+local cluster = require "tidelock.forecast.cluster"
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
-local gap = require "tidelock.bench_gap"
-local log = require "tidelock.log"
-local observer = require "tidelock.observer"
-local requests = require "tidelock.requests"
+local driver = require "tidelock.run.driver"
+local gap = require "tidelock.bench.gap"
+local log = require "tidelock.run.log"
+local observer = require "tidelock.run.observer"
+local requests = require "tidelock.plan.requests"
 
 return function(tools)
   local run, find, check, room = tools.run, tools.find, tools.check, tools.room

@@ -1,9 +1,9 @@
 --- tools_traces.lua - cases of tools.lua: what is recorded of a run on GPUs.
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
-local recorder = require "tidelock.recorder"
-local requests = require "tidelock.requests"
-local traces = require "tidelock.traces"
+local driver = require "tidelock.run.driver"
+local recorder = require "tidelock.run.recorder"
+local requests = require "tidelock.plan.requests"
+local traces = require "tidelock.trace.traces"
 
 return function(tools)
   local run, find, check, room = tools.run, tools.find, tools.check, tools.room

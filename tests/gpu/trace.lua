@@ -7,10 +7,10 @@
 --- tp 2 is compared, too. `cost` takes turns between steps with a trace and without. Needs no Lua
 --- packages.
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
-local recorder = require "tidelock.recorder"
+local driver = require "tidelock.run.driver"
+local recorder = require "tidelock.run.recorder"
 local tl = require "tidelock"
-local traces, compare = require "tidelock.traces", require "tidelock.compare"
+local traces, compare = require "tidelock.trace.traces", require "tidelock.trace.compare"
 local nn = tl.nn
 
 local text = os.tmpname()
@@ -55,30 +55,37 @@ end
 
 local failed = 0
 
---- What an output is, whatever the order of instructions: communication of its own lane stands
---- elsewhere in a program for GPUs.
-local function names(outputs)
-  local seen, list = {}, {}
-  for i, o in ipairs(outputs) do
-    local name = ("%s %s %s %s"):format(o.key, o.phase, o.micro, o.position)
-    seen[name] = (seen[name] or 0) + 1
-    list[i] = name .. " " .. seen[name]
+--- Hashes of a rank's outputs in a step, by what an output is; those of one name in the order of
+--- their numbers: a program for GPUs has lanes and runs, say, fills of one layer in another order.
+local function hashes_by_name(trace, rank, step)
+  local names, of = {}, {}
+  for i, o in ipairs(trace.outputs[trace:program_of(rank)]) do
+    if trace:ran(rank, step, o) then
+      local name = ("%s %s %s %s"):format(o.key, o.phase, o.micro, o.position)
+      if not of[name] then
+        of[name], names[#names + 1] = {}, name
+      end
+      table.insert(of[name], trace:hash(rank, step, i))
+    end
   end
-  return list
+  for _, name in ipairs(names) do table.sort(of[name], math.ult) end
+  return names, of
 end
 
---- Outputs of a rank that differ in a step, or that only the host has.
+--- Outputs of a rank that differ in a step, or that only one of the traces has.
 local function outputs_differ(host, gpu, rank, step)
-  local ours, theirs = host.outputs[host:program_of(rank)], gpu.outputs[gpu:program_of(rank)]
-  local at, bad, first = {}, 0, nil
-  for i, name in ipairs(names(theirs)) do at[name] = i end
-  for i, name in ipairs(names(ours)) do
-    if host:ran(rank, step, ours[i]) then
-      local other = at[name]
-      if not other or host:hash(rank, step, i) ~= gpu:hash(rank, step, other) then
+  local names, ours = hashes_by_name(host, rank, step)
+  local others, theirs = hashes_by_name(gpu, rank, step)
+  table.move(others, 1, #others, #names + 1, names)
+  local bad, first = 0, nil
+  for _, name in ipairs(names) do
+    local a, b = ours[name] or {}, theirs[name] or {}
+    for i = 1, math.max(#a, #b) do
+      if a[i] ~= b[i] then
         bad, first = bad + 1, first or name
       end
     end
+    ours[name], theirs[name] = nil, nil -- once
   end
   return bad, first
 end

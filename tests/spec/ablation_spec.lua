@@ -1,6 +1,6 @@
 -- An ablation changes only what it says: initial bits hang on a weight's name and index, samples on
 -- seed and position.
-local driver = require "tidelock.driver"
+local driver = require "tidelock.run.driver"
 local tl = require "tidelock"
 
 local nn = tl.nn

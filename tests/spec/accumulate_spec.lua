@@ -1,6 +1,6 @@
 -- The order of weight gradient sums: written down as expressions, it must not depend on the
 -- micro-batch size or on how many ranks share the leaves.
-local accumulate = require "tidelock.accumulate"
+local accumulate = require "tidelock.plan.accumulate"
 
 local function tree(parts)
   while #parts > 1 do

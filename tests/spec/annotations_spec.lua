@@ -1,12 +1,12 @@
 -- The types for editors: every function that a recipe or a script can call, with its arguments.
-local annotations = require "tidelock.annotations"
+local annotations = require "tidelock.meta.annotations"
 local core = require "tidelock.core"
-local draft = require "tidelock.draft"
-local driver = require "tidelock.driver"
-local fields = require "tidelock.fields"
+local draft = require "tidelock.language.draft"
+local driver = require "tidelock.run.driver"
+local fields = require "tidelock.language.fields"
 local tl = require "tidelock"
 
-local api = core.files.read_all "lua/tidelock/meta_api.lua"
+local api = core.files.read_all "lua/tidelock/meta/api.lua"
 
 --- Functions of the text by name, "nn.graph" or "Recipe:with": { arguments }, and the lines of
 --- annotations that stand before each.
@@ -89,7 +89,7 @@ describe("the types for editors", function()
   end)
 
   it("have a class for every section, as the generator writes it", function()
-    assert.equal(annotations.text(), core.files.read_all "lua/tidelock/meta_fields.lua")
+    assert.equal(annotations.text(), core.files.read_all "lua/tidelock/meta/fields.lua")
     for name, entry in pairs(fields.sections) do
       local class = annotations.text():match("\n%-%-%-@class tidelock%." .. name:gsub("%p", "%%%0")
         .. "\n(.-\n)\n") or annotations.text():match("@class tidelock%." .. name
@@ -101,7 +101,7 @@ describe("the types for editors", function()
   end)
 
   it("are modules that run", function()
-    assert.is_table(require "tidelock.meta_api")
-    assert.is_true(require "tidelock.meta_fields")
+    assert.is_table(require "tidelock.meta.api")
+    assert.is_true(require "tidelock.meta.fields")
   end)
 end)

@@ -1,6 +1,6 @@
 -- The arena: no two live items share a byte, and the arena is not much larger than it has to be.
 
-local arena = require "tidelock.arena"
+local arena = require "tidelock.plan.arena"
 
 local seed = tonumber(os.getenv "TIDELOCK_SEED") or 20240602
 

@@ -3,9 +3,9 @@
 local bench = require "tidelock.bench"
 local commands = require "tidelock.commands"
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
-local records = require "tidelock.bench_records"
-local rounds = require "tidelock.bench_rounds"
+local driver = require "tidelock.run.driver"
+local records = require "tidelock.bench.records"
+local rounds = require "tidelock.bench.rounds"
 local support = require "support"
 
 local tiny = "recipes/quickstart.lua batch.samples=8 batch.micro=4 batch.length=16 " ..
@@ -96,7 +96,7 @@ describe("bench", function()
 
   it("takes the planned bytes of messages where a device counts none, and they are the counted",
     function()
-      local requests = require "tidelock.requests"
+      local requests = require "tidelock.plan.requests"
       for _, layout in ipairs { "layout.tp=2", "layout.dp=2", "layout.pp=2" } do
         local one_run <close> = driver.start(requests.recipe("recipes/quickstart.lua",
           { "batch.samples=8", "batch.micro=4", "batch.length=16", layout }))
@@ -133,7 +133,7 @@ describe("bench", function()
     assert.same({ "all_reduce", "1024", "256", "float", "sum" }, { table.unpack(rows[1], 1, 5) })
     assert.same({ "0", "0", "-" }, { rows[1][9], rows[1][13], rows[3][13] })
     assert.matches("out of bounds values: 0 OK\n%- average bus bandwidth: [%d.]+ GB/s", text)
-    local collectives = require "tidelock.bench_collectives"
+    local collectives = require "tidelock.bench.collectives"
     assert.same({ 8192, 128 << 20, 512 }, { collectives.bytes "8K", collectives.bytes "128M",
       collectives.bytes "512" })
     assert.is_nil(collectives.bytes "8T")
@@ -200,7 +200,7 @@ describe("the words of bench", function()
 end)
 
 describe("a baseline", function()
-  local baseline = require "tidelock.bench_baseline"
+  local baseline = require "tidelock.bench.baseline"
 
   local function table_of(value, low, high)
     return { { title = "Products, 3.4 s", columns = { "x" }, rows = {}, notes = {}, measures = {

@@ -1,5 +1,5 @@
 -- Block sizes that a recipe may name are those that are compiled.
-local blocks = require "tidelock.blocks"
+local blocks = require "tidelock.language.blocks"
 
 describe("blocks.gemm", function()
   it("has every tile of gemm_hopper.def, and no other", function()

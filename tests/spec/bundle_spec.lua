@@ -1,8 +1,8 @@
 -- ./tl bundle: a folder that runs where nothing is installed. The tests make one and run it in an
 -- empty root, where this user may make one.
 local core = require "tidelock.core"
-local bundle = require "tidelock.bundle"
-local elf = require "tidelock.elf"
+local bundle = require "tidelock.machine.bundle"
+local elf = require "tidelock.machine.elf"
 local golden = require "golden.make"
 local new_folder = require "support.folder"
 local support = require "support"

@@ -1,6 +1,6 @@
 -- Faults that users of other systems reported, about what is fed: packing, nothing at all, bad ids.
 local core = require "tidelock.core"
-local data = require "tidelock.data"
+local data = require "tidelock.language.data"
 local models = require "support.models"
 local support = require "support"
 local tl = require "tidelock"
@@ -22,7 +22,7 @@ local function kept(names, list, options, dtype)
     leaves = { tp = 4, dp = 1 }, data = data.given(list) }, options or {})
   local run <close> = models.start(o, { keep = names, poison = 255 })
   local step, found = run:step(), {}
-  for _, name in ipairs(require("tidelock.kept").names(run)) do found[name] = run:kept(name) end
+  for _, name in ipairs(require("tidelock.run.kept").names(run)) do found[name] = run:kept(name) end
   return found, step
 end
 

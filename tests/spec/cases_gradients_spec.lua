@@ -1,9 +1,9 @@
 -- Faults that users of other systems reported, about gradients and layouts.
 local core = require "tidelock.core"
-local data = require "tidelock.data"
+local data = require "tidelock.language.data"
 local models = require "support.models"
 local tl = require "tidelock"
-local warm = require "tidelock.warm"
+local warm = require "tidelock.run.warm"
 
 local nn = tl.nn
 local dtypes = { "f32", "bf16" }

@@ -1,5 +1,5 @@
 -- Faults that users of other systems reported, about experts: what a token gets beside others.
-local data = require "tidelock.data"
+local data = require "tidelock.language.data"
 local models = require "support.models"
 local nn = require("tidelock").nn
 

@@ -1,6 +1,6 @@
 -- Chat templates: every one that is read renders as transformers renders it, and what is not read
 -- is named. tests/golden/chat.json is made by tests/peers/make_chat.py.
-local chat = require "tidelock.chat"
+local chat = require "tidelock.serve.chat"
 local core = require "tidelock.core"
 local jinja = require "tidelock.jinja"
 local new_folder = require "support.folder"

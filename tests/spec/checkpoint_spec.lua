@@ -1,12 +1,12 @@
 --- Checkpoints: whole or not there, in any layout, the same bits as without.
-local checkpoint = require "tidelock.checkpoint"
+local checkpoint = require "tidelock.run.checkpoint"
 local core = require "tidelock.core"
-local data = require "tidelock.data"
-local export = require "tidelock.export"
+local data = require "tidelock.language.data"
+local export = require "tidelock.run.export"
 local models = require "support.models"
 local new_folder = require "support.folder"
-local saves = require "tidelock.saves"
-local seal = require "tidelock.seal"
+local saves = require "tidelock.run.saves"
+local seal = require "tidelock.run.seal"
 local support = require "support"
 
 local function contains(part, text)

@@ -104,7 +104,7 @@ end)
 
 --- Losses that fall, and bits that follow from the step alone; `fault` changes those of one step.
 local function pretend_driver(world)
-  local planner, summary = require "tidelock.plan", require "tidelock.summary"
+  local planner, summary = require "tidelock.plan", require "tidelock.plan.summary"
   local Run = {}
   Run.__index = Run
   Run.__close = function() world.closed = (world.closed or 0) + 1 end
@@ -142,7 +142,7 @@ local function pretend_driver(world)
   }
 end
 
-local modules = { "tidelock.driver", "tidelock.run" }
+local modules = { "tidelock.run.driver", "tidelock.run" }
 local folder_number = 0
 
 describe("with a driver that pretends", function()
@@ -165,7 +165,7 @@ describe("with a driver that pretends", function()
     for _, name in ipairs(modules) do
       saved[name], package.loaded[name] = package.loaded[name], nil
     end
-    package.loaded["tidelock.driver"] = pretend_driver(world)
+    package.loaded["tidelock.run.driver"] = pretend_driver(world)
     interrupted, catch_interrupts = core.interrupted, core.catch_interrupts
     core.interrupted = function() return world.interrupted or false end
     core.catch_interrupts = function() end
@@ -195,7 +195,7 @@ describe("with a driver that pretends", function()
   local function run(...) return call("run", recipe, "--runs", folder, ...) end
 
   local function records(path)
-    return require("tidelock.log").read(path or folder .. "/quickstart-5e1c/log.jsonl")
+    return require("tidelock.run.log").read(path or folder .. "/quickstart-5e1c/log.jsonl")
   end
 
   it("run prints header, rows and summary, and keeps a folder", function()
@@ -326,7 +326,7 @@ describe("with a driver that pretends", function()
 end)
 
 describe("plan and explain", function()
-  local requests = require "tidelock.requests"
+  local requests = require "tidelock.plan.requests"
 
   local function request_of(...) return commands.parse { ... } end
 
@@ -335,11 +335,11 @@ describe("plan and explain", function()
     local matrices = 4 * (2 * 128 * 128 + 2 * 64 * 128 + 3 * 384 * 128) + 256 * 128
     local tokens, length = 16 * 256, 256
     assert.equal(6 * matrices * tokens + 12 * 4 * 8 * 16 * 16 * length * length / 2,
-      require("tidelock.flops").of_step(plan.graph, plan.spec.batch))
+      require("tidelock.forecast.flops").of_step(plan.graph, plan.spec.batch))
   end)
 
   it("print the same text every time, for every stage and rank", function()
-    local explain = require "tidelock.explain"
+    local explain = require "tidelock.forecast.explain"
     local function texts()
       local request = request_of("explain", recipe, "layout.tp=2", "layout.pp=2")
       local plan, list = requests.plan(requests.of(request)), {}
@@ -358,14 +358,14 @@ describe("plan and explain", function()
   end)
 
   it("refuse a stage that is not there", function()
-    local explain = require "tidelock.explain"
+    local explain = require "tidelock.forecast.explain"
     local problem = raised(explain.command, request_of("explain", recipe, "--stage", "shrad"))
     assert.equal(2, problem.status)
     has(problem.message, "--stage shrad: no such stage; did you mean shard?; there are check, ex")
   end)
 
   it("show a rank beyond the layout as the one that runs the same program, and say so", function()
-    local explain = require "tidelock.explain"
+    local explain = require "tidelock.forecast.explain"
     local function shown(rank, tp, dp, pp)
       local layout = { order = "tp-cp-dp-pp", tp = tp, cp = 1, dp = dp, pp = pp }
       return explain.shown_rank(layout, rank)

@@ -1,4 +1,4 @@
-local cluster = require "tidelock.cluster"
+local cluster = require "tidelock.forecast.cluster"
 local core = require "tidelock.core"
 
 local function file_with(text)

@@ -1,8 +1,8 @@
 -- Versions of contracts: they move keys, and nothing goes on under another one in silence.
-local checkpoint = require "tidelock.checkpoint"
-local contracts = require "tidelock.contracts"
+local checkpoint = require "tidelock.run.checkpoint"
+local contracts = require "tidelock.language.contracts"
 local core = require "tidelock.core"
-local key = require "tidelock.key"
+local key = require "tidelock.language.key"
 
 local changes = {
   { 2, "swiglu", "one rounding fewer" }, { 2, "rope", "angles in f64" },

@@ -1,5 +1,5 @@
 local core = require "tidelock.core"
-local data = require "tidelock.data"
+local data = require "tidelock.language.data"
 local new_folder = require "support.folder"
 
 local function contains(text, message) assert.matches(text, message, 1, true) end

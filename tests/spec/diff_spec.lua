@@ -1,13 +1,13 @@
 -- Two runs side by side: faults planted in one of them are found and named, to the element.
-local compare = require "tidelock.compare"
+local compare = require "tidelock.trace.compare"
 local core = require "tidelock.core"
-local diff = require "tidelock.diff"
-local divergence = require "tidelock.divergence"
+local diff = require "tidelock.trace.diff"
+local divergence = require "tidelock.trace.divergence"
 local models = require "support.models"
 local new_folder = require "support.folder"
 local planted = require "support.planted"
 local support = require "support"
-local traces = require "tidelock.traces"
+local traces = require "tidelock.trace.traces"
 
 local one, grid = {}, { ["layout.tp"] = 2, ["layout.dp"] = 2 }
 local dp = { ["layout.dp"] = 2 }
@@ -104,7 +104,7 @@ describe("two runs without a fault", function()
 
   it("hash weights to what a run calls its weights' hash", function()
     local dir = new_folder().root
-    local recorder = require("tidelock.recorder").new { dir = dir, full = true }
+    local recorder = require("tidelock.run.recorder").new { dir = dir, full = true }
     local run <close> = models.start(grid, { recorder = recorder })
     run:step()
     local t <close> = traces.open(dir)

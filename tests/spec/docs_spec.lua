@@ -1,10 +1,10 @@
 -- README and docs/ say what is true: fields with their defaults, commands, files, records, numbers.
 local commands = require "tidelock.commands"
 local core = require "tidelock.core"
-local fields = require "tidelock.fields"
+local fields = require "tidelock.language.fields"
 local new_folder = require "support.folder"
 local planner = require "tidelock.plan"
-local recipes = require "tidelock.recipe"
+local recipes = require "tidelock.language.recipe"
 local support = require "support"
 
 local pages = { "README.md", "docs/design.md", "docs/recipes.md", "docs/operations.md",
@@ -263,7 +263,7 @@ describe("the pages", function()
   end)
 
   it("name the quickstart's folder", function()
-    local run <close> = require("tidelock.driver").start(recipes.load "recipes/quickstart.lua")
+    local run <close> = require("tidelock.run.driver").start(recipes.load "recipes/quickstart.lua")
     local folder = "runs/quickstart-" .. run.plan.key:sub(1, 4)
     for _, page in ipairs { "recipes/gated.lua", "docs/recipes.md" } do
       has(read(page), '"' .. folder .. '"', page)
@@ -305,7 +305,7 @@ describe("docs/operations.md", function()
     for _, name in ipairs(core.files.list(folder:path "runs/" .. names[1])) do
       has(text, "| `" .. name .. "` |", "operations.md")
     end
-    for _, record in ipairs(require("tidelock.log").read(folder:path "log.jsonl")) do
+    for _, record in ipairs(require("tidelock.run.log").read(folder:path "log.jsonl")) do
       for key in pairs(record) do has(text, "`" .. key .. "`", "operations.md") end
     end
     -- the same model in every way that verify knows
@@ -386,9 +386,9 @@ describe("docs/operations.md", function()
   end)
 end)
 
-describe("lua/tidelock/meta.lua", function()
-  local text = read "lua/tidelock/meta.lua" .. read "lua/tidelock/meta_machine.lua"
-    .. read "lua/tidelock/meta_ranks.lua" .. read "lua/tidelock/meta_http.lua"
+describe("lua/tidelock/meta/core.lua", function()
+  local text = read "lua/tidelock/meta/core.lua" .. read "lua/tidelock/meta/machine.lua"
+    .. read "lua/tidelock/meta/ranks.lua" .. read "lua/tidelock/meta/http.lua"
   local classes = { "Tensor", "Program", "Ranks", "Lane", "Group", "Job", "Data", "Weights",
     "Saver", "Tokenizer", "Http", "Span" }
 
@@ -416,9 +416,9 @@ describe("lua/tidelock/meta.lua", function()
   end)
 
   it("is a module of types that runs", function()
-    assert.is_table(require "tidelock.meta")
-    assert.is_table(require "tidelock.meta_machine")
-    assert.is_table(require "tidelock.meta_ranks")
-    assert.is_table(require "tidelock.meta_http")
+    assert.is_table(require "tidelock.meta.core")
+    assert.is_table(require "tidelock.meta.machine")
+    assert.is_table(require "tidelock.meta.ranks")
+    assert.is_table(require "tidelock.meta.http")
   end)
 end)

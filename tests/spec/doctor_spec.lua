@@ -1,9 +1,9 @@
 -- ./tl doctor, its self-test, and what a device is refused for before a run starts.
 local core = require "tidelock.core"
-local doctor = require "tidelock.doctor"
-local gpus = require "tidelock.gpus"
-local room = require "tidelock.room"
-local selftest = require "tidelock.selftest"
+local doctor = require "tidelock.machine.doctor"
+local gpus = require "tidelock.machine.gpus"
+local room = require "tidelock.machine.room"
+local selftest = require "tidelock.machine.selftest"
 local support = require "support"
 
 local h200 = { name = "NVIDIA H200", major = 9, minor = 0, memory = 150e9 }
@@ -72,8 +72,8 @@ describe("a device", function()
   end)
 
   it("that is too small is refused with the largest tensors", function()
-    local planner, summary = require "tidelock.plan", require "tidelock.summary"
-    local plan = planner(require("tidelock.recipe").load("recipes/quickstart.lua", {}))
+    local planner, summary = require "tidelock.plan", require "tidelock.plan.summary"
+    local plan = planner(require("tidelock.language.recipe").load("recipes/quickstart.lua", {}))
     plan.summary = summary.of(plan)
     local good, problem = pcall(room.check, plan, 30 * 1024 * 1024, "GPU 0 (Tesla T4)")
     assert.is_false(good)

@@ -5,7 +5,7 @@ local models = require "support.models"
 local new_folder = require "support.folder"
 local planted = require "support.planted"
 local trace = require "tidelock.trace"
-local traces = require "tidelock.traces"
+local traces = require "tidelock.trace.traces"
 
 local top_k, dim = 3, 32
 

@@ -1,5 +1,5 @@
 -- The simulator of a layer of experts: times that follow by hand, and what the ways are for.
-local sim = require "tidelock.experts_sim"
+local sim = require "tidelock.forecast.experts_sim"
 
 local machine = { ranks = 4, island = 2, matrix = 1, link = 100, network = 10, latency = 0 }
 

@@ -22,7 +22,7 @@ describe("files", function()
   it("end the process with the name of a mapped one that is cut", function()
     local path = folder:write("tokens.bin", ("\1\0"):rep(100000))
     local script = folder:write("cut.lua", ([=[
-      local data, tl = require "tidelock.data", require "tidelock"
+      local data, tl = require "tidelock.language.data", require "tidelock"
       local source = data.open(tl.data.tokens { %q, dtype = "uint16" },
         { length = 8, vocab = 9, seed = 0, samples = 4 })
       io.open(%q, "wb"):close()

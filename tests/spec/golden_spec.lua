@@ -1,7 +1,7 @@
 -- The bits of the quickstart are written down: a change of any of them has to be meant, and is made
 -- with ./tl lua tests/golden/make.lua.
 local core = require "tidelock.core"
-local data = require "tidelock.data"
+local data = require "tidelock.language.data"
 local golden = require "golden.make"
 local tl = require "tidelock"
 

@@ -1,9 +1,9 @@
 -- What only a GPU can show. Without one they are pending together and say why: nothing is proven.
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
+local driver = require "tidelock.run.driver"
 local golden = require "golden.make"
-local gpus = require "tidelock.gpus"
-local selftest = require "tidelock.selftest"
+local gpus = require "tidelock.machine.gpus"
+local selftest = require "tidelock.machine.selftest"
 local support = require "support"
 local tl = require "tidelock"
 

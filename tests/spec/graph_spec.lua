@@ -336,7 +336,7 @@ end)
 
 describe("a graph without an end", function()
   it("stops at the number of operators that a model may have, at its line", function()
-    local graph = require "tidelock.graph"
+    local graph = require "tidelock.model.graph"
     local most = graph.nodes_max
     graph.nodes_max = 300
     local text = refusal(function(_, x)

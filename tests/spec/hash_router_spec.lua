@@ -1,6 +1,6 @@
 -- Routers by hash: experts by token id, from a frozen table that is a state like any other.
-local checkpoint = require "tidelock.checkpoint"
-local choices = require "tidelock.choices"
+local checkpoint = require "tidelock.run.checkpoint"
+local choices = require "tidelock.model.choices"
 local core = require "tidelock.core"
 local derivative = require "support.derivative"
 local mixtures = require "support.mixtures"

@@ -1,8 +1,8 @@
 --- Checkpoints as folders of Hugging Face: the same tensors bit for bit, and what has no such form.
-local checkpoint = require "tidelock.checkpoint"
+local checkpoint = require "tidelock.run.checkpoint"
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
-local export = require "tidelock.export"
+local driver = require "tidelock.run.driver"
+local export = require "tidelock.run.export"
 local hf = require "support.hf"
 local models = require "support.models"
 local new_folder = require "support.folder"

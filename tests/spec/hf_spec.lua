@@ -1,6 +1,6 @@
 --- Models of Hugging Face folders: the numbers of PyTorch, the bits of any layout, named mistakes.
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
+local driver = require "tidelock.run.driver"
 local hf = require "support.hf"
 local new_folder = require "support.folder"
 local support = require "support"

@@ -1,10 +1,10 @@
 -- Keys of other programs: every hint says what to write here, and what it says is accepted.
 local commands = require "tidelock.commands"
-local fields = require "tidelock.fields"
-local hints = require "tidelock.hints"
+local fields = require "tidelock.language.fields"
+local hints = require "tidelock.language.hints"
 local new_folder = require "support.folder"
 local plan = require "tidelock.plan"
-local recipes = require "tidelock.recipe"
+local recipes = require "tidelock.language.recipe"
 
 --- What a user might write for "..": by field, or by the words that stand before it.
 local values = {

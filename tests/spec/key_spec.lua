@@ -1,5 +1,5 @@
-local key = require "tidelock.key"
-local numbers = require "tidelock.numbers"
+local key = require "tidelock.language.key"
+local numbers = require "tidelock.language.numbers"
 local written = require "support.written"
 
 describe("the key", function()

@@ -1,6 +1,6 @@
 -- Communication in a lane of its own: every wait that the planner states is needed, and none lacks.
 local core = require "tidelock.core"
-local lanes = require "tidelock.lanes"
+local lanes = require "tidelock.plan.lanes"
 local mixtures = require "support.mixtures"
 local models = require "support.models"
 local planner = require "tidelock.plan"

@@ -1,6 +1,6 @@
-local blocks = require "tidelock.blocks"
-local fit = require "tidelock.fit"
-local layout = require "tidelock.layout"
+local blocks = require "tidelock.language.blocks"
+local fit = require "tidelock.text.fit"
+local layout = require "tidelock.plan.layout"
 
 local axes = { "tp", "cp", "dp", "pp" }
 

@@ -1,7 +1,7 @@
 -- The way that rows of experts take: chosen by the speeds of links where they are known.
-local cluster = require "tidelock.cluster"
-local doctor = require "tidelock.doctor"
-local links = require "tidelock.links"
+local cluster = require "tidelock.forecast.cluster"
+local doctor = require "tidelock.machine.doctor"
+local links = require "tidelock.plan.links"
 local mixtures = require "support.mixtures"
 local models = require "support.models"
 local plan = require "tidelock.plan"

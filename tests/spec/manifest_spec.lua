@@ -2,8 +2,8 @@
 local core = require "tidelock.core"
 local cubin = require "support.cubin"
 local folder = require "support.folder"
-local gpus = require "tidelock.gpus"
-local machine = require "tidelock.machine"
+local gpus = require "tidelock.machine.gpus"
+local machine = require "tidelock.machine.code"
 local support = require "support"
 
 local function kernels()

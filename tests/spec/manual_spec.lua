@@ -1,9 +1,9 @@
 -- Help, the manual page and the completion of words: all of the table of commands, and no more.
 local commands = require "tidelock.commands"
 local core = require "tidelock.core"
-local manual = require "tidelock.manual"
+local manual = require "tidelock.commands.manual"
 local new_folder = require "support.folder"
-local shells = require "tidelock.shells"
+local shells = require "tidelock.commands.shells"
 local support = require "support"
 
 local function has(text, part)

@@ -1,6 +1,6 @@
 -- ./tl run --metrics: text that Prometheus takes, with the numbers of the log.
 local core = require "tidelock.core"
-local metrics = require "tidelock.metrics"
+local metrics = require "tidelock.run.metrics"
 local new_folder = require "support.folder"
 local support = require "support"
 local talks = require "support.talk"
@@ -66,7 +66,7 @@ describe("--metrics", function()
     local text, status = run(("--metrics %s --jsonl %s"):format(path, folder:path "log.jsonl"))
     assert.equal(0, status, text)
     local samples, types = parse(core.files.read_all(path))
-    local records = require("tidelock.log").read(folder:path "log.jsonl")
+    local records = require("tidelock.run.log").read(folder:path "log.jsonl")
     local last, seconds = records[3], 0
     for i = 1, 3 do seconds = seconds + records[i].ms / 1000 end
     for name, value in pairs {

@@ -1,6 +1,6 @@
 -- Models with experts: one set of bits in every layout, for any routing; right values and
 -- gradients.
-local checkpoint = require "tidelock.checkpoint"
+local checkpoint = require "tidelock.run.checkpoint"
 local core = require "tidelock.core"
 local derivative = require "support.derivative"
 local mixtures = require "support.mixtures"

@@ -1,9 +1,9 @@
 -- The recipes with experts, made small: they run, and their bits agree.
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
+local driver = require "tidelock.run.driver"
 local models = require "support.models"
 local planner = require "tidelock.plan"
-local recipes = require "tidelock.recipe"
+local recipes = require "tidelock.language.recipe"
 local tl = require "tidelock"
 
 --- A point of a recipe on tokens that are written out.

@@ -1,7 +1,7 @@
 --- Tidelock and the oracle (tests/oracle), which was written from docs/numerics.md alone, train the
 --- same small models and must print the same bits: loss, gradient norm, weights and the optimizer's
 --- state, step by step. The state is the sharpest: a moment moves with the last bit of a gradient.
-local driver = require "tidelock.driver"
+local driver = require "tidelock.run.driver"
 local support = require "support"
 local tl = require "tidelock"
 

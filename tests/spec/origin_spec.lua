@@ -1,6 +1,6 @@
 -- The folder of a run repeats the run, or says what has become another.
 local core = require "tidelock.core"
-local key = require "tidelock.key"
+local key = require "tidelock.language.key"
 local new_folder = require "support.folder"
 local support = require "support"
 

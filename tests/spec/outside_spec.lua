@@ -1,6 +1,6 @@
 -- What the world outside does to a run: signals, pipes, disks, terminals.
 local core = require "tidelock.core"
-local log = require "tidelock.log"
+local log = require "tidelock.run.log"
 local new_folder = require "support.folder"
 local support = require "support"
 
@@ -158,7 +158,7 @@ describe("outside", function()
     it("that change while a run reads them are told with the recipe's line, once", function()
       local path = folder:write("text", ("a"):rep(64))
       local text = recipe:gsub("vocab = 256", "vocab = 100"):gsub("LICENSE", path)
-      local recipes = require "tidelock.recipe"
+      local recipes = require "tidelock.language.recipe"
       local trained <close> = recipes.load(folder:write("tiny.lua", text)):start {}
       folder:write("text", ("z"):rep(64))
       local good, message = pcall(trained.step, trained)

@@ -1,5 +1,5 @@
-local overrides = require "tidelock.overrides"
-local problems = require "tidelock.problems"
+local overrides = require "tidelock.language.overrides"
+local problems = require "tidelock.text.problems"
 local written = require "support.written"
 
 local function parse(...)
@@ -87,7 +87,7 @@ command line: model.dim: model is made in the recipe; name the number there with
     assert.equal("command line: tensor-parallel=2: " .. tp
       .. "command line: tensor_parallel: no such field or knob; " .. tp
       .. "command line: zero_optimization.stage: no such field or knob; "
-      .. require("tidelock.hints").of "zero_optimization"
+      .. require("tidelock.language.hints").of "zero_optimization"
       .. "\n3 errors; nothing was started", text)
   end)
 

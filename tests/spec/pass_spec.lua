@@ -1,6 +1,6 @@
 --- pass_spec.lua - few rows pass through a model in one kernel of a GPU, whose blocks run apart
 --- within a phase: places of values that are near each other in the program must not meet.
-local serving = require "tidelock.serving"
+local serving = require "tidelock.plan.serving"
 local tl = require "tidelock"
 local nn = tl.nn
 

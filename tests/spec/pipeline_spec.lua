@@ -1,6 +1,6 @@
 -- How layers are dealt to stages, what travels between them, and what every rank does in a step.
 local models = require "support.models"
-local pipeline = require "tidelock.stages.pipeline"
+local pipeline = require "tidelock.plan.stages.pipeline"
 
 local function planned(options) return models.plan(options, "pipeline") end
 

@@ -1,7 +1,7 @@
 -- Planned bytes are real bytes: what the arenas take, counted by their allocator, to the byte.
 local models = require "support.models"
-local room = require "tidelock.room"
-local summary = require "tidelock.summary"
+local room = require "tidelock.machine.room"
+local summary = require "tidelock.plan.summary"
 
 describe("planned memory", function()
   local cases = {

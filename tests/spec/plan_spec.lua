@@ -4,7 +4,7 @@ local planner = require "tidelock.plan"
 local tl = require "tidelock"
 
 describe("a micro-batch that is larger than a rank's samples", function()
-  local recipes = require "tidelock.recipe"
+  local recipes = require "tidelock.language.recipe"
 
   local function planned(...)
     return require "tidelock.plan"(recipes.load("recipes/quickstart.lua", { ... }):points()[1],
@@ -221,7 +221,7 @@ describe("an evaluation", function()
     local run <close> = models.start(with_eval {}, { keep = { "loss", "*.sum", "*.grad" } })
     run:step()
     local before = {}
-    for _, name in ipairs(require("tidelock.kept").names(run)) do
+    for _, name in ipairs(require("tidelock.run.kept").names(run)) do
       before[name] = run:kept(name):hash()
     end
     run:eval()
@@ -235,7 +235,7 @@ describe("kept values", function()
       local run <close> = models.start(options, { keep = { "*" }, poison = 255 })
       run:step()
       local list = {}
-      for _, name in ipairs(require("tidelock.kept").names(run)) do
+      for _, name in ipairs(require("tidelock.run.kept").names(run)) do
         local t = run:kept(name)
         list[name] = table.concat(t:shape(), " x ") .. " " .. t:hash()
       end
@@ -263,7 +263,7 @@ describe("kept values", function()
 end)
 
 describe("the bubble of a plan", function()
-  local summary = require "tidelock.summary"
+  local summary = require "tidelock.plan.summary"
 
   --- A user's schedule that does one micro-batch after the other: pp stages, one at work.
   local function one_by_one(_, _, micros)

@@ -1,13 +1,13 @@
 -- What a cluster file predicts for a plan, what is estimated without one, and the search over both.
-local cluster = require "tidelock.cluster"
-local estimate = require "tidelock.estimate"
-local flops = require "tidelock.flops"
+local cluster = require "tidelock.forecast.cluster"
+local estimate = require "tidelock.forecast.estimate"
+local flops = require "tidelock.forecast.flops"
 local planner = require "tidelock.plan"
-local predict = require "tidelock.predict"
-local layer_costs = require "tidelock.layer_costs"
-local recipes = require "tidelock.recipe"
-local search = require "tidelock.search"
-local summaries = require "tidelock.summary"
+local predict = require "tidelock.forecast.predict"
+local layer_costs = require "tidelock.forecast.layer_costs"
+local recipes = require "tidelock.language.recipe"
+local search = require "tidelock.forecast.search"
+local summaries = require "tidelock.plan.summary"
 local support = require "support"
 
 local laptop = cluster.read "recipes/clusters/laptop.yaml"
@@ -78,7 +78,7 @@ describe("a layer of experts", function()
     local function line(waves)
       local plan = plan_of("recipes/moe_small.lua", "layout.dp=4", "layout.ep=4",
         "blocks.moe.waves=" .. waves)
-      return require("tidelock.cluster_text").of(plan, with(h200, { link = 1, latency = 1,
+      return require("tidelock.forecast.cluster_text").of(plan, with(h200, { link = 1, latency = 1,
         matrix = { f32 = 0.5, bf16 = 0.5 } })):match "experts' layer   (.-)\n"
     end
     local function numbers(text)

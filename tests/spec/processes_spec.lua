@@ -1,6 +1,6 @@
 -- Ranks as processes: Open MPI on this machine, more ranks than cores. Skipped where it is missing.
 local core = require "tidelock.core"
-local launch = require "tidelock.launch"
+local launch = require "tidelock.run.launch"
 local new_folder = require "support.folder"
 local support = require "support"
 

@@ -1,7 +1,7 @@
 -- ./tl run --profile: ranges of exactly these steps, for a profiler that speaks NVTX.
 local core = require "tidelock.core"
 local new_folder = require "support.folder"
-local profile = require "tidelock.profile"
+local profile = require "tidelock.run.profile"
 local support = require "support"
 
 local recipe = [[

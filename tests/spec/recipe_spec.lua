@@ -1,5 +1,5 @@
-local rates = require "tidelock.rates"
-local recipe = require "tidelock.recipe"
+local rates = require "tidelock.language.rates"
+local recipe = require "tidelock.language.recipe"
 local written = require "support.written"
 
 --- The message that loading gives, with the file's name replaced by F.
@@ -146,7 +146,7 @@ describe("a recipe file", function()
 local words, t = {}, { b = 1, a = 2, [3] = 3, [1] = 4, c = 5 }
 for key in pairs(t) do words[#words + 1] = tostring(key) end
 assert(table.concat(words, " ") == "1 3 a b c")
-local numbers = require "tidelock.numbers"
+local numbers = require "tidelock.language.numbers"
 assert(math.cos(1) == numbers.cos(1) and math.exp(1) == numbers.exp(1))
 ]] }))
     assert.equal(64, spec.model.dim)

@@ -1,7 +1,7 @@
 -- docs/records.schema.json: every line that a run or a sweep writes obeys it.
 local core = require "tidelock.core"
 local jsonschema = require "support.jsonschema"
-local log = require "tidelock.log"
+local log = require "tidelock.run.log"
 local new_folder = require "support.folder"
 local support = require "support"
 

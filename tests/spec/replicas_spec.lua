@@ -1,9 +1,9 @@
 -- What several ranks hold alike is compared at the start and every log.replicas steps.
 local core = require "tidelock.core"
-local experts = require "tidelock.experts"
+local experts = require "tidelock.plan.experts"
 local mixtures = require "support.mixtures"
 local models = require "support.models"
-local replicas = require "tidelock.replicas"
+local replicas = require "tidelock.run.replicas"
 
 --- Changes one element of a tensor on one rank.
 local function corrupt(run, rank, name)

@@ -1,11 +1,11 @@
 -- ./tl report: what it reads; the page, well-formed, alone, escaped; a browser, where there is one.
-local compare = require "tidelock.report_compare"
+local compare = require "tidelock.report.compare"
 local core = require "tidelock.core"
 local new_folder = require "support.folder"
-local page = require "tidelock.report_page"
-local read = require "tidelock.report_read"
+local page = require "tidelock.report.page"
+local read = require "tidelock.report.read"
 local support = require "support"
-local svg = require "tidelock.svg"
+local svg = require "tidelock.text.svg"
 
 local hostile = '<script>alert(1)</script> & "x" \'y\''
 

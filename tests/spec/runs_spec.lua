@@ -1,8 +1,8 @@
 --- Folders of runs that a crash, a full disk or a hand has damaged.
 local core = require "tidelock.core"
-local log = require "tidelock.log"
+local log = require "tidelock.run.log"
 local new_folder = require "support.folder"
-local runs = require "tidelock.runs"
+local runs = require "tidelock.run.runs"
 
 local key = "5e1c09af77d2c340"
 local summary = { key = key, steps = 2, weights_hash = "9d41c7e2a05b88f3" }

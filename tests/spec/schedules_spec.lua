@@ -1,6 +1,6 @@
 -- Every built-in pipeline schedule keeps its formula, and every bad one is named.
 
-local schedules = require "tidelock.schedules"
+local schedules = require "tidelock.plan.schedules"
 
 local function build(schedule, pp, micros, chunks, costs)
   return schedules.build(schedule, {

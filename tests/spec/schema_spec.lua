@@ -1,9 +1,9 @@
-local fields = require "tidelock.fields"
-local hints = require "tidelock.hints"
-local scan = require "tidelock.scan"
-local schema = require "tidelock.schema"
-local suggest = require "tidelock.suggest"
-local types = require "tidelock.types"
+local fields = require "tidelock.language.fields"
+local hints = require "tidelock.language.hints"
+local scan = require "tidelock.language.scan"
+local schema = require "tidelock.language.schema"
+local suggest = require "tidelock.text.suggest"
+local types = require "tidelock.language.types"
 
 describe("the options of a module", function()
   it("get their defaults", function()

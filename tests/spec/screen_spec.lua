@@ -1,6 +1,6 @@
 -- What people see: numbers, rows, the live line and the header, for given values.
 
-local screen = require "tidelock.screen"
+local screen = require "tidelock.text.screen"
 
 local record = {
   step = 96, loss = 1.98123, loss_bits = 0x3ffd98c6, grad_norm = 0.6512, lr = 1.23e-3,

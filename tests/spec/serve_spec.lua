@@ -268,7 +268,7 @@ describe("the server", function()
     assert.equal(256, models.data[1].max_model_len)
     local text = server:ask("/metrics").body
     local page = core.files.read_all "docs/operations.md"
-    for _, family in ipairs(require "tidelock.serve_metrics".families) do
+    for _, family in ipairs(require "tidelock.serve.metrics".families) do
       assert.is_truthy(page:find("`" .. family[1] .. "`", 1, true), family[1])
       local line = ("\n# TYPE %s %s\n"):format(family[1], family[2])
       assert.is_truthy(text:find(line, 1, true), family[1])

@@ -1,6 +1,6 @@
 -- What one tensor parallel rank holds and computes.
 local models = require "support.models"
-local shard = require "tidelock.stages.shard"
+local shard = require "tidelock.plan.stages.shard"
 
 local function sharded(options) return models.plan(options, "shard")["local"] end
 

@@ -1,7 +1,7 @@
 -- States: numbers that a step keeps for the next one. What they read, what they are set to, when.
 local core = require "tidelock.core"
 local models = require "support.models"
-local summary = require "tidelock.summary"
+local summary = require "tidelock.plan.summary"
 local tl = require "tidelock"
 local written = require "support.written"
 
@@ -96,7 +96,7 @@ describe("a state", function()
     local weights = run:weights()
     local loaded = core.tensor("f32", { 32 }):fill(0.125)
     for _, weight in ipairs(weights) do
-      if weight.name == "layers.0.g.s" then require("tidelock.warm").set(run, weight.param,
+      if weight.name == "layers.0.g.s" then require("tidelock.run.warm").set(run, weight.param,
         loaded) end
     end
     assert.not_equal(before, run:weights_hash())

@@ -1,7 +1,7 @@
 -- A small trained model of others: its greedy text is the golden one, in any layout. The files
 -- stand beside the clone; without them there is nothing to compare.
 local core = require "tidelock.core"
-local engine = require "tidelock.engine"
+local engine = require "tidelock.serve.engine"
 local support = require "support"
 local tl = require "tidelock"
 

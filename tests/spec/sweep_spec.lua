@@ -1,11 +1,11 @@
 -- ./tl sweep: every point a row, whatever becomes of it; killed at any moment, nothing is lost.
-local child = require "tidelock.child"
+local child = require "tidelock.machine.child"
 local core = require "tidelock.core"
 local new_folder = require "support.folder"
-local rows = require "tidelock.sweep_rows"
+local rows = require "tidelock.sweep.rows"
 local support = require "support"
-local sweep_point = require "tidelock.sweep_point"
-local sweep_table = require "tidelock.sweep_table"
+local sweep_point = require "tidelock.sweep.point"
+local sweep_table = require "tidelock.sweep.table"
 
 local tiny = [[
 -- tiny.lua - a model of one layer.
@@ -301,7 +301,7 @@ describe("a child process", function()
       core.files.append(%q, core.files.getpid() .. "\n")
       core.files.sleep(60)]]):format(folder:path "pid"))
     local outer = folder:write("outer.lua", ([[-- outer
-      require("tidelock.child").run({ "lua", %q }, 60)]]):format(inner))
+      require("tidelock.machine.child").run({ "lua", %q }, 60)]]):format(inner))
     local pipe = io.popen(("sh -c '%s lua %s >/dev/null 2>&1 & echo $!'"):format(support.program,
       outer))
     local pid = pipe:read "n"

@@ -92,9 +92,26 @@ describe("the check of the source", function()
     local function requiring(module, name)
       return ('-- a\nlocal a = require "tidelock.%s"\nreturn { "%s", a }\n'):format(module, name)
     end
-    assert.matches("tidelock.recipe, which stands in a later layer",
-      complaints("lua/tidelock/nn.lua", requiring("recipe", "nn")))
-    assert.equal("", complaints("lua/tidelock/recipe.lua", requiring("nn", "recipe")))
+    assert.matches("tidelock.model.nn, which stands in a later layer",
+      complaints("lua/tidelock/language/recipe.lua", requiring("model.nn", "recipe")))
+    assert.matches("tidelock.run, which stands in a later layer",
+      complaints("lua/tidelock/plan/stages/emit.lua", requiring("run", "emit")))
+    assert.matches("tidelock.cli, which stands in a later layer",
+      complaints("lua/tidelock/commands/manual.lua", requiring("cli", "manual")))
+    assert.equal("",
+      complaints("lua/tidelock/model/nn.lua", requiring("language.recipe", "nn")))
+    assert.equal("", complaints("lua/tidelock/model/nn.lua", requiring("model.graph", "nn")))
+  end)
+
+  it("wants every module in a room, and every name to be one", function()
+    local tree = { ["lua/tidelock/init.lua"] = "-- a\nreturn require 'tidelock.text.svg'\n",
+      ["lua/tidelock/svg.lua"] = "-- a\nreturn { 'svg' }\n" }
+    assert.equal("lua/tidelock/svg.lua:1: stands in no room of lua/tidelock/; "
+      .. "lua/tidelock/init.lua:2: there is no module tidelock.text.svg; "
+      .. "lua/tidelock/svg.lua:1: nothing requires this module", complaints(tree))
+    tree["lua/tidelock/text/svg.lua"] = tree["lua/tidelock/svg.lua"]
+    tree["lua/tidelock/svg.lua"] = nil
+    assert.equal("", complaints(tree))
   end)
 
   it("sees circles and orphans", function()

@@ -1,10 +1,10 @@
 -- Time in which nothing but experts' rows moves, by layer: by hand, and in a trace of ranks.
-local experts = require "tidelock.trace_experts"
+local experts = require "tidelock.trace.experts"
 local mixtures = require "support.mixtures"
 local models = require "support.models"
 local planted = require "support.planted"
 local trace = require "tidelock.trace"
-local traces = require "tidelock.traces"
+local traces = require "tidelock.trace.traces"
 
 --- { op, path, start, stop, phase } in milliseconds.
 local function list_of(rows)

@@ -1,16 +1,16 @@
 -- Traces: what is recorded, the table, Chrome events, the arena as a picture and as a snapshot.
-local chrome = require "tidelock.chrome"
+local chrome = require "tidelock.trace.chrome"
 local core = require "tidelock.core"
-local logical = require "tidelock.logical"
+local logical = require "tidelock.plan.logical"
 local models = require "support.models"
 local new_folder = require "support.folder"
 local planted = require "support.planted"
 local programs = require "support.programs"
-local recorder = require "tidelock.recorder"
-local snapshot = require "tidelock.snapshot"
+local recorder = require "tidelock.run.recorder"
+local snapshot = require "tidelock.forecast.snapshot"
 local support = require "support"
 local trace = require "tidelock.trace"
-local traces = require "tidelock.traces"
+local traces = require "tidelock.trace.traces"
 
 local grid = { ["layout.tp"] = 2, ["layout.pp"] = 2 }
 
@@ -55,7 +55,7 @@ describe("a trace", function()
       dirs[i] = planted.trace(options, { recorder = { full = false, values = false } }, 1)
     end
     logical.sampled_above = usual
-    local compare = require "tidelock.compare"
+    local compare = require "tidelock.trace.compare"
     local a <close> = traces.open(dirs[1])
     local sums, keys = compare.groups(a, 1)
     local whole <close> = traces.open(planted.trace({}, { recorder = { values = false } }, 1))
@@ -209,7 +209,7 @@ describe("the arena", function()
 
   it("never holds two buffers at one place, in the snapshot too", function()
     local plan = models.plan(grid)
-    local view = require("tidelock.memory_file").view_of_plan(plan, 2, "small")
+    local view = require("tidelock.forecast.memory_file").view_of_plan(plan, 2, "small")
     for i, a in ipairs(view.buffers) do
       for j = i + 1, #view.buffers do
         local b = view.buffers[j]

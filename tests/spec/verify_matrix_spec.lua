@@ -1,16 +1,16 @@
 -- ./tl verify: a small recipe in many ways, with faults planted in some of them.
 local commands = require "tidelock.commands"
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
+local driver = require "tidelock.run.driver"
 local jsonschema = require "support.jsonschema"
 local new_folder = require "support.folder"
-local order = require "tidelock.verify_order"
-local repeats = require "tidelock.verify_repeat"
-local rows = require "tidelock.verify_rows"
-local sample = require "tidelock.verify_sample"
+local order = require "tidelock.verify.order"
+local repeats = require "tidelock.verify.repeat"
+local rows = require "tidelock.verify.rows"
+local sample = require "tidelock.verify.sample"
 local support = require "support"
 local verify = require "tidelock.verify"
-local vitals = require "tidelock.vitals"
+local vitals = require "tidelock.machine.vitals"
 
 local recipe_text = [[
 local tl = require "tidelock"
@@ -91,7 +91,7 @@ describe("./tl verify", function()
     assert.matches("\n  leaves as they come, neighbours, halves, mirrored, also dp 2 +%x+ = = = = ",
       text)
     has(text, "54 equal, 0 differ, 0 not run")
-    local list = require("tidelock.log").read(path)
+    local list = require("tidelock.run.log").read(path)
     assert.equal(60, #list)
     local schema = core.json.decode(core.files.read_all "docs/records.schema.json")
     for _, row in ipairs(list) do assert.same({}, jsonschema.complaints(schema, row)) end
@@ -103,7 +103,8 @@ describe("./tl verify", function()
   --- The first instruction of an operator's backward pass in a plan with these overrides.
   local function instruction(op, ...)
     local request = commands.parse { "plan", recipe, ... }
-    local plan = require("tidelock.requests").plan(require("tidelock.requests").of(request))
+    local requests = require "tidelock.plan.requests"
+    local plan = requests.plan(requests.of(request))
     for i, made in ipairs(plan.ranks[1].instructions) do
       if made.op == op and made.phase == "backward" then return i end
     end
@@ -152,7 +153,7 @@ describe("./tl verify", function()
     assert.matches("\n  %d[%d,]* of %d[%d,]* elements of its gradients differ; norm of ", text)
     local dropped = folder:write("dropped.lua", (core.files.read_all(recipe):gsub("} },\n",
       "}, dropout = 0.1 },\n", 1)))
-    local run <close> = start(require("tidelock.requests").recipe(dropped, {}))
+    local run <close> = start(require("tidelock.plan.requests").recipe(dropped, {}))
     local rows_there, note = order.rows(run)
     assert.same({}, rows_there)
     assert.matches("leaves in another order: not compared: dropout draws by a sample's place", note)
@@ -210,8 +211,8 @@ describe("./tl verify", function()
   end)
 
   it("has rows for every layout of up to N ranks, and for stress", function()
-    local plan = require("tidelock.requests").plan(
-      require("tidelock.requests").of(commands.parse { "plan", recipe }), "check")
+    local plan = require("tidelock.plan.requests").plan(
+      require("tidelock.plan.requests").of(commands.parse { "plan", recipe }), "check")
     local names = {}
     for _, row in ipairs(of(plan.spec, { ranks = 8, stress = true })) do
       for _, name in ipairs(row.names or {}) do names[#names + 1] = name end

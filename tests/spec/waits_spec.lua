@@ -1,5 +1,5 @@
 -- Who has each moment of a step: kernels, messages that nothing hides, waits for other ranks.
-local waits = require "tidelock.waits"
+local waits = require "tidelock.trace.waits"
 
 describe("waits", function()
   it("share a moment among kernels; a message has what no kernel hides", function()

@@ -36,9 +36,9 @@ end
 --- What loading the recipe and planning it, but for memory, says: the lines of the message, the
 --- count left out.
 function broken.run(path, ranks)
-  local recipe = require "tidelock.recipe"
+  local recipe = require "tidelock.language.recipe"
   local plan = require "tidelock.plan"
-  local requests = require "tidelock.requests"
+  local requests = require "tidelock.plan.requests"
   local good, message = pcall(requests.guarded, function()
     local options = { world = ranks }
     for _, point in ipairs(recipe.load(path):points()) do plan(point, "pipeline", options) end

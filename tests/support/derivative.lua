@@ -3,9 +3,9 @@
 --- A run that never steps: its learning rate is 0, its weights are written before each evaluation.
 local core = require "tidelock.core"
 local models = require "support.models"
-local states = require "tidelock.states"
+local states = require "tidelock.model.states"
 local support = require "support"
-local warm = require "tidelock.warm"
+local warm = require "tidelock.run.warm"
 
 local derivative = {}
 

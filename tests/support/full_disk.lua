@@ -8,9 +8,9 @@ if not arg[2] then -- once more, where a mount is seen by nobody else
   os.exit(os.execute(line:format(folder, arg[0], folder)))
 end
 
-local checkpoint = require "tidelock.checkpoint"
+local checkpoint = require "tidelock.run.checkpoint"
 local models = require "support.models"
-local saves = require "tidelock.saves"
+local saves = require "tidelock.run.saves"
 
 local show = { note = function(_, text) print(text) end }
 local run <close> = models.start {}

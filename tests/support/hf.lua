@@ -5,12 +5,12 @@
 ---
 --- A golden is { name, folder, input_ids, greedy, single = { result .. }, batch = result }; a
 --- result { targets, loss, logits, grads }; logits and each gradient are { norm, dot, samples }.
-local config = require "tidelock.hf_config"
+local config = require "tidelock.hf.config"
 local core = require "tidelock.core"
-local driver = require "tidelock.driver"
-local engine = require "tidelock.engine"
-local loader = require "tidelock.loader"
-local names = require "tidelock.hf_names"
+local driver = require "tidelock.run.driver"
+local engine = require "tidelock.serve.engine"
+local loader = require "tidelock.run.loader"
+local names = require "tidelock.hf.names"
 local support = require "support"
 local tl = require "tidelock"
 

@@ -5,9 +5,9 @@ package.path = "tests/?.lua;tests/?/init.lua;" .. package.path
 local core = require "tidelock.core"
 local folder, rounds, last = arg[1], 6, 40
 
-local checkpoint = require "tidelock.checkpoint"
+local checkpoint = require "tidelock.run.checkpoint"
 local models = require "support.models"
-local saves = require "tidelock.saves"
+local saves = require "tidelock.run.saves"
 
 local show = { note = function(_, text) print(text) end }
 

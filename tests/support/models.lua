@@ -5,7 +5,7 @@
 ---
 --- Options are those of models.defaults and dotted keys of the recipe; tokens are written out, from
 --- the fill F, so that no file is needed.
-local driver = require "tidelock.driver"
+local driver = require "tidelock.run.driver"
 local planner = require "tidelock.plan"
 local support = require "support"
 local tl = require "tidelock"
@@ -138,7 +138,7 @@ function models.gradients(options)
   local run <close> = models.start(options, { keep = { "*.grad" } })
   local s = run:step()
   local list = {}
-  for _, name in ipairs(require("tidelock.kept").names(run)) do list[name] = run:kept(name) end
+  for _, name in ipairs(require("tidelock.run.kept").names(run)) do list[name] = run:kept(name) end
   return list, s
 end
 

@@ -2,11 +2,11 @@
 ---
 ---     local lines = planted.diff({}, { ["layout.dp"] = 2 }, { op = "swiglu_grad", micro = 1,
 ---       rank = 1, kind = "ulp", step = 2, element = 38 })
-local diff = require "tidelock.diff"
+local diff = require "tidelock.trace.diff"
 local models = require "support.models"
 local new_folder = require "support.folder"
-local recorder = require "tidelock.recorder"
-local traces = require "tidelock.traces"
+local recorder = require "tidelock.run.recorder"
+local traces = require "tidelock.trace.traces"
 
 local planted = {}
 
@@ -14,7 +14,7 @@ local planted = {}
 --- first unless set), in a micro-batch if one is given, at a path if one is given.
 function planted.instruction(options, fault)
   local plan = models.plan(options)
-  local grid = require "tidelock.layout"
+  local grid = require "tidelock.plan.layout"
   local at = grid.coordinates(plan.spec.layout, fault.rank)
   local rank, left = plan.ranks[at.pp + 1], fault.nth or 1
   local range = rank.sections[fault.section or "step"]

@@ -7,7 +7,7 @@
 local core = require "tidelock.core"
 
 package.path = (arg[0]:match "^(.*)/[^/]*$" or ".") .. "/../?.lua;" .. package.path
-local launch = require "tidelock.launch"
+local launch = require "tidelock.run.launch"
 local programs = require "support.programs"
 
 local found = assert(launch.open(arg[1] and 2), "start it with mpirun")

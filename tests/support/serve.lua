@@ -3,8 +3,8 @@
 ---     local file <close> = serve.train { window = 5 }
 ---     serve.outcomes(file, { ["layout.tp"] = 2 }, requests, { chunk = 3 })
 local core = require "tidelock.core"
-local engine = require "tidelock.engine"
-local loader = require "tidelock.loader"
+local engine = require "tidelock.serve.engine"
+local loader = require "tidelock.run.loader"
 local models = require "support.models"
 local support = require "support"
 

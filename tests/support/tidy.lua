@@ -6,8 +6,8 @@
 ---
 ---     C     status dtype view memory random hash tensor cores team cuda   one after the other
 ---           kernels/        the rest of runtime/        runtime/bind/        runtime/main.c
----     Lua   where schema | layout blocks policy nn data | recipe | stages | explain verify sweep
----           report | cli; modules without a place may stand anywhere, but never in a circle
+---     Lua   the rooms of lua/tidelock/ in the order of docs/design.md, then init.lua and cli.lua;
+---           inside a room files may stand in any order, but never in a circle
 local tidy = {}
 
 local columns_max, lines_max, function_lines_max = 100, 500, 60
@@ -15,8 +15,11 @@ local columns_max, lines_max, function_lines_max = 100, 500, 60
 local c_base = { status = 1, dtype = 2, view = 3, memory = 4, random = 5, hash = 6, tensor = 7,
   cores = 8, team = 9, cuda_driver = 10, cublaslt = 10, cuda_images = 10, cubin = 10,
   manifest = 11, cuda = 12 }
-local lua_place = { where = 1, schema = 1, layout = 2, blocks = 2, policy = 2, nn = 2, data = 2,
-  recipe = 3, explain = 5, verify = 5, sweep = 5, report = 5, cli = 6 }
+local lua_place = { tidelock = 100, cli = 100 } -- the two files beside the rooms
+for place, room in ipairs { "text", "language", "hf", "model", "plan", "forecast", "machine", "run",
+  "trace", "jinja", "serve", "verify", "bench", "sweep", "report", "commands", "meta" } do
+  lua_place[room] = place
+end
 
 -- Written in pieces, or this file would break its own rule.
 local banned = { "TO" .. "DO", "FIX" .. "ME", "X" .. "XX", "st" .. "ub", "place" .. "holder" }
@@ -142,10 +145,7 @@ local function check_system(path, number, header, complain)
   end
 end
 
-local function lua_layer(module)
-  if module:find "^tidelock%.stages%." then return 4 end
-  return lua_place[module:match "^tidelock%.([%w_]+)$" or ""]
-end
+local function lua_layer(module) return lua_place[module:match "^tidelock%.([%w_]+)" or module] end
 
 local function module_of(path)
   local name = path:match "^lua/(.+)%.lua$"
@@ -202,9 +202,14 @@ local function check_c_includes(path, text, edges, used, complain)
 end
 
 --- A require in column 1 counts; one inside a function is a choice made later. All count as use.
-local function check_lua_requires(path, text, edges, used, complain)
+--- known: the modules that there are, or nil where the files are not the whole tree.
+local function check_lua_requires(path, text, edges, used, known, complain)
   for number, line in each_line(text) do
     for module in line:gmatch "[\"'](tidelock[%w_.]*)[\"']" do used[module] = true end
+    local named = line:match "require[ (]*[\"'](tidelock[%w_.]*%w)[\"']"
+    if named and known and named ~= "tidelock.core" and not known[named] then
+      complain(path, number, "there is no module " .. named)
+    end
     local module = line:match "^local [%w_]+ = require%s*%(?[\"'](tidelock[%w_.]*)[\"']"
     if module and module_of(path) then
       check_require(path, number, module, complain)
@@ -229,6 +234,20 @@ local function check_orphans(paths, files, used, complain)
   end
 end
 
+--- The modules of the whole tree as a set; nil where the files are only some of it.
+local function known_modules(paths, files, complain)
+  if not files["lua/tidelock/init.lua"] then return nil end
+  local known = {}
+  for _, path in ipairs(paths) do
+    local module = module_of(path)
+    if module then
+      known[module] = true
+      if not lua_layer(module) then complain(path, 1, "stands in no room of lua/tidelock/") end
+    end
+  end
+  return known
+end
+
 --- All complaints about `files` (path -> text), in order of paths.
 function tidy.check(files)
   local complaints, paths = {}, {}
@@ -237,7 +256,7 @@ function tidy.check(files)
   end
   for path in pairs(files) do paths[#paths + 1] = path end
   table.sort(paths)
-  local edges, used = {}, {}
+  local edges, used, known = {}, {}, known_modules(paths, files, complain)
   for _, path in ipairs(paths) do
     local text, kind = files[path], extension(path)
     check_lines(path, text, complain)
@@ -245,7 +264,7 @@ function tidy.check(files)
     if kind == "c" or kind == "h" then check_functions(path, text, complain) end
     if kind == "lua" and not path:find "^tests/" then check_functions(path, text, complain) end
     if kind == "lua" then
-      check_lua_requires(path, text, edges, used, complain)
+      check_lua_requires(path, text, edges, used, known, complain)
     else
       check_c_includes(path, text, edges, used, complain)
     end

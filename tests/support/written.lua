@@ -49,7 +49,7 @@ end
 
 --- The recipe of a text, with overrides.
 function written.load(text, words)
-  return require("tidelock.recipe").load(written.file(text), words)
+  return require("tidelock.language.recipe").load(written.file(text), words)
 end
 
 --- plan.spec of a recipe, or nil and the message.

@@ -1,0 +1,475 @@
+--- The command line as a table: what each command is called, takes and does.
+--
+--   tidelock run recipes/quickstart.lua layout.tp=2 --stop-at 20 train.clip=0.5
+--            |   |                      |           |            |
+--            command                    override    option       another override
+--                recipe
+--
+-- `commands.parse` turns the words into { command, recipe, overrides, options }; what is wrong is
+-- raised as { status = 2, message }, which cli.lua prints. Nothing is read or run here.
+
+local hints = require "tidelock.language.hints"
+local suggest = require "tidelock.text.suggest"
+local verify_options = require "tidelock.commands.verify"
+
+local commands = {}
+
+--- Kinds of option values: what is expected, and how the word becomes a value (nil when it cannot).
+local kinds = {
+  text = { word = "TEXT", expected = "a word", read = function(word) return word end },
+  file = { word = "FILE", expected = "a file name", read = function(word) return word end },
+  folder = { word = "DIR", expected = "a folder", read = function(word) return word end },
+  count = {
+    word = "N", expected = "a positive integer",
+    read = function(word)
+      local n = math.tointeger(tonumber(word))
+      return n and n > 0 and n or nil
+    end,
+  },
+  index = {
+    word = "N", expected = "an integer from 0",
+    read = function(word)
+      local n = math.tointeger(tonumber(word))
+      return n and n >= 0 and n or nil
+    end,
+  },
+  amount = {
+    word = "X", expected = "a positive number",
+    read = function(word)
+      local n = tonumber(word)
+      return n and n > 0 and n < math.huge and n or nil
+    end,
+  },
+  number = {
+    word = "X", expected = "a number from 0",
+    read = function(word)
+      local x = tonumber(word)
+      return x and x >= 0 and x < math.huge and x or nil
+    end,
+  },
+  shell = {
+    word = "SHELL", expected = "bash, zsh or fish",
+    read = function(word)
+      return (word == "bash" or word == "zsh" or word == "fish") and word or nil
+    end,
+  },
+  form = {
+    word = "md|csv|json|jsonl", expected = "md, csv, json or jsonl",
+    read = function(word)
+      return ({ md = true, csv = true, json = true, jsonl = true })[word] and word or nil
+    end,
+  },
+}
+
+commands.kinds = kinds
+
+local point = { name = "point", kind = "count", about = "which point of a sweep, from 1" }
+local threads = {
+  name = "threads", kind = "count", about = "workers of the pool; no bit depends on it",
+}
+
+---@class tidelock.Command
+---@field name string
+---@field recipe boolean|"maybe" # takes a recipe and overrides; "maybe": a recipe may be left out
+---@field topics string[]? # a first word that is one of these chooses a part of the command
+---@field words string[]? # what its words are, where it takes no recipe: { "CHECKPOINT", "OUT" }
+---@field words_needed integer? # how many of them, when not all
+---@field words_more boolean? # the last of them may stand again and again
+---@field overrides boolean? # key=value may stand behind its words
+---@field takes string? # what stands behind its name in help, when it is no recipe
+---@field about string
+---@field example string
+---@field options table[]
+---@field module string? # its `command(request)` does the work and returns the exit status
+
+---@type tidelock.Command[]
+commands.list = {
+  {
+    name = "run", recipe = true, module = "tidelock.run", about = "train a model",
+    example = "run recipes/quickstart.lua layout.tp=2 layout.pp=2",
+    options = {
+      { name = "jsonl", kind = "file", about = "write one record a step, and a summary, to FILE" },
+      { name = "metrics", kind = "file", about = "for Prometheus: a file, or :PORT to serve it" },
+      { name = "cluster", kind = "file", about = "machine facts: a planned step, a way for rows" },
+      { name = "resume", kind = "folder", about = "go on from a checkpoint, a run, or its newest" },
+      { name = "fork", kind = "text", about = "fields that may differ from the checkpoint's run" },
+      { name = "stop-at", kind = "count", about = "end after step N; lr keeps its horizon" },
+      { name = "runs", kind = "folder", about = "where run folders are kept; runs/ unless given" },
+      { name = "quiet", about = "no header, no table: the summary only" },
+      { name = "check", about = "look for NaN and Inf after every instruction" },
+      { name = "eager", about = "GPU: queue instructions one by one, no graph; same bits" },
+      { name = "poison", about = "fill memory with NaN before its first use" },
+      { name = "trace", kind = "folder", about = "record hashes, times and messages into DIR" },
+      { name = "trace-steps", kind = "text", about = "these steps only: 3:5; 0 is the start" },
+      { name = "full", about = "hash every element; else one run of 64 in 4,096" },
+      { name = "values", about = "keep the tensors, too" },
+      { name = "profile", kind = "text", about = "ranges for a profiler in these steps: 10:12" },
+      { name = "timeout", kind = "count", about = "seconds that a silent rank is waited for; 10" },
+      threads, point,
+    },
+  },
+  {
+    name = "plan", recipe = true, module = "tidelock.forecast",
+    about = "memory, schedule and work of a step; no device, nothing runs",
+    example = "plan recipes/quickstart.lua layout.dp=128 policy.leaves.dp=128 batch.samples=1024",
+    options = {
+      { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
+      { name = "program", kind = "file", about = "the program of its one rank, for C" },
+      { name = "search", about = "with --cluster: every layout, estimated; the best ten" },
+      { name = "ranks", kind = "count", about = "with --search: so many; those of the cluster" },
+      { name = "memory", kind = "file", about = "the arena: FILE.svg or FILE.pickle" },
+      { name = "rank", kind = "index", about = "whose arena, from 0; a rank of the fullest stage" },
+      point,
+    },
+  },
+  {
+    name = "explain", recipe = true, module = "tidelock.forecast.explain",
+    about = "any stage of the planner, as text",
+    example = "explain recipes/quickstart.lua --stage shard --rank 3",
+    options = {
+      {
+        name = "stage", kind = "text",
+        about = "check, expand, shard, differentiate, pipeline, place or emit (the default)",
+      },
+      { name = "rank", kind = "index", about = "which rank, from 0" },
+      { name = "weights", about = "the table of weights: shape, values, decay, and why" },
+      point,
+    },
+  },
+  {
+    name = "verify", recipe = true, module = "tidelock.verify",
+    about = "run repeats, micro-batches and layouts; print a matrix of hashes",
+    example = "verify recipes/quickstart.lua",
+    options = verify_options(threads, point),
+  },
+  {
+    name = "sweep", recipe = true, module = "tidelock.sweep",
+    about = "measure every point of a recipe with :over, or of a list of recipes",
+    example = "sweep recipes/sweeps/policies.lua --steps 4",
+    options = {
+      { name = "jsonl", kind = "file", about = "a row a point; runs/sweep-NAME.jsonl" },
+      { name = "steps", kind = "index", about = "steps of a run, 0: plan only; 6" },
+      { name = "repeat", kind = "count", about = "runs of a point, which must agree; 1" },
+      { name = "timeout", kind = "amount", about = "seconds a point may take; 600" },
+      { name = "budget", kind = "amount", about = "minutes after which no point starts" },
+      { name = "retry", about = "run those again that failed or took too long" },
+      { name = "assert-same-bits", about = "end with 1 at the first point whose bits differ" },
+      { name = "row", kind = "count", about = "measure point N in this process; print its row" },
+      threads,
+    },
+  },
+  {
+    name = "report", recipe = false, module = "tidelock.report", words = { "FILE" },
+    words_more = true, about = "sweeps, runs and measurements as one HTML page, or as text",
+    example = "report runs/sweep-policies.jsonl --text",
+    options = {
+      { name = "html", kind = "file", about = "the page; report.html unless given" },
+      { name = "text", about = "tables in the terminal instead" },
+      { name = "baseline", kind = "file", about = "an earlier file: changes in per cent" },
+      { name = "title", kind = "text", about = "of the page" },
+    },
+  },
+  {
+    name = "trace", recipe = false, words = { "DIR" }, module = "tidelock.trace",
+    about = "where the time of a traced run went", example = "trace runs/trace --chrome steps.json",
+    options = {
+      { name = "chrome", kind = "file", about = "its timeline, for ui.perfetto.dev" },
+      { name = "memory", kind = "file", about = "its arena: FILE.svg or FILE.pickle" },
+      { name = "rank", kind = "index", about = "whose arena, from 0" },
+    },
+  },
+  {
+    name = "diff", recipe = false, words = { "A", "B" }, module = "tidelock.trace.diff",
+    about = "the first bit that two traces or runs do not share, and why",
+    example = "diff runs/a runs/b", options = {},
+  },
+  {
+    name = "replay", recipe = false, words = { "RUN" }, overrides = true,
+    module = "tidelock.trace.replay",
+    about = "a step of a run again, on this CPU, with the run's bits",
+    example = "replay runs/quickstart-eaf6 --step 12",
+    options = {
+      { name = "step", kind = "count", about = "which; of a run that failed, the one that did" },
+      { name = "trace", kind = "folder", about = "record the step, with values, into DIR" },
+      { name = "repl", about = "look at its tensors: inputs[1]:to_table()" },
+      threads,
+    },
+  },
+  {
+    name = "export", recipe = false, words = { "CHECKPOINT", "OUT" },
+    module = "tidelock.run.export", about = "the weights of a checkpoint, for inference elsewhere",
+    example = "export runs/quickstart-eaf6 quickstart-bf16 --dtype bf16",
+    options = {
+      { name = "dtype", kind = "text", about = "f32, bf16 or f16; as trained if left out" },
+      { name = "format", kind = "text", about = "hf: a folder that transformers loads" },
+    },
+  },
+  {
+    name = "generate", recipe = false, words = { "MODEL", "PROMPT" }, overrides = true,
+    module = "tidelock.serve.generate", about = "text after a prompt, by the model of a run",
+    example = "generate runs/quickstart-eaf6 \"You may copy\" --tokens 200 --temperature 0.8",
+    options = {
+      { name = "tokens", kind = "count", about = "most tokens to make; 100" },
+      { name = "temperature", kind = "number", about = "0, the likeliest token, unless given" },
+      { name = "top-p", kind = "number", about = "only the likeliest tokens of this share" },
+      { name = "top-k", kind = "index", about = "only so many of the likeliest tokens" },
+      { name = "seed", kind = "index", about = "another one gives another text; 0" },
+      { name = "ids", about = "the prompt is ids, as 1,15043, and so is what is printed" },
+      { name = "tokenizer", kind = "file", about = "a tokenizer.json or its folder; bytes" },
+      { name = "quiet", about = "neither the prompt nor the speed" },
+      threads,
+    },
+  },
+  require "tidelock.commands.serve",
+  {
+    name = "tokenize", recipe = false, words = { "TOKENIZER", "TEXT" }, words_needed = 1,
+    module = "tidelock.serve.tokenize", about = "a text as token ids, or ids as text",
+    example = "tokenize bytes \"Tide\"",
+    options = {
+      { name = "ids", kind = "text", about = "the text of these ids: 1,15043" },
+      { name = "bare", about = "without what the tokenizer puts around a text, such as <s>" },
+      { name = "count", about = "how many tokens, and nothing else" },
+    },
+  },
+  {
+    name = "bench", recipe = "maybe", module = "tidelock.bench",
+    topics = {
+      "plan", "matmul", "gemm", "attention", "moe", "rowwise", "step", "roofline", "collectives",
+      "ranks", "serve", "trace", "capture",
+    },
+    about = "speed of products, a step, planning, ranks, generation",
+    example = "bench step --rounds 5",
+    options = {
+      { name = "output", short = "o", kind = "form", about = "Markdown unless given" },
+      { name = "baseline", kind = "file", about = "an earlier -o json: 1 on a drop beyond noise" },
+      { name = "rounds", kind = "count", about = "turns that everything measured gets; 7" },
+      { name = "steps", kind = "count", about = "training steps of a turn; 2" },
+      { name = "size", kind = "count", about = "matmul: this size only" },
+      { name = "alone", about = "without peers" },
+      { name = "op", kind = "text", about = "roofline: this operator only" },
+      { name = "peers", about = "beside NumPy, PyTorch where installed: the default" },
+      { name = "device", kind = "text", about = "collectives: host (the default) or cuda" },
+      { name = "ranks", kind = "count", about = "collectives: thread ranks; 4" },
+      { name = "from", short = "b", kind = "text", about = "collectives: least size; 4K" },
+      { name = "to", short = "e", kind = "text", about = "collectives: largest size; 4M" },
+      { name = "factor", short = "f", kind = "count", about = "collectives: from size to size; 4" },
+      { name = "count", kind = "count", about = "serve: requests of the load; 64" },
+      { name = "rate", kind = "number", about = "serve: requests a second; 0.7 of what it can do" },
+      { name = "requests", kind = "file", about = "serve: a load of its own, a JSON line each" },
+      threads,
+    },
+  },
+  {
+    name = "doctor", recipe = false, module = "tidelock.machine.doctor",
+    about = "what this machine has, what it lacks, and what to do",
+    example = "doctor --selftest",
+    options = {
+      { name = "selftest", about = "prove exp2 and the tensor core's step on what is here" },
+      { name = "cluster", kind = "file", about = "machine facts: which way experts' rows take" },
+      threads,
+    },
+  },
+  {
+    name = "manifest", recipe = false, module = "tidelock.machine.manifest", words = { "OLD" },
+    words_needed = 0,
+    about = "the machine code of the GPU's kernels against kernels/manifest.yaml",
+    example = "manifest --diff row_max_rows build-old/cubins",
+    options = {
+      { name = "update", about = "write kernels/manifest.yaml from this build" },
+      { name = "diff", kind = "text", about = "a kernel's code against OLD, a cubin or folder" },
+      { name = "scan", about = "only look for forbidden instructions in the machine code" },
+    },
+  },
+  {
+    name = "bundle", recipe = false, module = "tidelock.machine.bundle", words = { "DIR" },
+    about = "a folder that runs on a machine without packages and network",
+    example = "bundle /tmp/tidelock-bundle", options = {},
+  },
+  {
+    name = "help", recipe = false, takes = "[COMMAND] [options]",
+    about = "this list, or one command", example = "help run",
+    options = {
+      { name = "man", about = "all of it as a manual page" },
+      { name = "completion", kind = "shell", about = "a script that completes words" },
+    },
+  },
+  {
+    name = "version", recipe = false, about = "what this build is: version, compiler, processor",
+    example = "version", options = {},
+  },
+}
+
+--- Handled before the Lua side is asked, listed so that `help` and suggestions know them.
+commands.outside = {
+  {
+    name = "lua", takes = "FILE [ARGUMENTS]", about = "run a Lua file with tidelock loaded",
+    example = "lua recipes/gates.lua",
+  },
+  {
+    name = "repl", about = "read expressions and statements; tl is there, results are printed",
+    example = "repl", session = "tl.tensor(\"f32\", { 2, 2 }, { 1, 2, 3, 4 }):norm()",
+  },
+  {
+    name = "test", takes = "[FILES] [OPTIONS OF BUSTED]", about = "the suite",
+    example = "test tests/spec/key_spec.lua",
+  },
+  { name = "lint", about = "luacheck and clang-format", example = "lint" },
+}
+
+local function fail(format, ...)
+  error({ status = 2, message = "tidelock: " .. format:format(...) }, 0)
+end
+
+local function names_of(list, prefix)
+  local names = {}
+  for _, item in ipairs(list) do names[#names + 1] = prefix .. item.name end
+  table.sort(names)
+  return names
+end
+
+local function find(list, name)
+  for _, item in ipairs(list) do
+    if item.name == name then return item end
+  end
+end
+
+--- The command of that name; raises with the nearest one.
+function commands.find(name)
+  local command = find(commands.list, name)
+  if command then return command end
+  local outside = find(commands.outside, name)
+  if name == "lua" then fail("lua: a file is missing; e.g. ./tl %s", outside.example) end
+  if name == "repl" then fail("repl: it takes nothing; e.g. ./tl repl") end
+  if outside then fail("%s is a command of ./tl: ./tl %s", name, name) end
+  local known = names_of(commands.list, "")
+  table.move(names_of(commands.outside, ""), 1, #commands.outside, #known + 1, known)
+  table.sort(known)
+  local near = suggest.nearest(name, known)
+  if name:find "%.lua$" then near = "run " .. name end
+  fail("%s: no such command%s; there are %s", name, near and "; did you mean " .. near .. "?" or "",
+    table.concat(known, ", "))
+end
+
+--- Read option `word` ("--name" or "--name=value") and perhaps the word after it.
+-- Returns the number of words used.
+local function read_option(command, words, at, options)
+  local word = words[at]
+  for _, known in ipairs(command.options) do
+    if known.short and word == "-" .. known.short then word = "--" .. known.name end
+  end
+  local name, value = word:match "^%-%-([^=]+)=?(.*)$"
+  local inline = word:find("=", 1, true) ~= nil
+  local option = name and find(command.options, name)
+  if not option then
+    local known = names_of(command.options, "--")
+    local foreign = name and command.recipe and hints.on_command_line(name)
+    if foreign then fail("%s: no option %s; %s", command.name, word, foreign) end
+    local near = suggest.nearest("--" .. (name or word:gsub("^%-+", "")), known)
+    fail("%s: no option %s%s; %s has %s", command.name, word,
+      near and "; did you mean " .. near .. "?" or "", command.name,
+      #known > 0 and table.concat(known, ", ") or "no options")
+  end
+  local key = option.name:gsub("-", "_")
+  if options[key] ~= nil then fail("%s: --%s is given twice", command.name, name) end
+  if not option.kind then
+    if inline then fail("%s: --%s takes no value", command.name, name) end
+    options[key] = true
+    return 1
+  end
+  local kind = kinds[option.kind]
+  value = inline and value or words[at + 1]
+  local read = value ~= nil and value ~= "" and kind.read(value)
+  if not read then
+    fail("%s: --%s: expected %s, got %s", command.name, name, kind.expected,
+      value and '"' .. value .. '"' or "nothing")
+  end
+  options[key] = read
+  return inline and 1 or 2
+end
+
+---@class tidelock.Request
+---@field command tidelock.Command
+---@field recipe string?
+---@field overrides string[] # "layout.tp=2", as written, in order
+---@field options table # by name, "-" as "_"
+---@field topic string? # of help and bench
+---@field words string[] # of commands that take them
+
+local function is_one_of(word, list)
+  for _, item in ipairs(list) do
+    if item == word then return true end
+  end
+  return false
+end
+
+--- Whether the word alone asks for help or for the version, also behind another command.
+local function asks(word, long, short) return word == "--" .. long or word == "-" .. short end
+
+--- A word that is no option: topic, recipe or override, in this order.
+local function read_word(command, word, request)
+  if command.name == "help" and not request.topic then
+    request.topic = find(commands.outside, word) and word or commands.find(word).name
+  elseif command.topics and not request.topic and is_one_of(word, command.topics) then
+    request.topic = word
+  elseif command.words and (command.words_more or #request.words < #command.words) then
+    table.insert(request.words, word)
+  elseif not command.recipe and not (command.overrides and word:find "^[^=/]+=") then
+    fail("%s: %s is one word too many", command.name, word)
+  elseif word:find "^[^=/]+=" then
+    if command.recipe == true and not request.recipe then
+      fail("%s: the recipe comes before %s; e.g. ./tl %s", command.name, word, command.example)
+    end
+    table.insert(request.overrides, word)
+  elseif request.recipe then
+    fail("%s: %s is neither an option nor an override, as layout.tp=2; the recipe is %s",
+      command.name, word, request.recipe)
+  elseif command.topics and not word:find "[./]" then
+    local near = suggest.nearest(word, command.topics)
+    fail("%s: %s is neither a recipe file nor one of %s%s", command.name, word,
+      table.concat(command.topics, ", "), near and "; did you mean " .. near .. "?" or "")
+  else
+    request.recipe = word
+  end
+end
+
+--- Understand the words after the program's name.
+---@param words string[]
+---@return tidelock.Request
+function commands.parse(words)
+  local name = words[1]
+  if not name or asks(name, "help", "h") then name = "help" end
+  if asks(name, "version", "V") then name = "version" end
+  local function help(topic)
+    return { command = commands.find "help", overrides = {}, options = {}, topic = topic }
+  end
+  local outside = find(commands.outside, name)
+  if outside and words[2] and asks(words[2], "help", "h") then return help(name) end
+  local command = commands.find(name)
+  local request = { command = command, overrides = {}, options = {}, words = {} }
+  local at = 2
+  while at <= #words do
+    local word, used = words[at], 1
+    if asks(word, "help", "h") then return help(name ~= "help" and name or nil) end
+    if word:sub(1, 1) == "-" and #word > 1 then
+      used = read_option(command, words, at, request.options)
+    else
+      read_word(command, word, request)
+    end
+    at = at + used
+  end
+  if command.recipe == true and not request.recipe then
+    fail("%s: a recipe is missing; e.g. ./tl %s", command.name, command.example)
+  end
+  local needed = command.words and (command.words_needed or #command.words) or 0
+  for i = #request.words + 1, needed do
+    fail("%s: %s is missing; e.g. ./tl %s", command.name, command.words[i], command.example)
+  end
+  return request
+end
+
+--- The text of `help` or, with a command's name, of `help NAME`.
+function commands.help(topic)
+  return require("tidelock.commands.manual").page(topic) -- it reads this table
+end
+
+return commands

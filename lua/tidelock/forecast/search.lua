@@ -1,0 +1,281 @@
+--- `./tl plan RECIPE --cluster FILE --search [--ranks N]`: every layout of N ranks, estimated and
+--- ranked; no device, no plan of any of them.
+---
+---     candidates    tp x dp x pp = N, ep, micro-batch, schedule
+---          |  rules.lua                      -> refused: why, and how many
+---          |  estimate.lua: memory           -> does not fit: how many
+---          v  estimate.lua: time             -> the best ten, with what holds each back
+---
+--- A policy with fewer leaves than a layout has ranks is no reason to refuse it: the table says
+--- which leaves it needs, since that is another key.
+local core = require "tidelock.core"
+local estimate = require "tidelock.forecast.estimate"
+local fit = require "tidelock.text.fit"
+local flops = require "tidelock.forecast.flops"
+local predict = require "tidelock.forecast.predict"
+local layer_costs = require "tidelock.forecast.layer_costs"
+local requests = require "tidelock.plan.requests"
+local rules = require "tidelock.plan.rules"
+local screen = require "tidelock.text.screen"
+
+local search = {}
+
+search.shown = 10
+local ranks_max = 16384
+
+--- The layout section of a candidate.
+local function layout_of(spec, c)
+  local layout = {}
+  for name, value in pairs(spec.layout) do layout[name] = value end
+  layout.tp, layout.dp, layout.pp, layout.ep, layout.cp = c.tp, c.dp, c.pp, c.ep, 1
+  layout.schedule, layout.virtual_stages = c.schedule, c.virtual
+  layout.stages, layout.experts, layout.island = nil, nil, nil
+  if layout.all_to_all == "hierarchical" then layout.all_to_all = "auto" end
+  return layout
+end
+
+--- Leaves that the layout needs: those of the policy, or more.
+local function leaves_of(spec, c)
+  local leaves = {}
+  for name, value in pairs(spec.policy.leaves) do leaves[name] = value end
+  for _, axis in ipairs { "tp", "dp" } do
+    local own = spec.policy.name == "batch" and c[axis] or leaves[axis]
+    leaves[axis] = own % c[axis] == 0 and own or math.max(own, c[axis])
+  end
+  return leaves
+end
+
+--- The first rule that a candidate breaks, in words without numbers of its own; nil when none.
+local function refusal(plan, c, leaves)
+  local spec = plan.spec
+  local first
+  local policy = {}
+  for name, value in pairs(spec.policy) do policy[name] = value end
+  policy.leaves = leaves
+  rules.check({
+    layout = layout_of(spec, c), policy = policy, model = plan.widths, blocks = spec.blocks,
+    batch = { samples = spec.batch.samples, micro = c.micro, length = spec.batch.length },
+    site = function() return "the recipe" end,
+  }, function(_, format, ...)
+    first = first or format:format(...)
+  end, function() end)
+  return first and first:match "^[^;(]*[^;( ]"
+end
+
+--- Adds a reason, counted.
+local function count(list, text)
+  list[text] = (list[text] or 0) + 1
+  if list[text] == 1 then list[#list + 1] = text end
+end
+
+--- Micro-batch sizes worth looking at: powers of two that divide the samples of a rank.
+local function micros_of(samples)
+  local list, micro = {}, 1
+  while micro <= samples and micro <= 64 do
+    if samples % micro == 0 then list[#list + 1] = micro end
+    micro = 2 * micro
+  end
+  return list
+end
+
+local function eps_of(spec, c)
+  if #spec.experts == 0 then return { 1 } end
+  local list = {}
+  for _, ep in ipairs(fit.divisors(c.tp * c.dp)) do
+    if ep % c.tp == 0 then list[#list + 1] = ep end
+  end
+  return list
+end
+
+--- Waves of the recipe where they cut the experts of a rank, else fewer.
+local function waves_of(spec, ep)
+  local waves = spec.blocks.moe.waves
+  for _, one in ipairs(spec.experts) do
+    while waves > 1 and one.experts // ep % waves ~= 0 do waves = waves // 2 end
+  end
+  return waves
+end
+
+local schedules = { { "1f1b", 1 }, { "zb-h1", 1 }, { "interleaved", 2 } }
+
+--- All candidates of a layout: ep, micro-batch and schedule vary. each(c).
+local function variants(spec, base, each)
+  local samples = spec.batch.samples // base.dp
+  for _, ep in ipairs(eps_of(spec, base)) do
+    for _, micro in ipairs(micros_of(samples)) do
+      for i = 1, base.pp > 1 and #schedules or 1 do
+        each { tp = base.tp, dp = base.dp, pp = base.pp, ep = ep, micro = micro,
+          micros = samples // micro, schedule = schedules[i][1], virtual = schedules[i][2],
+          waves = waves_of(spec, ep) }
+      end
+    end
+  end
+end
+
+--- The best candidate of each (tp, dp, pp, ep), best first; and what was left out.
+---@param plan table # after the stage expand
+---@param facts table # of cluster.read
+---@param world integer
+---@return table[] found, table refused # refused: texts, and by text how many; fields full, all
+function search.of(plan, facts, world)
+  local spec, layers = plan.spec, layer_costs.of(plan)
+  local work = flops.of_step(plan.graph, spec.batch)
+  local refused, best, found = { full = 0, all = 0 }, {}, {}
+  local room = facts.memory * 2 ^ 30
+  local function try(c)
+    local leaves = leaves_of(spec, c)
+    refused.all = refused.all + 1
+    local why = refusal(plan, c, leaves)
+    if why then return count(refused, why) end
+    c.leaves, c.leaves_dp = leaves, leaves.dp
+    c.guess = estimate.of(layers, c, spec, facts, work)
+    if c.guess.bytes > room then
+      refused.full = refused.full + 1
+      return
+    end
+    local id = ("%d %d %d %d"):format(c.tp, c.dp, c.pp, c.ep)
+    if not best[id] then found[#found + 1] = id end
+    if not best[id] or c.guess.step_s < best[id].guess.step_s then best[id] = c end
+  end
+  for _, tp in ipairs(fit.divisors(world)) do
+    for _, dp in ipairs(fit.divisors(world // tp)) do
+      local base = { tp = tp, dp = dp, pp = world // (tp * dp) }
+      if spec.batch.samples % dp ~= 0 then
+        count(refused, ("dp %d does not divide batch.samples %d"):format(dp, spec.batch.samples))
+      elseif base.pp > spec.model.layers then
+        count(refused, ("pp %d: the model has %d layers"):format(base.pp, spec.model.layers))
+      else
+        variants(spec, base, try)
+      end
+    end
+  end
+  for i, id in ipairs(found) do found[i] = best[id] end
+  table.sort(found, function(a, b)
+    if a.guess.step_s ~= b.guess.step_s then return a.guess.step_s < b.guess.step_s end
+    if a.tp ~= b.tp then return a.tp < b.tp end
+    if a.dp ~= b.dp then return a.dp < b.dp end
+    return a.ep < b.ep
+  end)
+  return found, refused
+end
+
+local function name_of(c)
+  local words = {}
+  for _, axis in ipairs { "tp", "dp", "pp", "ep" } do
+    if c[axis] > 1 then words[#words + 1] = axis .. " " .. c[axis] end
+  end
+  if c.pp > 1 then words[#words + 1] = c.schedule end
+  return #words > 0 and table.concat(words, " ") or "one rank"
+end
+
+--- What a candidate loses against the best: its two largest costs more, in ms; of the best itself
+--- what bounds it.
+local function reason(c, first, spec)
+  local words, more = {}, {}
+  for _, name in ipairs { "matrix", "attention", "bandwidth", "launch", "exposed", "bubble" } do
+    local ms = 1000 * (c.guess.causes[name] - first.guess.causes[name])
+    if ms > 0 then more[#more + 1] = { predict.words[name], ms } end
+  end
+  table.sort(more, function(a, b) return a[2] > b[2] end)
+  if c == first then
+    words[1] = "bound by " .. predict.words[c.guess.bound]
+  else
+    for i = 1, math.min(2, #more) do
+      if more[i][2] >= 0.05 * more[1][2] then
+        words[#words + 1] = ("+%.1f ms %s"):format(more[i][2], more[i][1])
+      end
+    end
+  end
+  for _, axis in ipairs { "tp", "dp" } do
+    if c.leaves[axis] ~= spec.policy.leaves[axis] and spec.policy.name ~= "batch" then
+      words[#words + 1] = ("needs policy.leaves.%s=%d (another key)"):format(axis, c.leaves[axis])
+    end
+  end
+  return table.concat(words, "; ")
+end
+
+--- The words that give the candidate to any command.
+local function overrides_of(c, spec)
+  local words = {}
+  for _, axis in ipairs { "tp", "dp", "pp", "ep" } do
+    if axis ~= "ep" or #spec.experts > 0 then
+      words[#words + 1] = ("layout.%s=%d"):format(axis, c[axis])
+    end
+  end
+  words[#words + 1] = "batch.micro=" .. c.micro
+  if c.pp > 1 then words[#words + 1] = "layout.schedule=" .. c.schedule end
+  if c.virtual > 1 then words[#words + 1] = "layout.virtual_stages=" .. c.virtual end
+  for _, axis in ipairs { "tp", "dp" } do
+    if c.leaves[axis] ~= spec.policy.leaves[axis] and spec.policy.name ~= "batch" then
+      words[#words + 1] = ("policy.leaves.%s=%d"):format(axis, c.leaves[axis])
+    end
+  end
+  return table.concat(words, " ")
+end
+
+local function table_lines(found, spec, lines)
+  local first, width = found[1], 12
+  for i = 1, math.min(search.shown, #found) do width = math.max(width, #name_of(found[i])) end
+  lines[#lines + 1] = ("  %3s  %-" .. width .. "s %5s %9s %9s %5s %6s %8s %7s  %s"):format("#",
+    "layout", "micro", "step ms", "tok/s", "mfu", "bubble", "exposed", "GiB", "why")
+  for i = 1, math.min(search.shown, #found) do
+    local c, g = found[i], found[i].guess
+    local form = "  %3d  %-" .. width .. "s %5d %9.1f %9s %4.0f%% %5.1f%% %5.1f ms %7.1f  %s"
+    lines[#lines + 1] = form:format(i, name_of(c), c.micro, g.step_s * 1000,
+      screen.short(g.tokens_per_s), 100 * g.mfu, 100 * g.bubble, 1000 * g.causes.exposed,
+      g.bytes / 2 ^ 30, reason(c, first, spec))
+  end
+end
+
+--- The text of a search.
+---@param file string # of the recipe
+---@param seconds number # that it took
+function search.text(found, refused, spec, facts, world, file, seconds)
+  local lines = { ("%s   %s like those of %s: %s candidates, %s fit; %.1f s, nothing was planned")
+    :format(file:match "[^/]+$", screen.plural(world, "rank"), facts.name,
+      screen.grouped(refused.all), screen.plural(#found, "layout"), seconds) }
+  if #found > 0 then
+    table_lines(found, spec, lines)
+    lines[#lines + 1] = "  best   " .. overrides_of(found[1], spec)
+  end
+  if refused.full > 0 then
+    lines[#lines + 1] = ("  %s %s more than %g GiB a rank"):format(screen.plural(refused.full,
+      "candidate"), refused.full == 1 and "needs" or "need", facts.memory)
+  end
+  table.sort(refused, function(a, b)
+    if refused[a] ~= refused[b] then return refused[a] > refused[b] end
+    return a < b
+  end)
+  for i = 1, math.min(#found > 0 and 3 or 8, #refused) do
+    lines[#lines + 1] = ("  %d refused: %s"):format(refused[refused[i]], refused[i])
+  end
+  return table.concat(lines, "\n")
+end
+
+--- The command.
+---@param request tidelock.Request
+---@param facts table?
+---@return integer # exit status: 1 when no layout fits
+function search.command(request, facts)
+  local options = request.options
+  local function usage(text) error({ status = 2, message = "tidelock: plan: " .. text }, 0) end
+  for _, name in ipairs { "memory", "program", "rank" } do
+    if options[name] then
+      usage(("--%s is of one layout, and --search goes through all; the command without --search "
+        .. "and with the layout that it found has it"):format(name))
+    end
+  end
+  if not facts then usage "--search goes with --cluster FILE, the machine to search for" end
+  local world = options.ranks or facts.ranks
+  if world > ranks_max then usage(("--ranks %d: at most %d"):format(world, ranks_max)) end
+  local begin = core.files.seconds()
+  local recipe = requests.of(request):override { "layout.tp=1", "layout.dp=1", "layout.pp=1",
+    "layout.ep=nil", "layout.schedule=1f1b", "layout.virtual_stages=1" }
+  local plan = requests.plan(recipe, "expand", facts)
+  local found, refused = search.of(plan, facts, world)
+  io.stdout:write(search.text(found, refused, plan.spec, facts, world, request.recipe,
+    core.files.seconds() - begin), "\n")
+  return #found > 0 and 0 or 1
+end
+
+return search

@@ -1,0 +1,190 @@
+--- What a recipe's code can reach, and how its text is loaded.
+--
+-- A recipe is text, never bytecode, and describes a model; so it gets plain Lua without the world:
+-- no io, no os, no clock, no random numbers, and nothing whose answer differs between machines or
+-- runs. `pairs` walks keys in order; exp, log, sin, cos and pow of `math` are those of numbers.lua.
+-- `require` looks beside the recipe first and loads what it finds in the same way.
+local core = require "tidelock.core"
+local numbers = require "tidelock.language.numbers"
+local suggest = require "tidelock.text.suggest"
+local where = require "tidelock.language.where"
+
+--- bytes_max: of a recipe's text.
+local sandbox = { bytes_max = 16 << 20 }
+
+local plain = {
+  "assert", "error", "ipairs", "next", "pcall", "rawequal", "rawget", "rawlen", "rawset", "select",
+  "setmetatable", "tonumber", "tostring", "type", "xpcall",
+}
+
+local kept_math = {
+  "abs", "ceil", "floor", "fmod", "huge", "max", "maxinteger", "min", "mininteger", "modf", "pi",
+  "sqrt", "tointeger", "type", "ult",
+}
+
+local refused = {
+  io = "a recipe reads no files; tl.data names them",
+  os = "a recipe may not depend on the machine or the time; tl.params takes values from the "
+    .. "command line",
+  coroutine = "a recipe only describes; use a function",
+  debug = "a recipe only describes",
+  load = "write the code in a file beside the recipe and require it",
+  loadfile = "use tl.load or require",
+  dofile = "use tl.load or require",
+  package = "require looks beside the recipe",
+  collectgarbage = "a recipe only describes",
+}
+
+local refused_math = {
+  random = "it gives other numbers on every run; initial values come from weight rules and "
+    .. "policy.seed",
+  randomseed = "there are no random numbers in a recipe; the seed is policy = { \"layout\", "
+    .. "seed = .. }",
+}
+for _, name in ipairs { "acos", "asin", "atan", "tan", "deg", "rad" } do
+  refused_math[name] = "its last bits differ between machines; sqrt, exp, log, sin, cos and "
+    .. "pow are the same on all"
+end
+
+local function refuse(prefix, reasons)
+  return {
+    __index = function(_, key)
+      local reason = reasons[key]
+      if reason then error(("%s%s is not there in a recipe: %s"):format(prefix, key, reason), 2) end
+      return nil
+    end,
+  }
+end
+
+local function copy(library)
+  local other = {}
+  for key, value in pairs(library) do other[key] = value end
+  return other
+end
+
+--- pairs in a fixed order: numbers ascending, then strings bytewise, then the rest as it comes.
+local function ordered_pairs(value)
+  local meta = getmetatable(value)
+  if type(value) ~= "table" or type(meta) == "table" and meta.__pairs then return pairs(value) end
+  local keys, rank = {}, { number = 1, string = 2 }
+  for key in pairs(value) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b)
+    local first, second = rank[type(a)] or 3, rank[type(b)] or 3
+    if first ~= second then return first < second end
+    return first < 3 and a < b
+  end)
+  local at = 0
+  return function()
+    repeat at = at + 1 until keys[at] == nil or rawget(value, keys[at]) ~= nil
+    return keys[at], value[keys[at]]
+  end
+end
+
+--- That of texts belongs to the whole program: a recipe would change the planner's own `format`.
+local function own_metatable(value)
+  if type(value) == "string" then return "string" end
+  return getmetatable(value)
+end
+
+local function make_math()
+  local library = { exp = numbers.exp, log = numbers.log, sin = numbers.sin, cos = numbers.cos }
+  library.pow = numbers.power
+  for _, name in ipairs(kept_math) do library[name] = math[name] end
+  return setmetatable(library, refuse("math.", refused_math))
+end
+
+--- "; did you mean ..?" with the recipe beside `path` whose name is nearest, or "".
+local function nearest_file(path)
+  local folder, name = path:match "^(.-)/?([^/]*)$"
+  local good, names = pcall(core.files.list, folder == "" and "." or folder)
+  local near = good and names and suggest.nearest(name, names)
+  return near and ("; did you mean %s?"):format(path:sub(1, -#name - 1) .. near) or ""
+end
+
+--- Of a file that has no end, such as /dev/zero, no more is read than a recipe may have. `texts`:
+--- those that a run's folder has kept, instead of the files.
+local function read(path, texts)
+  if texts then
+    return texts[path], path .. ": the run's folder has kept no such file"
+  end
+  local file, message = io.open(path, "rb")
+  if not file then return nil, message .. nearest_file(path) end
+  local text, reason = file:read(sandbox.bytes_max + 1)
+  file:close()
+  if not text and reason then return nil, path .. ": not a file" end
+  if text and #text > sandbox.bytes_max then
+    return nil, ("%s: more than %d MiB, which no recipe has"):format(path, sandbox.bytes_max >> 20)
+  end
+  return text or ""
+end
+
+--- The folder of a path, with its last slash, or "".
+function sandbox.folder(path) return path:match "^(.*/)[^/]*$" or "" end
+
+--- `path` without "folder/.." and "./" inside.
+function sandbox.normalize(path)
+  local before
+  path = path:gsub("/%./", "/"):gsub("^%./", "")
+  repeat
+    before = path
+    path = path:gsub(
+      "([^/]+)/%.%./", function(folder) return folder == ".." and "../../" or "" end, 1
+    )
+  until path == before
+  return path
+end
+
+--- The chunk of the file `path` with the environment of a recipe, or nil and a message.
+function sandbox.open(path, context)
+  local text, message = read(path, context.texts)
+  if not text then return nil, message end
+  if text:sub(1, 4) == "\27Lua" then
+    return nil, path .. ": this is bytecode; a recipe is Lua text"
+  end
+  text = text:gsub("^\xEF\xBB\xBF", ""):gsub("^#[^\n]*", "") -- a byte order mark, a line for env
+  context.files[#context.files + 1] = { path = path, text = text }
+  where.add(path, text)
+  return load(text, "@" .. path, "t", sandbox.environment(path, context))
+end
+
+local function require_beside(path, context, name)
+  if type(name) ~= "string" then
+    error(("%s: require wants the name of a file, got %s"):format(where.here() or path,
+      type(name)), 0)
+  end
+  if name == "tidelock" or name == "tidelock.language.numbers" then return require(name) end
+  local stem = sandbox.folder(path) .. name:gsub("%.", "/")
+  local known = context.modules[stem]
+  if known then return known.value end
+  for _, candidate in ipairs { stem .. ".lua", stem .. "/init.lua" } do
+    if read(candidate, context.texts) then
+      local chunk, message = sandbox.open(candidate, context)
+      if not chunk then error(message, 0) end
+      context.modules[stem] = { value = true } -- a file that requires itself gets true, as in Lua
+      local value = chunk(name, candidate)
+      if value ~= nil then context.modules[stem].value = value end
+      return context.modules[stem].value
+    end
+  end
+  local text = "module '%s' not found: no file %s.lua and no %s/init.lua beside the recipe"
+  error(text:format(name, stem, stem), 2)
+end
+
+--- The global table of a recipe file.
+function sandbox.environment(path, context)
+  local env = { math = make_math(), string = copy(string), table = copy(table), utf8 = copy(utf8) }
+  for _, name in ipairs(plain) do env[name] = _G[name] end
+  env.pairs = ordered_pairs
+  env.getmetatable = own_metatable
+  env._VERSION = _VERSION
+  env.print = function(...)
+    local words = table.pack(...)
+    for i = 1, words.n do words[i] = tostring(words[i]) end
+    io.stderr:write(table.concat(words, "\t"), "\n")
+  end
+  env.require = function(name) return require_beside(path, context, name) end
+  env._G = env
+  return setmetatable(env, refuse("", refused))
+end
+
+return sandbox

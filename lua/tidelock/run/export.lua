@@ -1,0 +1,174 @@
+--- `./tl export CHECKPOINT OUT --dtype bf16`: the weights alone, gathered, in the dtype wanted.
+--
+--     checkpoint   weights.safetensors  optimizer.safetensors (f32 masters)  state.json
+--     or a run     weights.safetensors after its last step, where it has no checkpoint
+--         |  read while written: needs no memory for the model
+--     OUT/         model.safetensors, or model-00001-of-00003.safetensors .. with
+--                  model.safetensors.index.json
+--
+--     --format hf: the names of Hugging Face, config.json, generation_config.json, and the
+--                  tokenizer of the folder that the model came from; transformers loads OUT
+--
+-- Without it tensors keep their names. A run of 16 bits has its f32 masters in checkpoints alone. A
+-- weight that is trained in 16 bits is exported from its f32
+-- master when f32 is asked for; rounding is to the nearest, ties to even. OUT appears whole or not
+-- at all.
+
+local checkpoint = require "tidelock.run.checkpoint"
+local core = require "tidelock.core"
+local hf_export = require "tidelock.hf.export"
+local loader = require "tidelock.run.loader"
+local requests = require "tidelock.plan.requests"
+local screen = require "tidelock.text.screen"
+
+local export = {}
+
+local file_bytes_max = 5 * 1000 * 1000 * 1000 -- as Hugging Face cuts files
+local dtype_names = { f32 = "F32", bf16 = "BF16", f16 = "F16" }
+local element_bytes = { F32 = 4, BF16 = 2, F16 = 2 }
+
+local function usage(format, ...)
+  error({ status = 2, message = "tidelock: export: " .. format:format(...) }, 0)
+end
+
+local function open(path)
+  local file, message = core.weights.open(path)
+  if not file then usage("%s", message) end
+  return file
+end
+
+--- What a run has left that came to its end without a checkpoint; nil where there are some, or no
+--- weights. `wanted` as in sources_of.
+local function finished_run(path, options)
+  local weights = path .. "/weights.safetensors"
+  if core.files.exists(path .. "/state.json") or not core.files.exists(weights)
+    or #checkpoint.list(path .. "/checkpoints") > 0 or #checkpoint.list(path) > 0 then
+    return nil
+  end
+  local file, tensors = open(weights), {}
+  for i, name in ipairs(file:names()) do
+    tensors[i] = { file = "weights.safetensors", name = name }
+    if options.dtype == "f32" and file:look(name) ~= "F32" then
+      usage("%s: %s is %s, and this run has no checkpoint with its f32 master; --dtype bf16, or "
+        .. "run again with train.save.every", path, name, (file:look(name)))
+    end
+  end
+  local known = file:metadata()
+  local note = options.format and hf_export.note(requests.plan(loader.open(path).recipe, "check"))
+  return { folder = path, run_folder = path, notes = {}, state = { tensors = tensors, hf = note,
+    key = known.key, step = math.tointeger(tonumber(known.step)),
+    weights_hash = known.weights_hash } }
+end
+
+--- The checkpoint that `path` means, or the weights of a run that has none.
+---@param path string
+---@param options { dtype?: string, format?: string }
+---@return tidelock.Checkpoint
+function export.find(path, options)
+  local folder = path:match "^(.-)/*$"
+  return finished_run(folder, options) or checkpoint.find(path, "export")
+end
+
+--- { name, file, entry, dtype } of every weight: the source that is nearest to `wanted`.
+local function sources_of(found, wanted)
+  local files, masters, list = {}, {}, {}
+  for _, entry in ipairs(found.state.tensors) do
+    files[entry.file] = files[entry.file] or open(found.folder .. "/" .. entry.file)
+    local name = entry.name:match "^master%.(.+)$"
+    if name and entry.file:find "^optimizer" then masters[name] = entry end
+  end
+  for _, entry in ipairs(found.state.tensors) do
+    if entry.file:find "^weights" then
+      local from = wanted == "F32" and masters[entry.name] or entry
+      local stored, shape = files[from.file]:look(from.name)
+      if not stored then usage("%s/%s has no tensor %s", found.folder, from.file, from.name) end
+      local dtype, count = wanted or stored, 1
+      for _, size in ipairs(shape) do count = count * size end
+      list[#list + 1] = {
+        file = "model", name = entry.name, bytes = count * element_bytes[dtype],
+        source = { name = entry.name, file = files[from.file], entry = from.name, dtype = dtype },
+      }
+    end
+  end
+  return list
+end
+
+--- Renames the sources to what transformers reads; returns the texts beside them, and notes.
+local function as_hf(found, list)
+  local map, texts, notes = hf_export.folder(found.state.hf, list[1].source.dtype)
+  if not map then
+    usage("--format hf: transformers has no architecture for this model: %s", texts)
+  end
+  for _, item in ipairs(list) do
+    local theirs = map[item.name]
+    if not theirs then
+      usage("--format hf: %s has no name there", item.name)
+    end
+    item.name, item.source.name = theirs, theirs
+  end
+  return texts, notes
+end
+
+--- The index that names the file of each tensor, as Hugging Face writes it.
+local function index_text(files, bytes)
+  local map = {}
+  for _, file in ipairs(files) do
+    for _, item in ipairs(file.items) do map[item.name] = file.name end
+  end
+  return core.json.encode { metadata = { total_size = bytes }, weight_map = map } .. "\n"
+end
+
+--- Writes the folder. Returns the bytes of its tensors, the names of its files, and notes.
+---@param found tidelock.Checkpoint
+---@param out string
+---@param options? { dtype?: string, format?: string, file_bytes_max?: integer }
+function export.write(found, out, options)
+  options = options or {}
+  local wanted = options.dtype and dtype_names[options.dtype]
+  if options.dtype and not wanted then
+    usage("--dtype: expected f32, bf16 or f16, got %q", options.dtype)
+  end
+  if options.format and options.format ~= "hf" then
+    usage("--format: expected hf, got %q", options.format)
+  end
+  if core.files.exists(out) then usage("%s exists already; give a new folder", out) end
+  local parent = out:match "^(.*)/[^/]*$"
+  if parent and parent ~= "" then core.files.mkdirs(parent) end
+  local list, bytes, names = sources_of(found, wanted), 0, {}
+  local texts, notes = {}, {}
+  if options.format then texts, notes = as_hf(found, list) end
+  local files = checkpoint.cut(list, options.file_bytes_max or file_bytes_max)
+  local state, written = found.state, {}
+  local metadata = {
+    format = "pt", key = state.key, step = tostring(state.step), weights_hash = state.weights_hash,
+  }
+  for i, file in ipairs(files) do
+    local tensors = {}
+    for j, item in ipairs(file.items) do tensors[j], bytes = item.source, bytes + item.bytes end
+    written[i], names[i] = { name = file.name, tensors = tensors, metadata = metadata }, file.name
+  end
+  if #files > 1 then
+    texts[#texts + 1] = { name = "model.safetensors.index.json", text = index_text(files, bytes) }
+  end
+  local saver <close> = core.saver(out, written, texts)
+  saver:wait()
+  return bytes, names, notes
+end
+
+--- The command.
+---@param request tidelock.Request
+function export.command(request)
+  local options = { dtype = request.options.dtype, format = request.options.format }
+  local found = export.find(request.words[1], options)
+  local out = request.words[2]:match "^(.-)/*$"
+  local good, bytes, names, notes = pcall(export.write, found, out, options)
+  if not good then
+    error(type(bytes) == "string" and bytes:gsub("^[^\n]-%.lua:%d+: ", "") or bytes, 0)
+  end
+  print(("%s: %s, %s MiB; step %d of key %s"):format(out, screen.plural(#names, "file"),
+    screen.mib(bytes), found.state.step, found.state.key))
+  for _, note in ipairs(notes) do print("note: " .. note) end
+  return 0
+end
+
+return export

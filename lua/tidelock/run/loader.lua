@@ -1,0 +1,252 @@
+--- loader.lua - what generates text from a folder: its recipe, its weights, its tokenizer.
+---
+---     runs/quickstart-eaf6        a run: recipe.lua, weights.safetensors or its newest checkpoint
+---     runs/../checkpoints/step-00000060     one checkpoint of a run
+---     models/llama                a Hugging Face folder: config.json, safetensors, tokenizer.json
+---
+--- Weights are read slice by slice, each rank its own. A recipe of another run than the weights is
+--- refused with the fields that differ.
+local checkpoint = require "tidelock.run.checkpoint"
+local core = require "tidelock.core"
+local explain = require "tidelock.forecast.explain"
+local requests = require "tidelock.plan.requests"
+local runs = require "tidelock.run.runs"
+local suggest = require "tidelock.text.suggest"
+
+local loader = {}
+
+---@class tidelock.Model
+---@field path string
+---@field recipe tidelock.Recipe
+---@field read fun(param: table, row: integer, col: integer): tidelock.Tensor # (rows, cols), f32
+---@field tokenizer tidelock.Tokenizer
+---@field description string # "runs/x, step 200"
+---@field stop? integer[] # ids that end a text
+
+local function usage(format, ...)
+  error({ status = 2, message = "tidelock: " .. format:format(...) }, 0)
+end
+
+--- The words of "layout.tp=2 layout.stages=3 3 2": a new one begins where a key does.
+local function split_overrides(text)
+  local words = {}
+  for word in (text or ""):gmatch "%S+" do
+    if word:find "^[%a_][%w_.]*=" or #words == 0 then
+      words[#words + 1] = word
+    else
+      words[#words] = words[#words] .. " " .. word
+    end
+  end
+  return words
+end
+
+--- A function that reads the part of a weight which a rank holds, widened to f32.
+---@param files table<string, tidelock.Weights> # by name of tensor
+---@param where_from string
+local function reader(files, where_from)
+  local names = {}
+  for name in pairs(files) do names[#names + 1] = name end
+  table.sort(names)
+  return function(param, row, col)
+    local file = files[param.name]
+    if not file then
+      usage("%s has no weight %s; nearest: %s", where_from, param.name,
+        suggest.nearest(param.name, names, 3))
+    end
+    local _, shape = file:look(param.name)
+    local rows, cols = shape[1], shape[2] or 1
+    if #shape > 2 or rows ~= param.weight.rows or cols ~= param.weight.cols then
+      usage("%s: %s is (%s), and the recipe's is (%d, %d)", where_from, param.name,
+        table.concat(shape, ", "), param.weight.rows, param.weight.cols)
+    end
+    return file:slice(param.name, row, param.rows, col, param.cols, "f32")
+  end
+end
+
+local function open_weights(path)
+  local file, message = core.weights.open(path)
+  if not file then usage("%s", message) end
+  return file
+end
+
+--- A file with every weight under its own name.
+---@param path string
+function loader.file(path)
+  local file, files = open_weights(path), {}
+  for _, name in ipairs(file:names()) do files[name] = file end
+  return reader(files, path)
+end
+
+--- The weights of a checkpoint.
+local function checkpoint_reader(found)
+  local files, opened = {}, {}
+  for _, entry in ipairs(found.state.tensors) do
+    if entry.file:find "^weights" then
+      opened[entry.file] = opened[entry.file] or open_weights(found.folder .. "/" .. entry.file)
+      files[entry.name] = opened[entry.file]
+    end
+  end
+  return reader(files, found.folder)
+end
+
+local function is_no_layout(word) return not word:find "^layout[.=]" end
+
+--- The recipe of a run folder as it ran, but for the layout that it was told: it was for training.
+local function recipe_of(folder, words)
+  local path, summary = folder .. "/recipe.lua", runs.summary(folder)
+  if core.files.exists(folder .. "/origin.json") then
+    return requests.recipe(folder, words, nil, is_no_layout), summary
+  end
+  if not core.files.exists(path) then usage("%s holds no recipe.lua: it is no run", folder) end
+  local all = {}
+  for _, word in ipairs(split_overrides(summary and summary.overrides)) do
+    if is_no_layout(word) then all[#all + 1] = word end
+  end
+  table.move(words, 1, #words, #all + 1, all)
+  return requests.recipe(path, all), summary
+end
+
+--- Lines of a value and what is inside it, a field each.
+local function add_fields(lines, path, value)
+  if type(value) ~= "table" then
+    lines[#lines + 1] = ("%s = %s"):format(path, tostring(value))
+    return
+  end
+  local keys = {}
+  for key in pairs(value) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  for _, key in ipairs(keys) do add_fields(lines, path .. "." .. tostring(key), value[key]) end
+end
+
+--- The fields of a resolved recipe, however many stood on a line, without places: the same module
+--- stands at another one in the copy of a recipe.
+local function one_each(text)
+  local lines = {}
+  for line in text:gsub(',? ?site = "[^"]*"', ""):gmatch "[^\n]+" do
+    local path, value = line:match "^(%S+) = ({.*)$"
+    local read = path and load("return " .. value, "=field", "t", {})
+    local good, found = pcall(read or error)
+    if good then add_fields(lines, path, found) else lines[#lines + 1] = line end
+  end
+  return table.concat(lines, "\n")
+end
+
+--- Whether one of two paths of fields is the other's beginning: layout and layout.tp.
+local function overlap(a, b)
+  local shorter, longer = #a <= #b and a or b, #a <= #b and b or a
+  return longer == shorter or longer:sub(1, #shorter + 1) == shorter .. "."
+end
+
+--- Fields that decide what the weights mean; others may differ.
+local function compare(folder, known, recipe, words)
+  if not known then return end
+  local text = explain.text(requests.plan(recipe, "check"), "check")
+  local lines = {}
+  for _, d in ipairs(checkpoint.differing(one_each(known), one_each(text))) do
+    local ours = false -- a field that the run did not know has its default
+    for _, section in ipairs { "dtype", "model", "policy", "blocks" } do
+      ours = ours or d.path:match "^%w+" == section and d.old ~= "unset"
+    end
+    for _, word in ipairs(words) do ours = ours and not overlap(word:match "^[^=]*", d.path) end
+    if ours then lines[#lines + 1] = ("  %s: %s -> %s"):format(d.path, d.old, d.new) end
+  end
+  if #lines > 0 then
+    usage("%s: its recipe.lua does not give what it ran with; say what it was, as key=value:\n%s",
+      folder, table.concat(lines, "\n"))
+  end
+end
+
+local function read_text(path)
+  return core.files.exists(path) and core.files.read_all(path) or nil
+end
+
+--- Weights of a run: those after its last step, or of its newest checkpoint.
+local function run_weights(folder, summary)
+  local path = folder .. "/weights.safetensors"
+  if summary and core.files.exists(path) then
+    return loader.file(path), ("%s, step %d"):format(folder, summary.steps)
+  end
+  local found = checkpoint.find(folder, folder)
+  return checkpoint_reader(found), ("%s, step %d"):format(found.folder, found.state.step),
+    found.state.fields
+end
+
+local function open_tokenizer(path)
+  local tokenizer, message = core.tokenizer(path)
+  if not tokenizer then usage("--tokenizer: %s", message) end
+  return tokenizer
+end
+
+--- Ids that end a text: eos_token_id of generation_config.json, or of config.json.
+local function stop_of(folder)
+  for _, name in ipairs { "/generation_config.json", "/config.json" } do
+    local text = read_text(folder .. name)
+    local good, values = pcall(core.json.decode, text or "")
+    local id = good and type(values) == "table" and values.eos_token_id
+    if math.type(id) == "integer" then return { id } end
+    if type(id) == "table" then return id end
+  end
+  return {}
+end
+
+--- The recipe of a Hugging Face folder: its model, and as much context as it was trained for.
+local function foreign_recipe(folder, words)
+  return requests.guarded(function()
+    local tl = require "tidelock"
+    local model = tl.nn.from_hf(folder)
+    local context = math.min(model.options.hf.context or 2048, 2048)
+    return tl.recipe {
+      model = model, data = tl.data.given { { tokens = { 0 } } },
+      batch = { samples = 1, length = context }, train = { steps = 1, lr = 0 },
+    }:override(words)
+  end)
+end
+
+--- A model of others. Its weights are read from its own files.
+local function open_foreign(folder, words, options)
+  local function read(param, row, col)
+    local stored = param.fields.stored
+    return stored.file:slice(stored.name, row, param.rows, col, param.cols, "f32")
+  end
+  return {
+    path = folder, recipe = foreign_recipe(folder, words), read = read, description = folder,
+    tokenizer = open_tokenizer(options.tokenizer or folder), stop = stop_of(folder),
+  }
+end
+
+--- Opens what `path` means. `words` are overrides of its recipe.
+---@param path string
+---@param words? string[]
+---@param options? { tokenizer?: string }
+---@return tidelock.Model
+function loader.open(path, words, options)
+  words, options = words or {}, options or {}
+  path = #path > 1 and path:gsub("/+$", "") or path
+  if not core.files.is_directory(path) then
+    usage("%s: no such folder; a model is the folder of a run, as runs/quickstart-eaf6, or one of "
+      .. "Hugging Face", path)
+  end
+  local folder, one = path, nil
+  if core.files.exists(path .. "/state.json") then
+    one = checkpoint.find(path, path)
+    folder = one.run_folder
+    if not folder then usage("%s: the run of this checkpoint is not there", path) end
+  elseif core.files.exists(path .. "/config.json") then
+    return open_foreign(path, words, options)
+  end
+  local recipe, summary = recipe_of(folder, words)
+  local read, description, known
+  if one then
+    read, known = checkpoint_reader(one), one.state.fields
+    description = ("%s, step %d"):format(path, one.state.step)
+  else
+    read, description, known = run_weights(folder, summary)
+  end
+  compare(folder, known or read_text(folder .. "/resolved.txt"), recipe, words)
+  return {
+    path = path, recipe = recipe, read = read, description = description,
+    tokenizer = open_tokenizer(options.tokenizer or "bytes"),
+  }
+end
+
+return loader

@@ -1,0 +1,111 @@
+--- `./tl generate MODEL PROMPT`: text after a prompt, as it is made.
+--
+--     ./tl generate runs/quickstart-eaf6 "You may copy" --tokens 200 --temperature 0.8 --seed 1
+--     ./tl generate runs/quickstart-eaf6 - < prompt.txt            the prompt from stdin
+--     ./tl generate runs/quickstart-eaf6 89,111,117 --ids          ids in, ids out
+--
+-- Prompt and text go to stdout, speed to stderr. The same words give the same text on every machine
+-- and in any layout.
+
+local core = require "tidelock.core"
+local engine = require "tidelock.serve.engine"
+local loader = require "tidelock.run.loader"
+local requests = require "tidelock.plan.requests"
+local screen = require "tidelock.text.screen"
+
+local generate = {}
+
+local function usage(format, ...)
+  error({ status = 2, message = "tidelock: generate: " .. format:format(...) }, 0)
+end
+
+local function read_ids(text)
+  local ids = {}
+  for word in (text .. ","):gmatch "%s*([^,]*)," do
+    local id = math.tointeger(tonumber(word))
+    if not id then usage("--ids: the prompt is integers and commas, got %q", text) end
+    ids[#ids + 1] = id
+  end
+  return ids
+end
+
+--- The submission that the words and options mean.
+local function submission_of(model, prompt, options)
+  return {
+    tokens = options.ids and read_ids(prompt) or model.tokenizer:encode(prompt, true),
+    max_tokens = options.tokens or 100, temperature = options.temperature or 0,
+    top_p = options.top_p, top_k = options.top_k, seed = options.seed, stop = model.stop,
+  }
+end
+
+--- Writes what a list of ids has come to since it was last asked: a token may end in the middle of
+--- a character, and a tokenizer may only know the text of several.
+local function text_writer(model, options, prompt)
+  local ids, written = {}, ""
+  return function(id)
+    ids[#ids + 1] = id
+    if options.ids then
+      io.stdout:write(#ids > 1 and "," or "", id)
+    else
+      local text = model.tokenizer:decode(table.move(ids, 1, #ids, #prompt + 1,
+        table.move(prompt, 1, #prompt, 1, {})), false)
+      io.stdout:write(text:sub(#written + 1))
+      written = text
+    end
+    io.stdout:flush()
+  end, function(text) written = text end
+end
+
+--- Runs the request to its end or to a signal. Returns { made, first, seconds, stopped }.
+local function stream(e, write)
+  local begin, made, first = core.files.seconds(), 0, nil
+  local stopped
+  while not e:idle() and not stopped do
+    for _, event in ipairs(e:step()) do
+      made = made + 1
+      first = first or core.files.seconds() - begin
+      write(event.token)
+    end
+    stopped = core.interrupted()
+  end
+  return { made = made, first = first or 0, seconds = core.files.seconds() - begin,
+    stopped = stopped }
+end
+
+local function report(model, given, result, context)
+  local after = result.seconds - result.first
+  io.stderr:write(("%s: prompt of %s in %.0f ms, then %s at %.1f tokens/s; seed %d\n"):format(
+    model.description, screen.plural(#given.tokens, "token"), result.first * 1000,
+    screen.plural(result.made, "token"), after > 0 and (result.made - 1) / after or 0,
+    given.seed or 0))
+  if result.made < given.max_tokens and #given.tokens + result.made >= context then
+    io.stderr:write(("note: %d of %d tokens were made: prompt and text fill serve.context, %d\n")
+      :format(result.made, given.max_tokens, context))
+  end
+end
+
+--- The command.
+---@param request tidelock.Request
+function generate.command(request)
+  local options, prompt = request.options, request.words[2]
+  if prompt == "-" then prompt = io.read "a" end
+  local model = loader.open(request.words[1], request.overrides, options)
+  local given = submission_of(model, prompt, options)
+  local e <close> = requests.guarded(engine.open, model, { threads = options.threads })
+  local id, message = e:submit(given)
+  if not id then usage("%s", message) end
+  core.catch_interrupts()
+  local write, start = text_writer(model, options, given.tokens)
+  if not options.ids then
+    local text = model.tokenizer:decode(given.tokens, false)
+    start(text)
+    if not options.quiet then io.stdout:write(text) end
+  end
+  local result = stream(e, write)
+  io.stdout:write "\n"
+  io.stdout:flush() -- before the report, also where both streams go to one pipe
+  if not options.quiet then report(model, given, result, e.context) end
+  return result.stopped and requests.stopped or 0
+end
+
+return generate

@@ -1,0 +1,121 @@
+--- serve/metrics.lua - what ./tl serve counts, as Prometheus reads it at /metrics.
+local metrics = require "tidelock.run.metrics"
+local screen = require "tidelock.text.screen"
+
+local serve_metrics = {}
+
+--- Families in order: name, type, help, and where the value comes from. docs/operations.md lists
+--- them.
+serve_metrics.families = {
+  { "tidelock_serve_info", "gauge", "The model; always 1." },
+  { "tidelock_serve_answers_total", "counter", "Answers by status." },
+  { "tidelock_serve_left_total", "counter", "Requests whose client left before their end." },
+  { "tidelock_serve_tokens_total", "counter", "Tokens that were made." },
+  { "tidelock_serve_first_token_seconds", "summary", "From a request to its first token." },
+  { "tidelock_serve_request_seconds", "summary", "From a request to its answer's end." },
+  { "tidelock_serve_running", "gauge", "Requests that the engine works on." },
+  { "tidelock_serve_waiting", "gauge", "Requests that wait for a slot or for pages." },
+  { "tidelock_serve_pages", "gauge", "Pages of the pool." },
+  { "tidelock_serve_pages_free", "gauge", "Pages that nobody needs." },
+  { "tidelock_serve_pages_kept", "gauge", "Pages of known prefixes that no request reads now." },
+  { "tidelock_serve_prefix_hits_total", "counter", "Pages that were found, not computed." },
+  { "tidelock_serve_steps_total", "counter", "Steps of the engine." },
+  { "tidelock_serve_rows_total", "counter", "Rows that these steps computed." },
+}
+
+---@class tidelock.ServeMetrics
+local Metrics = {}
+Metrics.__index = Metrics
+
+---@param model string
+---@param http tidelock.Http
+---@return tidelock.ServeMetrics
+function serve_metrics.new(model, http)
+  return setmetatable({ model = model, http = http, statuses = {}, left_count = 0, tokens = 0,
+    first = { sum = 0, count = 0 }, requests = { sum = 0, count = 0 } }, Metrics)
+end
+
+function Metrics:answered(status) self.statuses[status] = (self.statuses[status] or 0) + 1 end
+
+function Metrics:left() self.left_count = self.left_count + 1 end
+
+local function observe(summary, seconds)
+  summary.sum, summary.count = summary.sum + seconds, summary.count + 1
+end
+
+--- A token was made; `first`: after so many seconds, where it is the first of its request.
+function Metrics:token(first)
+  self.tokens = self.tokens + 1
+  if first then observe(self.first, first) end
+end
+
+function Metrics:whole(seconds) observe(self.requests, seconds) end
+
+--- Answers by status: ours, and those that the HTTP side gives by itself.
+local function count_all(self)
+  local counts = {}
+  for status, count in pairs(self.statuses) do counts[status] = count end
+  for _, status in ipairs { 400, 401, 413, 417, 429, 501, 503 } do
+    local refused = self.http:refused(status)
+    if refused > 0 then counts[status] = (counts[status] or 0) + refused end
+  end
+  return counts
+end
+
+local function statuses_of(counts)
+  local list = {}
+  for status in pairs(counts) do list[#list + 1] = status end
+  table.sort(list)
+  return list
+end
+
+--- The whole text. `stats` are the engine's.
+function Metrics:text(stats)
+  local samples, counts = {}, count_all(self)
+  local function put(name, ...)
+    samples["tidelock_serve_" .. name] = { metrics.sample("tidelock_serve_" .. name, ...) }
+  end
+  local function put_summary(name, summary)
+    local full = "tidelock_serve_" .. name
+    samples[full] = { metrics.sample(full .. "_sum", summary.sum),
+      metrics.sample(full .. "_count", summary.count) }
+  end
+  put("info", 1, { "model", self.model })
+  local list = {}
+  for i, status in ipairs(statuses_of(counts)) do
+    list[i] = metrics.sample("tidelock_serve_answers_total", counts[status],
+      { "status", status })
+  end
+  samples.tidelock_serve_answers_total = list
+  put("left_total", self.left_count)
+  put("tokens_total", self.tokens)
+  put_summary("first_token_seconds", self.first)
+  put_summary("request_seconds", self.requests)
+  put("running", stats.running)
+  put("waiting", stats.waiting)
+  put("pages", stats.pages)
+  put("pages_free", stats.free)
+  put("pages_kept", stats.kept)
+  put("prefix_hits_total", stats.hits)
+  put("steps_total", stats.steps)
+  put("rows_total", stats.rows)
+  local lines = {}
+  for _, family in ipairs(serve_metrics.families) do
+    lines[#lines + 1] = ("# HELP %s %s"):format(family[1], family[3])
+    lines[#lines + 1] = ("# TYPE %s %s"):format(family[1], family[2])
+    table.move(samples[family[1]], 1, #samples[family[1]], #lines + 1, lines)
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+--- One line for the end of the server.
+function Metrics:summary()
+  local words, counts = {}, count_all(self)
+  for _, status in ipairs(statuses_of(counts)) do
+    words[#words + 1] = ("%s with %d"):format(screen.plural(counts[status], "answer"), status)
+  end
+  if #words == 0 then words[1] = "no request came" end
+  return ("%s; %s made"):format(table.concat(words, ", "), screen.plural(self.tokens, "token"))
+end
+
+return serve_metrics
