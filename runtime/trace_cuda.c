@@ -299,13 +299,16 @@ static uint64_t begun(const tl_gpu_trace *t, const uint64_t *stamps, int32_t ins
 }
 
 void tl_gpu_trace_take(tl_gpu_trace *t, int32_t first, int32_t count, int64_t start_ns) {
-  const uint64_t *stamps = t->host + t->hash_count;
+  uint64_t *stamps = t->host + t->hash_count;
   const int64_t base = (int64_t)stamps[0];
   for (int32_t i = first; i < first + count; i++) {
     tl_trace_record call = t->launches[i];
     int32_t output, outputs;
+    const uint64_t start = begun(t, stamps, i);
+    /* where a stamp of the other stream came late */
+    if (stamps[1 + i] < start) stamps[1 + i] = start;
     call.calls = 1;
-    call.start_ns = start_ns + (int64_t)begun(t, stamps, i) - base;
+    call.start_ns = start_ns + (int64_t)start - base;
     call.end_ns = start_ns + (int64_t)stamps[1 + i] - base;
     tl_trace_note(t->trace, i, &call);
     tl_trace_outputs_of(t->trace, i, &output, &outputs);

@@ -162,58 +162,43 @@ TL_GPU int find_run(const int32_t *first, int runs, int32_t r) {
   return low;
 }
 
-/* Where row r of y comes from; NULL: it does not come with this message. */
-TL_GPU const char *source_of(const tl_exchange_args &k, int runs, const int32_t *first,
-                             const int32_t *from, int32_t r) {
-  const int run = find_run(first, runs, r);
-  const int rank = (k.home ? run_to_home(k, run) : run_to_owner(k, run)).rank;
-  const char *x = k.parts == nullptr ? k.x : (const char *)k.parts[rank].x;
-  int64_t row = from[run] + r - first[run];
-  if (in_slab(k, rank)) {
-    row -= k.at;
-    if (row < 0 || row >= k.most) return nullptr;
-  } else if (k.mode == TL_EXCHANGE_PLACE && k.at > 0) {
-    return nullptr; /* mine, placed with the first message */
-  }
-  return x + row * k.row_bytes;
-}
-
-/* `lanes` threads copy two rows at a time: what is on its way bounds the speed of a link. */
 template <class Word>
 TL_GPU void copy_rows(const tl_exchange_args &k, int runs, const int32_t *first,
                       const int32_t *from, int lanes) {
-  const int words = (int)(k.row_bytes / (int64_t)sizeof(Word));
+  const int64_t words = k.row_bytes / (int64_t)sizeof(Word);
   const int each = THREADS / lanes, lane = threadIdx.x % lanes;
-  const int32_t stride = (int32_t)gridDim.x * each;
   const bool packs = k.mode == TL_EXCHANGE_PACK;
   const int64_t room = packs ? k.at + k.most : k.room;
   const int32_t begin = packs ? (int32_t)k.at : first[0];
   const int32_t end = first[runs] < room ? first[runs] : (int32_t)room;
-  char *y = k.y - (packs ? k.at : 0) * k.row_bytes;
-  for (int32_t r = begin + blockIdx.x * each + threadIdx.x / lanes; r < end; r += 2 * stride) {
-    const Word *source[2];
+  for (int32_t r = begin + blockIdx.x * each + threadIdx.x / lanes; r < end;
+       r += gridDim.x * each) {
+    const int run = find_run(first, runs, r);
+    const int rank = (k.home ? run_to_home(k, run) : run_to_owner(k, run)).rank;
+    const char *x = k.parts == nullptr ? k.x : (const char *)k.parts[rank].x;
+    int64_t row = from[run] + r - first[run];
+    if (in_slab(k, rank)) {
+      row -= k.at;
+      if (row < 0 || row >= k.most) continue;
+    } else if (k.mode == TL_EXCHANGE_PLACE && k.at > 0) {
+      continue; /* mine, placed with the first message */
+    }
+    const Word *source = (const Word *)x + row * words;
+    Word *target = (Word *)k.y + (packs ? r - k.at : r) * words;
+    for (int64_t w = lane; w < words; w += AHEAD * lanes) {
+      Word value[AHEAD];
 #pragma unroll
-    for (int i = 0; i < 2; i++)
-      source[i] = r + i * stride < end
-                      ? (const Word *)source_of(k, runs, first, from, r + i * stride)
-                      : nullptr;
-    for (int w = lane; w < words; w += AHEAD * lanes) {
-      Word value[2][AHEAD];
+      for (int i = 0; i < AHEAD; i++)
+        if (w + i * lanes < words) value[i] = source[w + i * lanes];
 #pragma unroll
-      for (int i = 0; i < 2 * AHEAD; i++)
-        if (source[i / AHEAD] != nullptr && w + i % AHEAD * lanes < words)
-          value[i / AHEAD][i % AHEAD] = source[i / AHEAD][w + i % AHEAD * lanes];
-#pragma unroll
-      for (int i = 0; i < 2 * AHEAD; i++)
-        if (source[i / AHEAD] != nullptr && w + i % AHEAD * lanes < words)
-          ((Word *)(y + (r + i / AHEAD * stride) * k.row_bytes))[w + i % AHEAD * lanes] =
-              value[i / AHEAD][i % AHEAD];
+      for (int i = 0; i < AHEAD; i++)
+        if (w + i * lanes < words) target[w + i * lanes] = value[i];
     }
   }
 }
 
 /* Dynamic shared memory: first (runs + 1), from (runs). */
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(THREADS)
     peer_exchange(const __grid_constant__ tl_exchange_args k) {
   extern __shared__ int32_t shared[];
   const int runs = k.slots * k.ranks * k.pieces;

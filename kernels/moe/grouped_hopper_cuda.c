@@ -30,7 +30,7 @@ typedef struct variant {
 static const variant variants[] = {
 #include "grouped_hopper.def"
 };
-enum { WIDE, SLIM, ALONE, IN_TURN, FOLD, FOLD_LEAVES = 8 };
+enum { WIDE, SLIM, ALONE, DRAIN, IN_TURN, FOLD, FOLD_LEAVES = 8 };
 
 /* A matrix in memory: (rows, columns), or a stack of them for each expert. */
 typedef struct matrix {
@@ -85,14 +85,15 @@ static int64_t count_columns(const plan *p, const variant *v) {
   return tiles;
 }
 
-/* Experts of few rows want what brings their weights soonest, or, of gradients, the fewest tiles;
-** gradients of more rows outputs that leave while the next ones are computed; products of more rows
-** what leaves the least columns empty. */
+/* Experts of few rows want what brings their weights soonest, or, of gradients, a buffer for a
+** whole output, which leaves while the next one is computed; gradients of some hundred rows sums
+** that reach the buffer meanwhile, too; the others what leaves the least columns empty. */
 static const variant *choose(const plan *p) {
   const variant *wide = &variants[WIDE], *slim = &variants[SLIM];
   if (p->leaves > 1) return &variants[FOLD];
   if (p->kind != GRAD_WEIGHT && p->mean <= ROWS) return &variants[ALONE];
-  if (p->kind == GRAD_WEIGHT) return p->mean <= ROWS ? wide : &variants[IN_TURN];
+  if (p->kind == GRAD_WEIGHT && p->mean <= 1024)
+    return &variants[p->mean <= ROWS ? DRAIN : IN_TURN];
   return count_columns(p, slim) * slim->cost < count_columns(p, wide) * wide->cost ? slim : wide;
 }
 

@@ -1,5 +1,5 @@
-/* grouped_turns.cuh - weight gradients of experts with few rows: grouped_hopper.cuh with a tile for
-** each of the two warpgroups, in turn. Same bits.
+/* grouped_turns.cuh - weight gradients of experts with some hundred rows: as grouped_hopper.cuh,
+** but with a tile for each of the two warpgroups, in turn. Same bits.
 **
 **   warpgroup 1   [products of tile 0][sums leave  ][products of tile 2][sums leave  ]
 **   warpgroup 2                       [products of tile 1][sums leave  ][products of ..
