@@ -23,7 +23,8 @@ struct tl_gpu_trace {
   tl_cuda *cuda;
   const tl_program *program;
   tl_trace *trace;
-  void *side;              /* the stream of the trace's own kernels */
+  void *side;              /* the stream of hashes */
+  void *clocks[2];         /* those of stamps, for either stream of a section */
   void *ended;             /* event: an instruction has ended */
   void *hashed[FLUSHES];   /* events: launch i, and those before it, have ended; i modulo FLUSHES */
   uint64_t *device, *host; /* hashes by output; the section's begin; ends by instruction */
@@ -65,6 +66,9 @@ static tl_status open_side(tl_gpu_trace *t) {
   int least, greatest;
   TRY_CUDA(t, "stream", stream_priorities(&least, &greatest));
   TRY_CUDA(t, "stream", stream_create_first(&t->side, TL_CUDA_STREAM_NON_BLOCKING, greatest));
+  for (int i = 0; i < 2; i++)
+    TRY_CUDA(t, "stream",
+             stream_create_first(&t->clocks[i], TL_CUDA_STREAM_NON_BLOCKING, greatest));
   TRY_CUDA(t, "event", event_create(&t->ended, TL_CUDA_EVENT_PLAIN));
   for (int i = 0; i < FLUSHES; i++)
     TRY_CUDA(t, "event", event_create(&t->hashed[i], TL_CUDA_EVENT_PLAIN));
@@ -95,6 +99,8 @@ void tl_gpu_trace_close(tl_gpu_trace *t) {
     if (t->hashed[i] != NULL) api->event_destroy(t->hashed[i]);
   if (t->ended != NULL) api->event_destroy(t->ended);
   if (t->side != NULL) api->stream_destroy(t->side);
+  for (int i = 0; i < 2; i++)
+    if (t->clocks[i] != NULL) api->stream_destroy(t->clocks[i]);
   if (t->host != NULL) {
     api->host_free(t->host);
     tl_memory_note(TL_MEMORY_TRACE, -2 * (int64_t)t->words * (int64_t)sizeof(uint64_t));
@@ -111,6 +117,8 @@ static uint64_t *end_of(tl_gpu_trace *t, int32_t instruction) {
   return begin_of(t) + 1 + instruction;
 }
 
+/* A stamp waits for what it times and not for hashes, nor for stamps of the other stream: a product
+** beside a message would seem to end with it. */
 static tl_status queue_stamp(tl_gpu_trace *t, void *stream, uint64_t *stamp) {
   const tl_trace_stamp_args args = {.stamp = stamp};
   const tl_cuda_grid grid = {.blocks = {1}, .threads = {TL_DEVICE_WARP}};
@@ -131,14 +139,15 @@ tl_status tl_gpu_trace_begin(tl_gpu_trace *t) {
   t->waiting.count = t->waiting_blocks = t->flushes = t->reading_count = 0;
   TRY_CUDA(t, "hashes", fill(address(t->device), 0, (size_t)t->words * sizeof(uint64_t), stream));
   TL_TRY(queue_stamp(t, stream, begin_of(t)));
-  return queue_after(t, t->side, stream, t->ended);
+  TL_TRY(queue_after(t, t->side, stream, t->ended));
+  for (int i = 0; i < 2; i++) TRY_CUDA(t, "wait", stream_after(t->clocks[i], t->ended, 0));
+  return TL_OK;
 }
 
-/* Queues the hashes that wait. `stamp`: gets the time at which they begin, or NULL. */
-static tl_status flush(tl_gpu_trace *t, uint64_t *stamp) {
+/* Queues the hashes that wait. */
+static tl_status flush(tl_gpu_trace *t) {
   const tl_cuda_grid grid = {.blocks = {(uint32_t)t->waiting_blocks},
                              .threads = {TL_DEVICE_THREADS}};
-  t->waiting.stamp = stamp;
   TL_TRY(tl_cuda_launch_on(t->cuda, t->side, "trace_hash", &grid, &t->waiting));
   TRY_CUDA(t, "event", event_record(t->hashed[t->flushes % FLUSHES], t->side));
   t->waiting.count = t->waiting_blocks = 0;
@@ -191,7 +200,7 @@ static void follow(tl_gpu_trace *t, int32_t instruction, void *stream) {
 tl_status tl_gpu_trace_before(tl_gpu_trace *t, int32_t instruction, const tl_view *views,
                               void *stream) {
   const int32_t last = last_reader(t, &t->program->instructions[instruction], views);
-  if (last == t->flushes) TL_TRY(flush(t, NULL)); /* it still waits */
+  if (last == t->flushes) TL_TRY(flush(t)); /* it still waits */
   if (last >= 0) {
     TRY_CUDA(t, "wait", stream_after(stream, t->hashed[last % FLUSHES], 0));
     forget_readings(t, last);
@@ -253,31 +262,31 @@ tl_status tl_gpu_trace_after(tl_gpu_trace *t, int32_t instruction, const tl_view
   int32_t first, count;
   const tl_trace_output *outputs = tl_trace_outputs_of(t->trace, instruction, &first, &count);
   const int32_t out = t->program->instructions[instruction].out.first;
-  uint64_t *stamp = end_of(t, instruction);
+  void *clock = t->clocks[stream != t->streams[0]];
   int hurry = 0;
   tl_gpu_trace_launch(t->cuda, t->launched, &t->launches[instruction]);
-  TL_TRY(queue_after(t, t->side, stream, t->ended));
+  TL_TRY(queue_after(t, clock, stream, t->ended));
+  TL_TRY(queue_stamp(t, clock, end_of(t, instruction)));
+  if (count > 0) TRY_CUDA(t, "wait", stream_after(t->side, t->ended, 0));
   for (int32_t k = 0; k < count; k++) {
     if (outputs[k].part.rows == 0) continue;
     const reading *r = add(t, &outputs[k], first + k, &views[out + outputs[k].position]);
     hurry = hurry || is_short_lived(t, instruction, views, r);
     if (t->waiting.count < TL_TRACE_PARTS) continue;
-    TL_TRY(flush(t, stamp));
-    stamp = NULL, hurry = 0;
+    TL_TRY(flush(t));
+    hurry = 0;
   }
-  if (hurry)
-    TL_TRY(flush(t, stamp));
-  else if (stamp != NULL)
-    TL_TRY(queue_stamp(t, t->side, stamp));
+  if (hurry) TL_TRY(flush(t));
   /* A library's kernel lets the next one begin before it ends, as ours do not while they are
   ** traced: its stamp would wait for that one. */
-  return by_library(t, instruction) ? queue_after(t, stream, t->side, t->ended) : TL_OK;
+  return by_library(t, instruction) ? queue_after(t, stream, clock, t->ended) : TL_OK;
 }
 
 tl_status tl_gpu_trace_end(tl_gpu_trace *t) {
   void *stream = tl_cuda_stream(t->cuda);
-  if (t->waiting.count > 0) TL_TRY(flush(t, NULL));
+  if (t->waiting.count > 0) TL_TRY(flush(t));
   TL_TRY(queue_after(t, stream, t->side, t->ended));
+  for (int i = 0; i < 2; i++) TL_TRY(queue_after(t, stream, t->clocks[i], t->ended));
   TRY_CUDA(t, "copy of hashes",
            copy_out(t->host, address(t->device), (size_t)t->words * sizeof(uint64_t), stream));
   return TL_OK;
@@ -299,13 +308,16 @@ static uint64_t begun(const tl_gpu_trace *t, const uint64_t *stamps, int32_t ins
 }
 
 void tl_gpu_trace_take(tl_gpu_trace *t, int32_t first, int32_t count, int64_t start_ns) {
-  const uint64_t *stamps = t->host + t->hash_count;
+  uint64_t *stamps = t->host + t->hash_count;
   const int64_t base = (int64_t)stamps[0];
   for (int32_t i = first; i < first + count; i++) {
     tl_trace_record call = t->launches[i];
     int32_t output, outputs;
+    const uint64_t start = begun(t, stamps, i);
+    /* where a stamp of the other stream came late */
+    if (stamps[1 + i] < start) stamps[1 + i] = start;
     call.calls = 1;
-    call.start_ns = start_ns + (int64_t)begun(t, stamps, i) - base;
+    call.start_ns = start_ns + (int64_t)start - base;
     call.end_ns = start_ns + (int64_t)stamps[1 + i] - base;
     tl_trace_note(t->trace, i, &call);
     tl_trace_outputs_of(t->trace, i, &output, &outputs);

@@ -427,7 +427,8 @@ struct Hopper {
   // ---- the frame of a kernel: also of grouped_hopper.cuh ----
 
   // Where things are in shared memory; the barriers hold for the cluster after a cluster_sync.
-  __device__ __forceinline__ void open(const unsigned char *shared) {
+  // readers: warps of a block that read a slot.
+  __device__ __forceinline__ void open(const unsigned char *shared, int readers = 8) {
     ring = shared_address(shared);
     full = ring + S::slots * S::slot_bytes + 2 * S::room;
     empty = full + 8 * S::slots;
@@ -435,7 +436,7 @@ struct Hopper {
     if (threadIdx.x == 0) {
       for (int i = 0; i < S::slots; i++) {
         barrier_make(full + 8 * i, 1);
-        barrier_make(empty + 8 * i, 8 * S::blocks);  // warps that read
+        barrier_make(empty + 8 * i, readers * S::blocks);
       }
       barriers_made();
     }

@@ -31,7 +31,8 @@ struct ExpertTile {
   int valid;                 // rows from there to the end of the expert
 };
 
-template <Product P, class S>
+// tall: row tiles of a group, of which what runs together takes all before the next column.
+template <Product P, class S, int tall = GROUP_ROWS>
 struct Grouped : Hopper<P, S> {
   typedef Hopper<P, S> Base;
   static constexpr int columns = S::columns, sums = S::sums, height = ROWS * S::blocks;
@@ -121,10 +122,10 @@ struct Grouped : Hopper<P, S> {
       t.expert = index / each;
       index -= t.expert * each;
     }
-    const int group = index / (GROUP_ROWS * g.column_tiles);
-    const int rest = index - group * GROUP_ROWS * g.column_tiles;
-    const int tall = min(int(GROUP_ROWS), row_tiles - group * GROUP_ROWS);
-    const int column = rest / tall, row = (group * GROUP_ROWS + rest - column * tall) * height;
+    const int group = index / (tall * g.column_tiles);
+    const int rest = index - group * tall * g.column_tiles;
+    const int down = min(tall, row_tiles - group * tall);
+    const int column = rest / down, row = (group * tall + rest - column * down) * height;
     t.part = 0;
     while (t.part + 1 < g.outputs && column >= g.first_tile[t.part + 1]) t.part++;
     t.column = (column - g.first_tile[t.part]) * columns;

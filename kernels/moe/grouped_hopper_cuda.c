@@ -25,11 +25,12 @@ typedef struct variant {
 #define LEAVES(name, leaves, kept, columns, blocks, slots, room)                             \
   {columns, blocks, 0, (slots) * ((ROWS + (columns)) * DEPTH * 2 + 16 + 4) + 2 * (room),     \
    {NULL, NULL, "grouped_grad_weight_hopper_" #name}},
+#define TURNS(name, columns, blocks, slots, room) LEAVES(name, 1, 0, columns, blocks, slots, room)
 /* clang-format on */
 static const variant variants[] = {
 #include "grouped_hopper.def"
 };
-enum { WIDE, SLIM, ALONE, DRAIN, FOLD, FOLD_LEAVES = 8 };
+enum { WIDE, SLIM, ALONE, DRAIN, IN_TURN, FOLD, FOLD_LEAVES = 8 };
 
 /* A matrix in memory: (rows, columns), or a stack of them for each expert. */
 typedef struct matrix {
@@ -85,13 +86,14 @@ static int64_t count_columns(const plan *p, const variant *v) {
 }
 
 /* Experts of few rows want what brings their weights soonest, or, of gradients, a buffer for a
-** whole output, which leaves while the next one is computed; the others what leaves the least
-** columns empty. */
+** whole output, which leaves while the next one is computed; gradients of some hundred rows sums
+** that reach the buffer meanwhile, too; the others what leaves the least columns empty. */
 static const variant *choose(const plan *p) {
   const variant *wide = &variants[WIDE], *slim = &variants[SLIM];
   if (p->leaves > 1) return &variants[FOLD];
   if (p->kind != GRAD_WEIGHT && p->mean <= ROWS) return &variants[ALONE];
-  if (p->kind == GRAD_WEIGHT && p->mean <= 1024) return &variants[DRAIN];
+  if (p->kind == GRAD_WEIGHT && p->mean <= 1024)
+    return &variants[p->mean <= ROWS ? DRAIN : IN_TURN];
   return count_columns(p, slim) * slim->cost < count_columns(p, wide) * wide->cost ? slim : wide;
 }
 

@@ -68,7 +68,6 @@ TL_GPU uint64_t block_sum(uint64_t sum) {
 }
 
 TL_KERNEL trace_hash(const __grid_constant__ tl_trace_args a) {
-  if (tl_thread() == 0 && a.stamp != NULL) *a.stamp = now();
   int part = 0, block = (int)blockIdx.x;
   while (block >= a.parts[part].blocks) block -= a.parts[part++].blocks;
   const tl_trace_part &p = a.parts[part];

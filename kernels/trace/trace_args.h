@@ -26,7 +26,6 @@ typedef struct tl_trace_part {
 
 /* Parts 0 .. count - 1 have the blocks of the grid one after the other. */
 typedef struct tl_trace_args {
-  uint64_t *stamp; /* gets the time at which the kernel begins; NULL: no time is taken */
   int32_t count;
   tl_trace_part parts[TL_TRACE_PARTS];
 } tl_trace_args;

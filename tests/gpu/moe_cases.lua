@@ -449,6 +449,10 @@ for e = 1, 200 do -- more leaves than shared memory lists
   for i = 1, 8 do leaves[e][i] = (e * i) % 9 == 0 and 0 or (e + 3 * i) % 21 end
 end
 grad_weight("bf16", halves, 0, 2, 0, 320, 256, 0, 2)
+for mode = 0, 2 do -- several tiles for each pair of blocks, and so for both of its warpgroups
+  grad_weight("bf16", halves, 0, 2, mode, 328, 264, 8)
+  grad_weight("bf16", halves, 1, 1, mode, 456, 520, 0)
+end
 grad_weight("bf16", leaves, 0, 8, 0, 72, 64, 0, 8)
 linear("f32", "f32", many, 128, { 128, 128 }, 0)
 

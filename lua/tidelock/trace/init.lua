@@ -4,13 +4,16 @@
 ---       calls, times and bytes are those of a step, the mean
 ---       rank      work ms   waiting ms   between ms   moved MiB    planned
 ---       operator, rank 0       calls        ms  waiting  share     GB/s   GFLOP/s
+---       rows of experts    layer ms   rows ms  alone ms   share  forward  backward  rank
 ---
---- Times are means of the traced steps; waiting for other ranks stands apart. GB/s count every
+--- Times are means of the traced steps; waiting for other ranks stands apart. Lanes of a GPU work
+--- beside each other: `between` is the time in which none does. GB/s count every
 --- operand once and GFLOP/s are as planned (work.lua). An instruction that moved more between ranks
---- than was planned is named.
+--- than was planned is named. Rows of experts: what of their travel nothing hides (experts.lua).
 local chrome = require "tidelock.trace.chrome"
 local memory_file = require "tidelock.forecast.memory_file"
 local screen = require "tidelock.text.screen"
+local trace_experts = require "tidelock.trace.experts"
 local traces = require "tidelock.trace.traces"
 local work = require "tidelock.plan.work"
 
@@ -60,15 +63,32 @@ function trace.flags(t)
   return list
 end
 
+--- Time in which something of a section ran: lanes run beside each other.
+---@param times table[] # of its instructions
+---@return integer ns
+local function covered(times)
+  table.sort(times, function(a, b) return a.start_ns < b.start_ns end)
+  local sum, reached = 0, times[1].start_ns
+  for _, one in ipairs(times) do
+    if one.end_ns > reached then
+      sum = sum + one.end_ns - math.max(one.start_ns, reached)
+      reached = one.end_ns
+    end
+  end
+  return sum, reached - times[1].start_ns
+end
+
 --- Sums over traced steps of one rank: by operator, and in all.
 local function sums_of(t, rank, count)
   local plan, by, order = planned(t, rank), {}, {}
-  local all = { work = 0, wait = 0, span = 0, moved = 0, planned = 0 }
+  local all = { work = 0, wait = 0, span = 0, between = 0, moved = 0, planned = 0 }
   for _, record in ipairs(t.steps) do
     if record.step > 0 then
       local first, last = t:section(rank, record.step)
+      local list = {}
       for i = first, last do
         local times, made = t:times(rank, record.step, i), t:program(rank).instructions[i]
+        list[#list + 1] = times
         local op = by[made.op]
         if not op then
           op = { op = made.op, calls = 0, ns = 0, wait = 0, bytes = 0, flop = 0 }
@@ -80,11 +100,11 @@ local function sums_of(t, rank, count)
         all.work, all.wait = all.work + ns - times.wait_ns, all.wait + times.wait_ns
         all.moved, all.planned = all.moved + times.moved, all.planned + (plan[i].moved or 0)
       end
-      all.span = all.span + t:times(rank, record.step, last).end_ns
-        - t:times(rank, record.step, first).start_ns
+      local ran, span = covered(list)
+      all.span, all.between = all.span + span, all.between + span - ran
     end
   end
-  for _, field in ipairs { "work", "wait", "span", "moved", "planned" } do
+  for _, field in ipairs { "work", "wait", "span", "between", "moved", "planned" } do
     all[field] = all[field] / count
   end
   table.sort(order, function(x, y)
@@ -100,21 +120,44 @@ local function rank_lines(lines, sums, counted)
     "between ms", "moved MiB", "planned")
   for rank, all in ipairs(sums) do
     lines[#lines + 1] = ("  %-6d %10.2f %12.2f %12.2f %11s %10.2f"):format(rank - 1,
-      all.work / 1e6, all.wait / 1e6, (all.span - all.work - all.wait) / 1e6,
+      all.work / 1e6, all.wait / 1e6, all.between / 1e6,
       counted and ("%.2f"):format(all.moved / 2 ^ 20) or "-", all.planned / 2 ^ 20)
   end
 end
 
 local function operator_lines(lines, order, all, count)
-  lines[#lines + 1] = ("  %-20s %7s %9s %8s %6s %8s %9s"):format("operator, rank 0", "calls", "ms",
+  local width = 20
+  for _, op in ipairs(order) do width = math.max(width, #op.op) end
+  local name = "  %-" .. width .. "s"
+  lines[#lines + 1] = (name .. " %7s %9s %8s %6s %8s %9s"):format("operator, rank 0", "calls", "ms",
     "waiting", "share", "GB/s", "GFLOP/s")
   for _, op in ipairs(order) do
     local seconds = math.max(1e-9, (op.ns - op.wait) / 1e9)
-    lines[#lines + 1] = ("  %-20s %7d %9.3f %8.3f %5.1f%% %8.1f %9s"):format(op.op,
+    lines[#lines + 1] = (name .. " %7d %9.3f %8.3f %5.1f%% %8.1f %9s"):format(op.op,
       op.calls // count, op.ns / 1e6 / count, op.wait / 1e6 / count,
       100 * op.ns / count / math.max(1, all.span), op.bytes / 1e9 / seconds,
       op.flop > 0 and ("%.1f"):format(op.flop / 1e9 / seconds) or "-")
   end
+end
+
+--- Per layer with experts on several ranks, how long rows travel with nothing beside them.
+local function experts_lines(lines, t, count)
+  local ranks = {}
+  for rank = 0, t:ranks() - 1 do
+    local steps = {}
+    for _, record in ipairs(t.steps) do
+      local first, last = t:section(rank, record.step)
+      local list = {}
+      for i = first, record.step > 0 and last or 0 do
+        local times, made = t:times(rank, record.step, i), t:program(rank).instructions[i]
+        list[#list + 1] = { made = made, start = times.start_ns, stop = times.end_ns,
+          talks = made.attrs.group ~= nil }
+      end
+      steps[#steps + 1] = trace_experts.of(list)
+    end
+    ranks[rank + 1] = trace_experts.sum(steps)
+  end
+  for _, line in ipairs(trace_experts.lines(ranks, count)) do lines[#lines + 1] = line end
 end
 
 local function flag_lines(lines, t)
@@ -154,6 +197,7 @@ function trace.text(t)
   lines[2] = "  calls, times and bytes are those of a step" .. (count > 1 and ", the mean" or "")
   rank_lines(lines, sums, t.meta.device ~= "cuda")
   operator_lines(lines, order, sums[1], count)
+  experts_lines(lines, t, count)
   flag_lines(lines, t)
   return table.concat(lines, "\n")
 end
