@@ -33,6 +33,7 @@ struct tl_gpu_trace {
   int64_t launched;          /* kernels queued before the instruction under way */
   void *streams[2];          /* of a section, and the last instruction on each */
   int32_t latest[2];
+  int32_t waited[2];     /* the last hash launch that either stream has waited for; -1: none */
   tl_trace_args waiting; /* outputs of the next hash launch */
   int32_t waiting_blocks;
   int32_t flushes;
@@ -136,6 +137,7 @@ tl_status tl_gpu_trace_begin(tl_gpu_trace *t) {
   void *stream = tl_cuda_stream(t->cuda);
   t->streams[0] = t->streams[1] = stream;
   t->latest[0] = t->latest[1] = -1;
+  t->waited[0] = t->waited[1] = -1;
   t->waiting.count = t->waiting_blocks = t->flushes = t->reading_count = 0;
   TRY_CUDA(t, "hashes", fill(address(t->device), 0, (size_t)t->words * sizeof(uint64_t), stream));
   TL_TRY(queue_stamp(t, stream, begin_of(t)));
@@ -164,12 +166,14 @@ static int writes(const tl_instruction *i, const tl_view *views, const reading *
   return 0;
 }
 
-/* The last hash launch that reads memory which the instruction writes; -1: none. */
-static int32_t last_reader(const tl_gpu_trace *t, const tl_instruction *i, const tl_view *views) {
+/* The last hash launch behind `known` that reads memory which the instruction writes; -1: none. */
+static int32_t last_reader(const tl_gpu_trace *t, const tl_instruction *i, const tl_view *views,
+                           int32_t known) {
   int32_t last = -1;
-  for (int32_t r = 0; r < t->reading_count; r++)
-    if (t->readings[r].flush > last && writes(i, views, &t->readings[r]))
-      last = t->readings[r].flush;
+  for (int32_t r = 0; r < t->reading_count; r++) {
+    const int32_t flush = t->readings[r].flush;
+    if (flush > last && flush > known && writes(i, views, &t->readings[r])) last = flush;
+  }
   return last;
 }
 
@@ -182,11 +186,13 @@ static int is_short_lived(const tl_gpu_trace *t, int32_t instruction, const tl_v
   return 0;
 }
 
-/* Readings of launches up to `flush` are over. */
-static void forget_readings(tl_gpu_trace *t, int32_t flush) {
-  int32_t kept = 0;
+/* Drops the readings that every stream of the section has waited for: one stream's wait says nothing
+** of the other, whose instructions may write before that launch has read. */
+static void forget_readings(tl_gpu_trace *t) {
+  int32_t over = t->waited[0], kept = 0;
+  if (t->program->lane_count > 1 && t->waited[1] < over) over = t->waited[1];
   for (int32_t r = 0; r < t->reading_count; r++)
-    if (t->readings[r].flush > flush) t->readings[kept++] = t->readings[r];
+    if (t->readings[r].flush > over) t->readings[kept++] = t->readings[r];
   t->reading_count = kept;
 }
 
@@ -199,11 +205,13 @@ static void follow(tl_gpu_trace *t, int32_t instruction, void *stream) {
 
 tl_status tl_gpu_trace_before(tl_gpu_trace *t, int32_t instruction, const tl_view *views,
                               void *stream) {
-  const int32_t last = last_reader(t, &t->program->instructions[instruction], views);
+  int32_t *waited = &t->waited[stream != t->streams[0]];
+  const int32_t last = last_reader(t, &t->program->instructions[instruction], views, *waited);
   if (last == t->flushes) TL_TRY(flush(t)); /* it still waits */
   if (last >= 0) {
     TRY_CUDA(t, "wait", stream_after(stream, t->hashed[last % FLUSHES], 0));
-    forget_readings(t, last);
+    *waited = last;
+    forget_readings(t);
   }
   follow(t, instruction, stream);
   t->launched = tl_cuda_launched(t->cuda, NULL);
