@@ -298,6 +298,7 @@ TL_GPU void chain(const tl_pass_phase &p, const Weights &ring, Turn turn, int co
   const uint32_t w = ring.slots + own * TL_PASS_PITCH + lane / 8 * 16;
   for (int k = 0; k < g.run; k += TL_PASS_DEPTH) {
     const int left = g.run - k, deep = left < TL_PASS_DEPTH ? left : TL_PASS_DEPTH;
+    barrier_wait(ring.empty + 8 * turn.slot, turn.parity ^ 1);
     barrier_wait(ring.full + 8 * turn.slot, turn.parity);
     multiply_slot(w + turn.slot * TL_PASS_SLOT, from, deep / 16, sum);
     __syncwarp();
