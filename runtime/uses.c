@@ -34,14 +34,24 @@ static int place_covers(const tl_program *p, int32_t whole, int32_t part) {
   return x->offset <= y->offset && x->offset + x->bytes >= y->offset + y->bytes;
 }
 
+/* Whether an instruction between `index` and `end` writes all of a place. */
+static int is_rewritten(const tl_program *p, int32_t index, int32_t end, int32_t place) {
+  for (int32_t i = index + 1; i < end; i++)
+    for (int32_t k = 0; k < p->instructions[i].out.count; k++)
+      if (place_covers(p, p->operands[p->instructions[i].out.first + k], place)) return 1;
+  return 0;
+}
+
 /* Whether an instruction from `from` up to `end` reads output `output` of `index`. A place that is
-** written whole may be read again. */
+** written whole may be read again, be it this one or one that has some of its bytes. */
 static int is_read(const tl_program *p, int32_t index, int32_t output, int32_t from, int32_t end) {
   const int32_t made = p->operands[p->instructions[index].out.first + output];
   for (int32_t i = from; i < end && made >= 0; i++) {
     const tl_instruction *other = &p->instructions[i];
     for (int32_t k = 0; k < other->in.count; k++)
-      if (places_meet(p, made, p->operands[other->in.first + k])) return 1;
+      if (places_meet(p, made, p->operands[other->in.first + k]) &&
+          !is_rewritten(p, index, i, p->operands[other->in.first + k]))
+        return 1;
     for (int32_t k = 0; k < other->out.count; k++)
       if (place_covers(p, p->operands[other->out.first + k], made)) return 0;
   }

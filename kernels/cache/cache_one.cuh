@@ -174,16 +174,37 @@ struct One {
       }
   }
 
-  GPU void run(const tl_cached_args &g, int64_t row, const OneRow &one, unsigned char *shared) {
+  GPU Stretch stretch_of(const tl_cached_args &g, const OneRow &one) {
     const int oldest = one.position - g.window + 1;
-    const Stretch s = {one.request, one.kv_head, oldest > 0 ? oldest : 0, one.position};
+    return {one.request, one.kv_head, oldest > 0 ? oldest : 0, one.position, false, 0};
+  }
+
+  // What a row may begin with before keys and values of this step are there: pages, and the first
+  // tiles, where earlier steps fill them. False: there are no such tiles.
+  GPU bool begin(const tl_cached_args &g, const OneRow &one, unsigned char *shared, Stretch &s,
+                 Tiles &ring) {
+    s = stretch_of(g, one);
+    s.knows = g.pages_are_shared && one.position >> g.at.shift < 32;
+    if (s.knows) s.own = Pages::from(g, s, 0).own;
+    const int block = s.first / g.kv_block * g.kv_block;
+    if (block + (slots - 1) * chunk + g.at.rows > one.position) return false;
+    ring = Tiles::begin(g, s, shared_address(shared));
+    return true;
+  }
+
+  GPU void run(const tl_cached_args &g, int64_t row, const OneRow &one, unsigned char *shared) {
+    const Stretch s = stretch_of(g, one);
+    tiles_meet<THREADS>();  // heads before these are through
+    run(g, row, one, shared, s, Tiles::begin(g, s, shared_address(shared)));
+  }
+
+  GPU void run(const tl_cached_args &g, int64_t row, const OneRow &one, unsigned char *shared,
+               const Stretch &s, Tiles ring) {
     const Room room = room_of(g, shared);
     Level level = {-TL_INFINITY, -TL_INFINITY, 0.0f};
     Sums o = {};
     Total total = {};
-    tiles_meet<THREADS>();  // heads before these are through
     Tile<chunk> now = Tile<chunk>::begin(g, s);
-    Tiles ring = Tiles::begin(g, s, shared_address(shared));
     load_queries(g, row, one, room);
 #pragma unroll 1
     while (!now.done(s)) {

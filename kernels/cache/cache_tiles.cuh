@@ -21,6 +21,8 @@
 struct Stretch {
   int request, kv_head;
   int first, last;  // positions that some row sees
+  bool knows;       // all pages fit the lanes of a warp: `own` is the page of this lane's entry
+  int own;
 };
 
 /* A place in the order of tiles. */
@@ -68,14 +70,17 @@ struct Tile {
 struct Pages {
   int own, first;
 
-  GPU Pages of(const tl_cached_args &g, const Stretch &s, int at) {
-    Pages p;
-    p.first = at >> g.at.shift;
+  GPU Pages from(const tl_cached_args &g, const Stretch &s, int first) {
+    Pages p = {-1, first};
     const int entry = p.first + threadIdx.x % 32;
-    p.own = entry << g.at.shift <= s.last ? g.at.table[(int64_t)s.request * g.at.pages_max + entry]
-                                          : -1;
+    if (entry << g.at.shift <= s.last)
+      p.own = g.at.table[(int64_t)s.request * g.at.pages_max + entry];
     if (p.own >= g.at.pages) p.own = -1;
     return p;
+  }
+  GPU Pages of(const tl_cached_args &g, const Stretch &s, int at) {
+    if (s.knows) return {s.own, 0};
+    return from(g, s, at >> g.at.shift);
   }
   /* All lanes ask. */
   __device__ __forceinline__ int find(const tl_cached_args &g, int position) const {

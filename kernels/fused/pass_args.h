@@ -7,8 +7,9 @@
 
 enum {
   TL_PASS_ROWS = 8,   /* of x at most */
-  TL_PASS_WARPS = 15, /* that multiply; one more brings weights */
-  TL_PASS_THREADS = 32 * (TL_PASS_WARPS + 1),
+  TL_PASS_WARPS = 12,   /* that multiply */
+  TL_PASS_BRINGERS = 4, /* that bring weights */
+  TL_PASS_THREADS = 32 * (TL_PASS_WARPS + TL_PASS_BRINGERS),
   TL_PASS_FEATURES = 8,                            /* of a tile: two groups of 4 */
   TL_PASS_DEPTH = 512,                             /* k of a slot */
   TL_PASS_PITCH = 2 * TL_PASS_DEPTH + 16,          /* bytes of a feature in a slot */
@@ -33,6 +34,8 @@ typedef struct tl_pass_phase {
   int32_t half;              /* ROPE: channels between the two of a pair */
   int32_t x_pitch;           /* bytes of a row of x in shared memory */
   int32_t positions;         /* ROPE: of the table of angles */
+  int32_t first_is_early;    /* ADD_NORM: the phase before does not write norm.a */
+  int32_t spare[3];          /* phases are whole pieces of 16 bytes */
   const float *angles;       /* ROPE: (positions, half, 2) */
   void *turned;              /* ROPE: q, turned */
   void *gated;               /* SWIGLU */
@@ -42,6 +45,13 @@ typedef struct tl_pass_phase {
   tl_cache_write_args write; /* ROPE: k goes to its page turned, v as it is */
   tl_cached_args attention;
 } tl_pass_phase;
+
+/* Bytes of a block's shared memory beside the ring and the largest x: phases that readers and
+** bringing warps have and expect, rows, sums, leaves, and their barriers. */
+enum {
+  TL_PASS_ROOM = 4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) +
+                 TL_PASS_FOLDS + 32
+};
 
 /* Where the blocks of a pass meet. Both are 0 between launches. */
 typedef struct tl_pass_meeting {

@@ -12,17 +12,15 @@
 
 enum {
   PRODUCTS_MIN = 4, /* fewer are not worth a launch that takes the whole device */
-  /* Of shared memory: barriers of a slot, phases and sums of pass_linear.cuh's Room, what a chain
-  ** may read behind x. */
-  SLOT = TL_PASS_SLOT + 16,
-  ROOM = 2 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (12 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS,
-  BEHIND = 128
+  SLOT = TL_PASS_SLOT + 16, /* with its barriers */
+  BEHIND = 128              /* bytes that a chain may read behind x */
 };
 
 /* The calls that are looked at. */
 typedef struct walk {
   const tl_fused_call *calls;
   int32_t count, at;
+  int32_t previous; /* first call of the phase before the one that is looked at */
   int32_t tiles; /* of all products so far */
   int64_t rest;  /* bytes of shared memory that the largest phase takes */
   int32_t width; /* of heads */
@@ -79,6 +77,15 @@ static int are_alone(const walk *w, int32_t first, int32_t end) {
   return 1;
 }
 
+/* The phase before the one that begins with call `first` leaves this value alone: it may be read
+** before blocks have met. */
+static int is_early(const walk *w, int32_t first, const tl_view *value) {
+  for (int32_t i = w->previous; i < first; i++)
+    for (int32_t k = 0; k < w->calls[i].call.out_count; k++)
+      if (is_written(&w->calls[i], k) && !are_apart(&w->calls[i].call.out[k], value)) return 0;
+  return 1;
+}
+
 /* ---- what comes before a product ---- */
 
 static void fill_norm(const tl_call *norm, int rstd_is_unread, tl_pass_phase *p) {
@@ -108,10 +115,12 @@ static tl_status take_before(walk *w, tl_pass_phase *p, int *fits) {
   const int64_t dim = p->norm.norm.dim;
   *fits = is_whole(&p->norm.norm.x, dim) && is_whole(&p->norm.norm.out, dim);
   p->before = TL_PASS_NORM;
+  if (sum == NULL) p->first_is_early = is_early(w, w->at, &norm->in[0]);
   w->at++;
   if (sum == NULL) return TL_OK;
   TL_TRY(tl_binary_check(sum));
   p->before = TL_PASS_ADD_NORM;
+  p->first_is_early = is_early(w, w->at - 1, &sum->in[0]);
   p->norm.a = tl_array_of(&sum->in[0]), p->norm.b = tl_array_of(&sum->in[1]);
   *fits = *fits && sum->ints[0] == 0 && sum->ints[1] == 0 && is_same(&sum->out[0], &norm->in[0]) &&
           is_whole(&p->norm.a, dim) && is_whole(&p->norm.b, dim);
@@ -258,7 +267,10 @@ static tl_status take_phase(walk *w, tl_pass_phase *p, int *fits) {
     TL_TRY(take_linear(w, p, fits));
   }
   *fits = *fits && are_alone(w, first, w->at);
-  if (!*fits) w->at = first;
+  if (*fits)
+    w->previous = first;
+  else
+    w->at = first;
   return TL_OK;
 }
 
@@ -275,10 +287,10 @@ static int choose_kernel(const walk *w, const tl_cuda_facts *facts, const tl_pas
     rest = tiles > rest ? tiles : rest;
   }
   rest = (rest + 15) / 16 * 16;
-  const int64_t slots = (facts->shared_max - ROOM - rest) / SLOT;
+  const int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / SLOT;
   if (slots < TL_PASS_SLOTS_MIN) return 0;
   out->args.slots = (int32_t)slots;
-  out->shared = (uint32_t)(slots * SLOT + ROOM + rest);
+  out->shared = (uint32_t)(slots * SLOT + TL_PASS_ROOM + rest);
   out->kernel = "pass_few_64";
   return 1;
 }

@@ -1,7 +1,7 @@
 // pass_hopper.cu - a pass of few rows through a model as one kernel: pass.h says what it does.
 //
-//   warps 0 .. 14   phase after phase: x, chains, what follows; blocks meet between phases
-//   warp 15         brings the weights of all phases through the ring, as slots become free
+//   warps 0 .. 11   phase after phase: x, chains, what follows; blocks meet between phases
+//   warps 12 .. 15  bring the weights of all phases through the ring, as slots become free
 //
 //   shared   | ring of weights | barriers | phases, sums | x, or the tiles of attention |
 //
@@ -20,18 +20,19 @@ TL_GPU uint32_t arrivals(const uint32_t *at) {
 TL_GPU void leave_phase(tl_pass_meeting *meeting) {
   all_meet();
   if (threadIdx.x != 0) return;
-  __threadfence();
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&meeting->arrived) : "memory");
 }
 
-TL_GPU void enter_phase(const tl_pass_meeting *meeting, int phase) {
+// All blocks have left the phase before. The next phase is asked for.
+TL_GPU void begin_phase(const tl_pass_args &s, int phase, const Script &script) {
+  if (phase == 0) return;
   if (threadIdx.x == 0) {
     const uint32_t all = (uint32_t)phase * gridDim.x;
-    while (arrivals(&meeting->arrived) < all) {
+    while (arrivals(&s.meeting->arrived) < all) {
     }
-    __threadfence();
   }
   all_meet();
+  if (threadIdx.x == READERS - 32) script.ask(phase + 1);
 }
 
 // The last block to end leaves the numbers as it found them.
@@ -42,59 +43,90 @@ TL_GPU void end_pass(tl_pass_meeting *meeting) {
   meeting->arrived = 0, meeting->ended = 0;
 }
 
-TL_GPU void bring_phase(const tl_pass_args &s, int index, Room &room) {
-  if (index >= s.count) return;
-  const uint4 *from = (const uint4 *)(s.phases + index);
-  uint4 *to = (uint4 *)&room.phase[index % 2];
-  if (threadIdx.x < sizeof(tl_pass_phase) / 16) to[threadIdx.x] = from[threadIdx.x];
+// `rows` of `bytes`, `pitch` bytes apart, line after line, by the lanes of a warp.
+TL_GPU void lines_to_cache(const char *from, int rows, int64_t pitch, int bytes) {
+  enum { LINE = 128 };
+  const int lines = (bytes + LINE - 1) / LINE;
+  for (int i = threadIdx.x % 32; i < rows * lines; i += 32)
+    to_cache(from + i / lines * pitch + i % lines * LINE);
 }
 
-TL_GPU void to_cache(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
-
-// While a block waits: what the phase will read that does not pass through the ring. Keys and
-// values are those of the attention that follows.
-TL_GPU void warm(const tl_pass_phase &p, int rows) {
-  enum { LINE = 128, POSITIONS = 2048 };
-  if (p.kind != TL_PASS_LINEAR) return;
-  const tl_norm_args &a = p.norm.norm;
-  const int64_t gains = p.before == TL_PASS_AS_IT_IS ? 0 : a.dim * (a.gain.bf16 ? 2 : 4);
-  if (blockIdx.x == gridDim.x - 1)
-    for (int64_t i = threadIdx.x * LINE; i < gains; i += READERS * LINE)
-      to_cache((const char *)a.gain.data + i);
+// While a block waits: keys and values of the attention that follows, for a warp each a page, so
+// that pages are looked up side by side.
+TL_GPU void warm(const tl_pass_phase &p, const Room &room, int rows) {
+  enum { POSITIONS = 2048 };
   const tl_cache_write_args &w = p.write;
-  if (p.after != TL_PASS_ROPE || blockIdx.x >= rows * w.kv_heads) return;
-  const int row = blockIdx.x / w.kv_heads, head = blockIdx.x % w.kv_heads;
-  const int request = w.at.request[row], position = w.at.position[row];
-  if (request < 0 || !is_place(w.at, request, position) || position > POSITIONS) return;
+  if (p.kind != TL_PASS_LINEAR || p.after != TL_PASS_ROPE || blockIdx.x >= rows * w.kv_heads) return;
+  const RowPlace &row = room.row[blockIdx.x / w.kv_heads];
+  const int head = blockIdx.x % w.kv_heads;
+  if (row.page < 0 || row.position > POSITIONS) return;
   const int key_bytes = w.width * w.at.page * 2, value_bytes = w.value_width * 2;
-  for (int first = 0; first <= position; first += w.at.page) {
-    const int64_t page = page_of(w.at, request, first);
+  const int64_t pitch = (int64_t)w.kv_heads * value_bytes;
+  for (int i = threadIdx.x / 32; i * w.at.page <= row.position; i += TL_PASS_WARPS) {
+    const int64_t page = page_of(w.at, row.request, i * w.at.page);
     if (page < 0) continue;
-    const char *keys = (const char *)w.keys + (page * w.kv_heads + head) * key_bytes;
-    for (int i = threadIdx.x * LINE; i < key_bytes; i += READERS * LINE) to_cache(keys + i);
-    const char *values =
-        (const char *)w.values + (page * w.at.page * w.kv_heads + head) * value_bytes;
-    for (int i = threadIdx.x; i < w.at.page; i += READERS)
-      to_cache(values + (int64_t)i * w.kv_heads * value_bytes);
+    lines_to_cache((const char *)w.keys + (page * w.kv_heads + head) * key_bytes, 1, 0, key_bytes);
+    lines_to_cache((const char *)w.values + page * w.at.page * pitch + head * value_bytes,
+                   w.at.page, pitch, value_bytes);
   }
 }
 
+// Rows and KV heads of a block. The first is begun before blocks meet, where that may be.
 template <int width, int chunk, int slots>
-TL_GPU void attend(const tl_cached_args &g, unsigned char *shared) {
-  if (threadIdx.x >= TL_CACHED_THREADS) return;
-  for (int i = blockIdx.x; i < g.at.rows * g.kv_heads; i += gridDim.x) {
-    const int row = i / g.kv_heads;
-    attend_row<width, chunk, slots, 16>(g, row, g.at.request[row], g.at.position[row],
-                                        i % g.kv_heads, shared);
+struct Attention {
+  typedef One<width, chunk, slots, 16> Row;
+  typename Row::Tiles ring;
+  bool begun, knows;
+  int own;  // page that this lane knows
+
+  __device__ __forceinline__ void begin(const tl_cached_args &g, const Room &room,
+                                        unsigned char *shared) {
+    begun = knows = false, own = 0;
+    if (threadIdx.x >= TL_CACHED_THREADS || blockIdx.x >= g.at.rows * g.kv_heads) return;
+    const RowPlace &row = room.row[blockIdx.x / g.kv_heads];
+    if (row.request < 0 || !is_place(g.at, row.request, row.position)) return;
+    Stretch stretch;
+    begun = Row::begin(g, {row.request, row.position, int(blockIdx.x % g.kv_heads), 0}, shared,
+                       stretch, ring);
+    own = stretch.own, knows = stretch.knows;
   }
-}
+
+  __device__ __forceinline__ void attend(const tl_cached_args &g, int row, const RowPlace &place,
+                                         int kv_head, unsigned char *shared) {
+    if (place.request < 0) return fill_row(g, row, kv_head, 0);
+    if (!is_place(g.at, place.request, place.position))
+      return fill_row(g, row, kv_head, 0x7fffffffu);
+#pragma unroll 1
+    for (int done = 0; done < g.group; done += 16) {
+      const OneRow one = {place.request, place.position, kv_head, done};
+      Stretch stretch = Row::stretch_of(g, one);
+      stretch.knows = knows, stretch.own = own;
+      if (!begun) {
+        tiles_meet<TL_CACHED_THREADS>();  // heads before these are through
+        ring = Row::Tiles::begin(g, stretch, shared_address(shared));
+      }
+      begun = false;
+      Row::run(g, row, one, shared, stretch, ring);
+    }
+  }
+
+  __device__ __forceinline__ void end(const tl_cached_args &g, const Room &room,
+                                      unsigned char *shared) {
+    if (threadIdx.x >= TL_CACHED_THREADS) return;
+#pragma unroll 1
+    for (int i = blockIdx.x; i < g.at.rows * g.kv_heads; i += gridDim.x) {
+      attend(g, i / g.kv_heads, room.row[i / g.kv_heads], i % g.kv_heads, shared);
+      knows = false;
+    }
+  }
+};
 
 TL_GPU void find_rows(const tl_cache_places &at, int rows, RowPlace *out) {
   const int row = threadIdx.x;
   if (row >= rows) return;
   const int request = at.request[row], position = at.position[row];
   const bool there = request >= 0 && is_place(at, request, position);
-  out[row] = {position, there ? page_of(at, request, position) : -1, page_place(at, position)};
+  out[row] = {request, position, there ? page_of(at, request, position) : -1, page_place(at, position)};
 }
 
 template <int width, int chunk, int slots>
@@ -105,24 +137,31 @@ TL_GPU void run(const tl_pass_args &s) {
   Room &room = *(Room *)(shared + s.slots * (TL_PASS_SLOT + 16));
   unsigned char *rest = (unsigned char *)(&room + 1);
   if (threadIdx.x < s.slots) {
-    barrier_make(ring.full + 8 * threadIdx.x, 1);
+    barrier_make(ring.full + 8 * threadIdx.x, TL_PASS_BRINGERS);
     barrier_make(ring.empty + 8 * threadIdx.x, 1);
+    if (threadIdx.x < 4) barrier_make(shared_address(room.arrived + threadIdx.x), 1);
     barriers_made();
   }
   find_rows(s.at, s.rows, room.row);
-  bring_phase(s, 0, room);
   __syncthreads();
-  if (threadIdx.x >= READERS) return bring(s, ring);
+  if (threadIdx.x >= READERS)
+    return bring({s.phases, room.ahead, shared_address(room.arrived + 2), s.count}, ring);
+  const Script script = {s.phases, room.phase, shared_address(room.arrived), s.count};
+  if (threadIdx.x == 0) script.ask(0), script.ask(1);
   Turn turn = {0, 0};
   for (int i = 0; i < s.count; i++) {
-    const tl_pass_phase &p = room.phase[i % 2];
-    warm(p, s.rows);
-    if (i > 0) enter_phase(s.meeting, i);
-    bring_phase(s, i + 1, room);
-    if (p.kind == TL_PASS_LINEAR)
+    const tl_pass_phase &p = script.take(i);
+    if (p.kind == TL_PASS_ATTENTION) {
+      Attention<width, chunk, slots> attention;
+      attention.begin(p.attention, room, rest);
+      begin_phase(s, i, script);
+      attention.end(p.attention, room, rest);
+    } else {
+      look_ahead(p, rest);
+      warm(p, room, s.rows);
+      begin_phase(s, i, script);
       multiply(p, ring, turn, room, rest);
-    else
-      attend<width, chunk, slots>(p.attention, rest);
+    }
     if (i + 1 < s.count) leave_phase(s.meeting);
   }
   end_pass(s.meeting);

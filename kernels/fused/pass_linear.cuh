@@ -20,16 +20,25 @@ enum {
 
 /* Where the request of a row stands. */
 struct RowPlace {
-  int position, page, place;  // page -1: nothing is kept of it
+  int request, position, page, place;  // page -1: nothing is kept of it
 };
 
-/* Shared memory of the readers. */
+/* Shared memory beside the ring and x. */
 struct Room {
-  tl_pass_phase phase[2];
+  tl_pass_phase phase[2], ahead[2];  // of the readers; of the warp that brings
   RowPlace row[TL_PASS_ROWS];
   float sums[TL_PASS_ROWS * TL_PASS_PIECES];
   float2 folds[2 * TL_PASS_WARPS * 32];
+  uint64_t arrived[4];  // barriers of the phases
 };
+static_assert(sizeof(Room) <= TL_PASS_ROOM, "the launcher leaves room for it");
+
+/* threadIdx.x, where what is made of it shall not be kept in registers from phase to phase. */
+TL_GPU int thread_now(void) {
+  int own;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(own));
+  return own;
+}
 
 TL_GPU void all_meet(void) { named_sync<READERS>(ALL); }
 
@@ -52,96 +61,173 @@ TL_GPU uint4 pack_piece(const float *v) {
                     tl_bf16_pair(v[6], v[7]));
 }
 
-/* x, or x + y rounded, of this thread's pieces: to shared memory, and their squares. Warps of a row
-** have `pieces` of its 8 pieces of 256 partials each. */
-template <int pieces>
-TL_GPU void take_rows(const tl_pass_phase &p, int row, int first, bool keeps, unsigned char *x,
-                      float *sums) {
+/* Who has what of a norm. Share s < 8 has piece s, 256 elements, of rows 0, 2, ..; share 8 + s has
+** it of rows 1, 3, .. Warp w has share w, and w + 12 where there are several rows. */
+enum {
+  SHARES = 2 * TL_PASS_PIECES,
+  STEP = SHARES / TL_PASS_PIECES,
+  OWN_ROWS = TL_PASS_ROWS / STEP
+};
+static_assert(TL_PASS_WARPS <= SHARES, "no warp without a share");
+
+TL_GPU int shares_of(const tl_pass_phase &p) {
+  return p.product.rows > 1 ? SHARES : TL_PASS_PIECES;
+}
+TL_GPU int row_of(int share, int i) { return share / TL_PASS_PIECES + STEP * i; }
+TL_GPU int begin_of(int share) {
+  return (share % TL_PASS_PIECES * 32 + threadIdx.x % 32) * TL_P;
+}
+
+/* x of a share's rows begins its way to shared memory, to threads that will read it there. */
+TL_GPU void copy_share(const tl_pass_phase &p, int share, unsigned char *x) {
   const tl_norm_args &a = p.norm.norm;
-  const int lane = threadIdx.x % 32;
-  float q[pieces * TL_P];
+  const uint16_t *from = (const uint16_t *)(p.before == TL_PASS_NORM ? a.x.data : p.norm.a.data);
+  for (int row = row_of(share, 0); row < p.product.rows; row += STEP)
+    for (int64_t at = begin_of(share); at < a.dim; at += SPAN)
+      copy_async(shared_address(x) + row * p.x_pitch + at * 2, from + row * a.dim + at, 16);
+}
+
+TL_GPU void copy_shares(const tl_pass_phase &p, unsigned char *x) {
+  for (int s = thread_now() / 32; s < shares_of(p); s += TL_PASS_WARPS) copy_share(p, s, x);
+  copy_commit();
+}
+
+TL_GPU void fetch_gain(const tl_pass_phase &p, int share, float *gain) {
+  if (begin_of(share) < p.norm.norm.dim)
+    tl_load_piece(p.norm.norm.gain, begin_of(share), TL_P, gain);
+}
+
+TL_GPU void to_cache(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+
+/* What a block can do for a norm before all have met: gains come to the second-level cache, and x to
+** shared memory where the phase before does not write it. */
+TL_GPU void look_ahead(const tl_pass_phase &p, unsigned char *x) {
+  const tl_norm_args &a = p.norm.norm;
+  const int64_t at = (int64_t)thread_now() * TL_P;
+  if (p.before == TL_PASS_AS_IT_IS) return;
+  if (at < a.dim) to_cache((const char *)a.gain.data + at * (a.gain.bf16 ? 2 : 4));
+  if (p.first_is_early) copy_shares(p, x);
+}
+
+/* x, or x + y rounded, of one piece: to shared memory, and its squares. Block r writes row r for
+** whoever reads it later; all blocks compute all rows. */
+TL_GPU void take_piece(const tl_pass_phase &p, int row, int64_t at, const uint4 &b,
+                       unsigned char *x, float *q) {
+  const tl_norm_args &g = p.norm.norm;
+  uint4 *own = (uint4 *)(x + row * p.x_pitch + at * 2), a = *own;
+  float v[TL_P], w[TL_P];
+  if (p.before != TL_PASS_NORM) {
+    tl_widen_whole(a, v);
+    tl_widen_whole(b, w);
 #pragma unroll
-  for (int i = 0; i < pieces * TL_P; i++) q[i] = 0.0f;
-  for (int64_t span = 0; span < a.dim; span += SPAN) {
-    uint4 as[pieces], bs[pieces];
-#pragma unroll
-    for (int i = 0; i < pieces; i++) {
-      const int64_t at = span + ((first + i) * 32 + lane) * TL_P;
-      as[i] = bs[i] = make_uint4(0, 0, 0, 0);
-      if (at >= a.dim) continue;
-      as[i] = tl_fetch_whole(p.before == TL_PASS_NORM ? a.x : p.norm.a, row * a.dim + at);
-      if (p.before != TL_PASS_NORM) bs[i] = tl_fetch_whole(p.norm.b, row * a.dim + at);
-    }
-#pragma unroll
-    for (int i = 0; i < pieces; i++) {
-      const int64_t at = span + ((first + i) * 32 + lane) * TL_P;
-      if (at >= a.dim) continue;
-      float v[TL_P], w[TL_P];
-      if (p.before != TL_PASS_NORM) {
-        tl_widen_whole(as[i], v);
-        tl_widen_whole(bs[i], w);
-#pragma unroll
-        for (int e = 0; e < TL_P; e++) v[e] = v[e] + w[e];
-        as[i] = pack_piece(v);
-        if (keeps) *(uint4 *)((uint16_t *)a.x.data + row * a.dim + at) = as[i];
-      }
-      *(uint4 *)(x + row * p.x_pitch + at * 2) = as[i];
-      tl_widen_whole(as[i], v);
-      tl_add_dot(q + i * TL_P, v, v, TL_P, at);
-    }
+    for (int e = 0; e < TL_P; e++) v[e] = v[e] + w[e];
+    a = pack_piece(v);
+    if (row == blockIdx.x) *(uint4 *)((uint16_t *)g.x.data + row * g.dim + at) = a;
+    *own = a;
   }
+  tl_widen_whole(a, v);
+  tl_add_dot(q, v, v, TL_P, at);
+}
+
+/* A row's sum of squares over the pieces of a share, from its warp's lanes. */
+TL_GPU void put_sum(int share, int row, float sum, float *sums) {
 #pragma unroll
-  for (int i = 0; i < pieces; i++) {
-    float v = tl_tree8(q + i * TL_P);
+  for (int step = 1; step < 32; step *= 2) sum = sum + __shfl_xor_sync(~0u, sum, step);
+  if (threadIdx.x % 32 == 0) sums[row * TL_PASS_PIECES + share % TL_PASS_PIECES] = sum;
+}
+
+/* Rows of one span: all their y are asked for at once. */
+template <int most>
+TL_GPU void take_rows(const tl_pass_phase &p, int share, unsigned char *x, float *sums) {
+  const tl_norm_args &g = p.norm.norm;
+  const int rows = p.product.rows, at = begin_of(share);
+  uint4 bs[most];
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) v = v + __shfl_xor_sync(~0u, v, step);
-    if (lane == 0) sums[row * TL_PASS_PIECES + first + i] = v;
+  for (int i = 0; i < most; i++) {
+    bs[i] = make_uint4(0, 0, 0, 0);
+    if (p.before != TL_PASS_NORM && row_of(share, i) < rows && at < g.dim)
+      bs[i] = tl_fetch_whole(p.norm.b, row_of(share, i) * g.dim + at);
+  }
+  copy_wait<0>();
+#pragma unroll
+  for (int i = 0; i < most; i++) {
+    const int row = row_of(share, i);
+    float q[TL_P];
+    if (row >= rows) continue;
+    tl_clear(q);
+    if (at < g.dim) take_piece(p, row, at, bs[i], x, q);
+    put_sum(share, row, tl_tree8(q), sums);
   }
 }
 
-/* The norm of a row that lies in shared memory, in its place. */
-template <int pieces>
-TL_GPU void norm_row(const tl_pass_phase &p, int row, int first, bool keeps, unsigned char *x,
-                     const float *sums) {
+/* Rows of several spans. */
+TL_GPU void take_long_rows(const tl_pass_phase &p, int share, unsigned char *x, float *sums) {
+  const tl_norm_args &g = p.norm.norm;
+  copy_wait<0>();
+#pragma unroll 1
+  for (int row = row_of(share, 0); row < p.product.rows; row += STEP) {
+    float q[TL_P];
+    tl_clear(q);
+#pragma unroll 2
+    for (int64_t at = begin_of(share); at < g.dim; at += SPAN) {
+      uint4 b = make_uint4(0, 0, 0, 0);
+      if (p.before != TL_PASS_NORM) b = tl_fetch_whole(p.norm.b, row * g.dim + at);
+      take_piece(p, row, at, b, x, q);
+    }
+    put_sum(share, row, tl_tree8(q), sums);
+  }
+}
+
+/* The norm of a share that lies in shared memory, in its place. Lane r works out 1 / rms of row r: it
+** takes long, and once is enough. */
+TL_GPU void norm_rows(const tl_pass_phase &p, int share, const float *gain, unsigned char *x,
+                      const float *sums) {
   const tl_norm_args &a = p.norm.norm;
-  const int lane = threadIdx.x % 32;
-  const float rstd = tl_rsqrt(tl_tree8(sums + row * TL_PASS_PIECES) / (float)a.dim + a.eps);
-  for (int64_t span = 0; span < a.dim; span += SPAN) {
-#pragma unroll
-    for (int i = 0; i < pieces; i++) {
-      const int64_t at = span + ((first + i) * 32 + lane) * TL_P;
-      if (at >= a.dim) continue;
-      float v[TL_P], gain[TL_P];
+  const int lane = threadIdx.x % 32, asked = lane < p.product.rows ? lane : 0;
+  const float all = tl_rsqrt(tl_tree8(sums + asked * TL_PASS_PIECES) / (float)a.dim + a.eps);
+#pragma unroll 1
+  for (int row = row_of(share, 0); row < p.product.rows; row += STEP) {
+    const float rstd = __shfl_sync(~0u, all, row);
+    for (int64_t at = begin_of(share); at < a.dim; at += SPAN) {
+      float v[TL_P], more[TL_P];
       uint4 *own = (uint4 *)(x + row * p.x_pitch + at * 2);
       tl_widen_whole(*own, v);
-      tl_load_piece(a.gain, at, TL_P, gain);
+      if (at >= SPAN) tl_load_piece(a.gain, at, TL_P, more);
 #pragma unroll
-      for (int e = 0; e < TL_P; e++) v[e] = (v[e] * rstd) * gain[e];
+      for (int e = 0; e < TL_P; e++) v[e] = (v[e] * rstd) * (at < SPAN ? gain[e] : more[e]);
       *own = pack_piece(v);
-      if (keeps) *(uint4 *)((uint16_t *)p.normed + row * a.dim + at) = *own;
+      if (row != blockIdx.x) continue;
+      *(uint4 *)((uint16_t *)p.normed + row * a.dim + at) = *own;
+      if (at == 0 && a.rstd != nullptr) a.rstd[row] = rstd;
     }
   }
-  if (keeps && first == 0 && lane == 0 && a.rstd != nullptr) a.rstd[row] = rstd;
 }
 
-/* Block r writes row r for whoever reads it later; all blocks compute all rows. */
-template <int pieces>
-TL_GPU void norm_rows(const tl_pass_phase &p, unsigned char *x, float *sums) {
-  constexpr int warps = TL_PASS_PIECES / pieces, together = TL_PASS_WARPS / warps;  // rows
-  const int own = threadIdx.x / 32 / warps, first = threadIdx.x / 32 % warps * pieces;
-  const int begin = own < together ? own : p.product.rows;
-  for (int row = begin; row < p.product.rows; row += together)
-    take_rows<pieces>(p, row, first, row == blockIdx.x, x, sums);
+TL_GPU void take_and_norm(const tl_pass_phase &p, unsigned char *x, float *sums) {
+  const int warp = thread_now() / 32;
+  float gain[TL_P];
+  if (!p.first_is_early) copy_shares(p, x);
+#pragma unroll 1
+  for (int s = warp; s < shares_of(p); s += TL_PASS_WARPS)
+    if (p.norm.norm.dim > SPAN)
+      take_long_rows(p, s, x, sums);
+    else if (p.product.rows <= STEP)
+      take_rows<1>(p, s, x, sums);
+    else
+      take_rows<OWN_ROWS>(p, s, x, sums);
+  fetch_gain(p, warp, gain);
   all_meet();
-  for (int row = begin; row < p.product.rows; row += together)
-    norm_row<pieces>(p, row, first, row == blockIdx.x, x, sums);
+#pragma unroll 1
+  for (int s = warp; s < shares_of(p); s += TL_PASS_WARPS) {
+    if (s != warp) fetch_gain(p, s, gain);
+    norm_rows(p, s, gain, x, sums);
+  }
   all_meet();
 }
 
 TL_GPU void prepare_x(const tl_pass_phase &p, unsigned char *x, float *sums) {
   if (p.before == TL_PASS_AS_IT_IS) return load_x(p, x);
-  if (p.product.rows == 1) return norm_rows<1>(p, x, sums);
-  norm_rows<4>(p, x, sums);
+  take_and_norm(p, x, sums);
 }
 
 /* --- chains ----------------------------------------------------------------------------------- */
@@ -153,19 +239,45 @@ TL_GPU void two_steps(const uint32_t (&x)[4], const uint32_t (&w)[4], float *sum
   step(sum, high, w + 2);
 }
 
+/* Operands of a few steps, loaded while those of the steps before are multiplied. */
+enum { AHEAD = 2, GROUPS = TL_PASS_DEPTH / 16 / (2 * AHEAD) };  // pairs of steps; of a full slot
+struct Operands {
+  uint32_t w[AHEAD][4], x[AHEAD][4];
+};
+
+TL_GPU void load_operands(uint32_t w, uint32_t x, int group, Operands &o) {
+#pragma unroll
+  for (int i = 0; i < AHEAD; i++) {
+    load_matrices(w + (group * AHEAD + i) * 64, o.w[i]);
+    load_matrices(x + (group * AHEAD + i) * 64, o.x[i]);
+  }
+}
+
+TL_GPU void multiply_operands(const Operands &o, float *sum) {
+#pragma unroll
+  for (int i = 0; i < AHEAD; i++) two_steps(o.x[i], o.w[i], sum);
+}
+
 /* Steps 0 .. count - 1 of a slot. A chain waits for each of its steps; their operands do not. */
 TL_GPU void multiply_slot(uint32_t w, uint32_t x, int count, float *sum) {
-  enum { AHEAD = 4 };  // pairs of steps
+  Operands even, odd;
   int pair = 0;
-  for (; 2 * (pair + AHEAD) <= count; pair += AHEAD) {
-    uint32_t ws[AHEAD][4], xs[AHEAD][4];
+  if (count == TL_PASS_DEPTH / 16) {
+    load_operands(w, x, 0, even);
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) {
-      load_matrices(w + (pair + i) * 64, ws[i]);
-      load_matrices(x + (pair + i) * 64, xs[i]);
+    for (int i = 0; i < GROUPS; i += 2) {
+      load_operands(w, x, i + 1, odd);
+      multiply_operands(even, sum);
+      if (i + 2 < GROUPS) load_operands(w, x, i + 2, even);
+      multiply_operands(odd, sum);
     }
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++) two_steps(xs[i], ws[i], sum);
+    return;
+  }
+  for (; 2 * (pair + 2 * AHEAD) <= count; pair += 2 * AHEAD) {
+    load_operands(w, x, pair / AHEAD, even);
+    load_operands(w, x, pair / AHEAD + 1, odd);
+    multiply_operands(even, sum);
+    multiply_operands(odd, sum);
   }
   for (; 2 * pair < count; pair++) {
     uint32_t ws[4], xs[4];
@@ -181,7 +293,7 @@ TL_GPU void multiply_slot(uint32_t w, uint32_t x, int count, float *sum) {
 TL_GPU void chain(const tl_pass_phase &p, const Weights &ring, Turn turn, int count, int leaf,
                   const unsigned char *x, float *sum) {
   const tl_gemm_few_args &g = p.product;
-  const int lane = threadIdx.x % 32, own = lane % 8, row = own < g.rows ? own : g.rows - 1;
+  const int lane = thread_now() % 32, own = lane % 8, row = own < g.rows ? own : g.rows - 1;
   uint32_t from = shared_address(x) + row * p.x_pitch + lane / 8 * 16 + leaf * g.run * 2;
   const uint32_t w = ring.slots + own * TL_PASS_PITCH + lane / 8 * 16;
   for (int k = 0; k < g.run; k += TL_PASS_DEPTH) {
@@ -325,7 +437,7 @@ TL_GPU void finish(const tl_pass_phase &p, const Place &at, const Room &room, co
 
 TL_GPU void multiply(const tl_pass_phase &p, const Weights &ring, Turn &turn, Room &room,
                      unsigned char *x) {
-  const int warp = threadIdx.x / 32, leaf = warp & ((1 << p.leaves_log) - 1);
+  const int warp = thread_now() / 32, leaf = warp & ((1 << p.leaves_log) - 1);
   const int slots = (p.product.run + TL_PASS_DEPTH - 1) / TL_PASS_DEPTH;  // of a job
   const Share own = share_of(p);
   prepare_x(p, x, room.sums);

@@ -1,10 +1,11 @@
 /* pass_ring.cuh - the weights of a pass on their way through shared memory.
 **
 ** A block has tiles first, first + blocks, .. of a product; a job is one leaf of a tile, and up to
-** 15 jobs at a time, a round, have a warp each; leaves of a tile are in the same round. A slot has
+** 12 jobs at a time, a round, have a warp each; leaves of a tile are in the same round. A slot has
 ** 8 features of up to 512 k of one job, and slots come in the order in which the warps of a round
-** need them. One warp brings them all: two that take turns may lap each other, and a barrier cannot
-** tell a slot that is free from one that was free a lap before.
+** need them. Four warps bring two features each of every slot: a copy takes its warp some 90 cycles
+** to begin. None of them can lap another, since a slot is full only when all have brought their
+** part, and free only after it was full.
 **
 ** A reader may come to a slot while the bytes of the lap before are still on their way to it, for
 ** another warp: copies end out of order, and the parity of a barrier is the same every other lap. So
@@ -21,6 +22,11 @@
 #include "../hopper.cuh"
 #include "pass_args.h"
 
+enum {
+  BRINGERS = 14, /* the name of their barrier */
+  OWN_FEATURES = TL_PASS_FEATURES / TL_PASS_BRINGERS
+};
+
 /* Where the ring and its barriers lie. */
 struct Weights {
   uint32_t slots, full, empty;
@@ -34,6 +40,36 @@ struct Turn {
   __device__ __forceinline__ void advance(const Weights &r, int by) {
     slot += by;
     while (slot >= r.count) slot -= r.count, parity ^= 1;
+  }
+};
+
+/* `bytes` that stand side by side; a multiple of 16. */
+TL_GPU void line_load(uint32_t to, const void *from, uint32_t bar, int bytes) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(bar)
+      : "memory");
+}
+
+/* The phases of a pass, two at a time in shared memory: weights drive them out of the second-level
+** cache between two steps, so the next one comes while one is used. */
+struct Script {
+  const tl_pass_phase *from, *slots;
+  uint32_t arrived;  // two barriers
+  int count;
+
+  /* One thread asks, once phase index - 2 is over. */
+  __device__ __forceinline__ void ask(int index) const {
+    static_assert(sizeof(tl_pass_phase) % 16 == 0, "a phase is copied in pieces of 16 bytes");
+    const uint32_t bar = arrived + 8 * (index % 2);
+    if (index >= count) return;
+    barrier_expect(bar, sizeof(tl_pass_phase));
+    line_load(shared_address(slots + index % 2), from + index, bar, sizeof(tl_pass_phase));
+  }
+  __device__ __forceinline__ const tl_pass_phase &take(int index) const {
+    barrier_wait(arrived + 8 * (index % 2), index / 2 % 2);
+    return slots[index % 2];
   }
 };
 
@@ -70,66 +106,63 @@ TL_GPU Place place_of(const tl_pass_phase &p, int tile) {
   return {part, part, low, low + p.half};
 }
 
-/* `bytes` that stand side by side; a multiple of 16. */
-TL_GPU void line_load(uint32_t to, const void *from, uint32_t bar, int bytes) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(bar)
-      : "memory");
-}
+TL_GPU int bringer(void) { return threadIdx.x / 32 - TL_PASS_WARPS; }
 
-/* Lane i < 15 knows where the two groups of job i begin. */
-struct Sources {
-  const uint16_t *low, *high;
-};
-
-TL_GPU Sources sources_of(const tl_pass_phase &p, const Share &own, int job) {
+/* Where this warp's group of job `job` begins. */
+TL_GPU const uint16_t *source_of(const tl_pass_phase &p, const Share &own, int job) {
   const tl_gemm_few_args &g = p.product;
-  if (job >= own.jobs) return {nullptr, nullptr};
+  if (job >= own.jobs) return nullptr;
   const int leaf = job & ((1 << p.leaves_log) - 1);
   const Place at = place_of(p, own.first + (job >> p.leaves_log) * gridDim.x);
   const int64_t k = (int64_t)leaf * g.run;
-  return {(const uint16_t *)g.weight[at.part] + at.low * g.weight_stride[at.part] + k,
-          (const uint16_t *)g.weight[at.high_part] + at.high * g.weight_stride[at.high_part] + k};
+  const bool is_low = bringer() < TL_PASS_BRINGERS / 2;
+  const int part = is_low ? at.part : at.high_part, feature = is_low ? at.low : at.high;
+  return (const uint16_t *)g.weight[part] + feature * g.weight_stride[part] + k;
 }
 
-/* All weights of one round; a lane of the first 8 brings a feature of each slot. */
+/* All weights of one round. Lane i < 12 knows where job i begins; lanes 0 and 1 bring a feature
+** each of every slot. */
 TL_GPU void bring_round(const tl_pass_phase &p, const Share &own, int first, const Weights &ring,
                         Turn &turn) {
   const tl_gemm_few_args &g = p.product;
   const int lane = threadIdx.x % 32, left = own.jobs - first;
   const int count = left < round_of(p) ? left : round_of(p);
-  const Sources mine = sources_of(p, own, lane < count ? first + lane : own.jobs);
-  const int64_t ahead = lane % 4 * g.weight_stride[0];
+  const uint16_t *mine = source_of(p, own, lane < count ? first + lane : own.jobs);
+  const int feature = OWN_FEATURES * bringer() + lane;
+  const int64_t ahead = feature % 4 * g.weight_stride[0];
   for (int k = 0; k < g.run; k += TL_PASS_DEPTH) {
     const int bytes = 2 * (g.run - k < TL_PASS_DEPTH ? g.run - k : TL_PASS_DEPTH);
     for (int job = 0; job < count; job++) {
-      const uint64_t low = __shfl_sync(~0u, (uint64_t)mine.low, job);
-      const uint64_t high = __shfl_sync(~0u, (uint64_t)mine.high, job);
+      const uint64_t from = __shfl_sync(~0u, (uint64_t)mine, job);
       const uint32_t bar = ring.full + 8 * turn.slot;
       if (lane == 0) {
         barrier_wait(ring.empty + 8 * turn.slot, turn.parity);
-        barrier_expect(bar, TL_PASS_FEATURES * bytes);
+        barrier_expect(bar, OWN_FEATURES * bytes);
       }
       __syncwarp();
-      if (lane < TL_PASS_FEATURES)
-        line_load(ring.slots + turn.slot * TL_PASS_SLOT + lane * TL_PASS_PITCH,
-                  (const uint16_t *)(lane < 4 ? low : high) + ahead + k, bar, bytes);
+      if (lane < OWN_FEATURES)
+        line_load(ring.slots + turn.slot * TL_PASS_SLOT + feature * TL_PASS_PITCH,
+                  (const uint16_t *)from + ahead + k, bar, bytes);
       turn.advance(ring, 1);
     }
   }
 }
 
-/* The warp that brings: it waits for slots alone, never for other blocks. */
-TL_GPU void bring(const tl_pass_args &s, const Weights &ring) {
+/* The warps that bring: they wait for slots and each other, never for other blocks. */
+TL_GPU void bring(const Script &script, const Weights &ring) {
   Turn turn = {0, 1};
-  for (int i = 0; i < s.count; i++) {
-    const tl_pass_phase &p = s.phases[i];
-    if (p.kind != TL_PASS_LINEAR) continue;
-    const Share own = share_of(p);
-    for (int first = 0; first < own.jobs; first += round_of(p))
-      bring_round(p, own, first, ring, turn);
+  const bool asks = bringer() == 0 && threadIdx.x % 32 == 0;
+  if (asks) script.ask(0), script.ask(1);
+  for (int i = 0; i < script.count; i++) {
+    const tl_pass_phase &p = script.take(i);
+    if (p.kind == TL_PASS_LINEAR) {
+      const Share own = share_of(p);
+      for (int first = 0; first < own.jobs; first += round_of(p))
+        bring_round(p, own, first, ring, turn);
+    }
+    __syncwarp();
+    named_sync<32 * TL_PASS_BRINGERS>(BRINGERS);
+    if (asks) script.ask(i + 2);
   }
 }
 

@@ -415,8 +415,9 @@ function Engine:step()
   local at = results(self, spans, rows)
   for _, span in ipairs(spans) do settle_span(self, span, at, events) end
   for _, span in ipairs(spans) do
-    name_pages(self, span.request)
-    if span.request.finished then release(self, span.request) end
+    local request = span.request
+    if not span.decodes or request.done % self.sizes.page == 0 then name_pages(self, request) end
+    if request.finished then release(self, request) end
   end
   return events
 end
