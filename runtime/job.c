@@ -144,7 +144,7 @@ static void take_seat(tl_job *job, int32_t rank, const tl_frame *frame) {
 static void read_peer(tl_job *job, int32_t rank) {
   peer *p = &job->peers[rank];
   tl_frame frame;
-  if (tl_wire_receive(p->socket, &frame) != TL_OK) {
+  if (tl_wire_receive(p->socket, INT64_MAX - 1, &frame) != TL_OK) {
     p->left = 1;
     lose(job, rank, tl_last_error());
     return;

@@ -24,6 +24,8 @@ typedef struct header {
   int64_t bytes;
 } header;
 
+_Static_assert(sizeof(header) == TL_WIRE_HEAD, "a header has no gaps");
+
 static tl_status gone(void) {
   return tl_fail(TL_COMM, "the connection ended: %s", errno == 0 ? "closed" : strerror(errno));
 }
@@ -131,11 +133,12 @@ tl_status tl_wire_send(int s, int32_t kind, const void *data, int64_t bytes) {
   return send_bytes(s, data, bytes);
 }
 
-tl_status tl_wire_receive(int s, tl_frame *out) {
+tl_status tl_wire_receive(int s, int64_t most, tl_frame *out) {
   header h = {0};
   TL_TRY(receive_bytes(s, (char *)&h, sizeof h));
-  if (h.magic != MAGIC || h.bytes < 0)
-    return tl_fail(TL_COMM, "what came is no message of a run: begins with %08x", h.magic);
+  if (h.magic != MAGIC || h.bytes < 0 || h.bytes > most)
+    return tl_fail(TL_COMM, "what came is no message of a run: begins with %08x, has %lld bytes",
+                   h.magic, (long long)h.bytes);
   char *data = malloc((size_t)h.bytes + 1);
   if (data == NULL) return tl_fail(TL_MEMORY, "no room for %lld bytes", (long long)h.bytes);
   const tl_status status = receive_bytes(s, data, h.bytes);
@@ -146,6 +149,22 @@ tl_status tl_wire_receive(int s, tl_frame *out) {
   data[h.bytes] = '\0';
   *out = (tl_frame){h.kind, h.bytes, data};
   return TL_OK;
+}
+
+int tl_wire_hear(int s, int32_t kind, void *data, int64_t bytes, int64_t *got) {
+  const header expected = {MAGIC, kind, bytes};
+  while (*got < TL_WIRE_HEAD + bytes) {
+    char head[TL_WIRE_HEAD];
+    const int in_head = *got < TL_WIRE_HEAD;
+    char *to = in_head ? head : (char *)data + (*got - TL_WIRE_HEAD);
+    const ssize_t n =
+        recv(s, to, (size_t)((in_head ? 0 : bytes) + TL_WIRE_HEAD - *got), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+    if (n <= 0) return -1;
+    if (in_head && memcmp(head, (const char *)&expected + *got, (size_t)n) != 0) return -1;
+    *got += n;
+  }
+  return 1;
 }
 
 static void append_addresses(char *out, int32_t bytes, const struct ifaddrs *list, int loopback) {
