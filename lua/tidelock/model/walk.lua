@@ -4,7 +4,9 @@ local fit = require "tidelock.text.fit"
 local types = require "tidelock.language.types"
 local where = require "tidelock.language.where"
 
-local walk = {}
+--- layers_max: a program lists what every layer does, so their number has a bound, far above what is
+--- useful; one with too many digits is told and not made for hours.
+local walk = { layers_max = 4096 }
 
 --- The modules that layer(i, n) gives, as a list; nil when it fails (the problem is noted).
 local function make_layer(options, i, context, report)
@@ -217,7 +219,11 @@ function walk.model(module, context, report, site)
   facts.layers, facts.vocab, facts.positions = options.layers, options.vocab, options.positions
   facts.trained = options.hf and options.hf.context
   local walker = { dim = options.dim, problems = context.problems, facts = facts, site = site }
-  if options.layer and options.layers then
+  if options.layers and options.layers > walk.layers_max then
+    report("model.layers", "layers %d is above %d, the most that a program can list; try layers = %d",
+      options.layers, walk.layers_max, walk.layers_max)
+    facts.layers = nil
+  elseif options.layer and options.layers then
     for i = 1, options.layers do
       local list = make_layer(options, i, context, report)
       if not list then break end

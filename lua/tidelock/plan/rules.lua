@@ -136,9 +136,16 @@ local function vocabulary(facts, _, note)
     round_up(vocab, unit))
 end
 
+local length_max = 1 << 21 -- rope_table's positions
+
 --- R9: tokens of a sample over the ranks of sequence parallelism, and in the position table.
 local function length(facts, report, note)
   local n, tp, positions = facts.batch.length, facts.layout.tp, facts.model.positions
+  if n and n > length_max then
+    report("batch.length", "length %d is above %d, the longest sample whose positions are exact; try "
+      .. "length = %d", n, length_max, positions or length_max)
+    return
+  end
   if n and facts.layout.sequence_parallel and n % tp ~= 0 then
     report("batch.length",
       "length %d is not a multiple of tp %d%s, which sequence_parallel needs; try length = %d, "
@@ -235,6 +242,15 @@ local function samples(facts, report, note)
   end
 end
 
+--- R12: segments of a micro-batch begin at i32 indices of its tokens.
+local function tokens(facts, report)
+  local n, total, dp = facts.batch.length, facts.batch.samples, facts.layout.dp
+  local micro = facts.batch.micro or total and total // dp
+  if not n or n > length_max or not micro or micro * n < 1 << 31 then return end
+  report("batch.micro", "micro %d makes micro-batches of %d tokens with batch.length %d, above %d; "
+    .. "try micro = %d", micro, micro * n, n, (1 << 31) - 1, ((1 << 31) - 1) // n)
+end
+
 --- A program lists every instruction of a step: what it would list has a bound, far above what is
 --- useful, so that a number with too many digits is told and not planned for hours.
 local function listed(facts, report)
@@ -281,7 +297,7 @@ end
 
 local list = {
   world, order, available, heads, kv_heads, hidden, vocabulary, length, schedule, stages, samples,
-  listed, eval, leaves, moe.check,
+  tokens, listed, eval, leaves, moe.check,
 }
 
 --- Checks all rules.
