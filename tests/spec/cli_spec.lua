@@ -40,6 +40,8 @@ describe("the command line", function()
   it("says what a value has to be", function()
     has(raised(commands.parse, { "run", recipe, "--stop-at", "soon" }).message,
       '--stop-at: expected a positive integer, got "soon"')
+    has(raised(commands.parse, { "doctor", "--threads", "1e8" }).message,
+      '--threads: expected an integer from 1 to 1024, got "1e8"')
     has(raised(commands.parse, { "explain", recipe, "--rank", "-1" }).message,
       '--rank: expected an integer from 0, got "-1"')
     has(raised(commands.parse, { "run", recipe, "--jsonl" }).message,

@@ -119,6 +119,14 @@ describe("./tl generate", function()
     refused("temperature is 1e%-30; 0 .* or from 2%^%-60", model .. " x --temperature 1e-30")
     refused("the prompt has 40 tokens, and a request 32", model .. " " .. ("x"):rep(40))
     refused("%-%-tokenizer: .*nowhere", model .. " x --tokenizer nowhere")
+    local small = new_folder()
+    small:write("tokenizer.json", core.json.encode {
+      model = { type = "BPE", vocab = { a = 0, b = 1, ab = 2 }, merges = { "a b" } },
+    })
+    refused("^tidelock: generate: the tokenizer cannot read the prompt: [^\n]*: no token for x and "
+      .. "none for what is unknown; another prompt, or %-%-ids with a prompt of ids\n$",
+      model .. " axb --tokenizer " .. small.root)
+    small:remove()
     refused("generate: PROMPT is missing", model)
     refused("y is one word too many", model .. " x y")
     refused("%-%-temperature: expected a number from 0", model .. " x --temperature warm")

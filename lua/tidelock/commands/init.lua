@@ -26,6 +26,13 @@ local kinds = {
       return n and n > 0 and n or nil
     end,
   },
+  workers = { -- what the pool can have
+    word = "N", expected = "an integer from 1 to 1024",
+    read = function(word)
+      local n = math.tointeger(tonumber(word))
+      return n and n > 0 and n <= 1024 and n or nil
+    end,
+  },
   index = {
     word = "N", expected = "an integer from 0",
     read = function(word)
@@ -65,7 +72,7 @@ commands.kinds = kinds
 
 local point = { name = "point", kind = "count", about = "which point of a sweep, from 1" }
 local threads = {
-  name = "threads", kind = "count", about = "workers of the pool; no bit depends on it",
+  name = "threads", kind = "workers", about = "workers of the pool; no bit depends on it",
 }
 
 ---@class tidelock.Command

@@ -166,11 +166,19 @@ local function describe(self, run)
   }
 end
 
+--- The trace's folder; a path that cannot be one is a mistake of the one who typed it.
+local function make_folder(dir)
+  local good, message = pcall(core.files.mkdirs, dir)
+  if good then return end
+  error({ status = 2, message = ("tidelock: no trace in %s: %s; --trace DIR names a folder, new or "
+    .. "of an earlier trace"):format(dir, (message:gsub("^[^\n]-%.lua:%d+: ", ""))) }, 0)
+end
+
 --- Plans the recording of a run whose ranks are open and have not run; writes trace.json.
 function Recorder:attach(run)
   local plan = run.plan
   local shared = logical.names(plan)
-  core.files.mkdirs(self.dir)
+  make_folder(self.dir)
   for _, name in ipairs(core.files.list(self.dir) or {}) do -- of an earlier trace in this folder
     if name:find "^rank%-%d+%.bin$" or name:find "^values%-%d+%-%d+%.bin$"
       or name == "steps.jsonl" or name == "trace.json" then os.remove(self.dir .. "/" .. name) end

@@ -10,6 +10,7 @@
 local core = require "tidelock.core"
 local engine = require "tidelock.serve.engine"
 local loader = require "tidelock.run.loader"
+local pieces = require "tidelock.serve.pieces"
 local requests = require "tidelock.plan.requests"
 local screen = require "tidelock.text.screen"
 
@@ -29,10 +30,17 @@ local function read_ids(text)
   return ids
 end
 
+local function encode(tokenizer, prompt)
+  local good, ids = pcall(tokenizer.encode, tokenizer, prompt, true)
+  if good then return ids end
+  usage("the tokenizer cannot read the prompt: %s; another prompt, or --ids with a prompt of ids",
+    pieces.valid((ids:gsub("^[^\n]-%.lua:%d+: ", ""))))
+end
+
 --- The submission that the words and options mean.
 local function submission_of(model, prompt, options)
   return {
-    tokens = options.ids and read_ids(prompt) or model.tokenizer:encode(prompt, true),
+    tokens = options.ids and read_ids(prompt) or encode(model.tokenizer, prompt),
     max_tokens = options.tokens or 100, temperature = options.temperature or 0,
     top_p = options.top_p, top_k = options.top_k, seed = options.seed, stop = model.stop,
   }
