@@ -1,8 +1,10 @@
 --- Walks the modules of a model: makes the layers, checks what needs the width, and gathers the
 --- facts that the rules of a layout read.
+local core = require "tidelock.core"
 local fit = require "tidelock.text.fit"
 local types = require "tidelock.language.types"
 local where = require "tidelock.language.where"
+local yarn = require "tidelock.model.yarn"
 
 --- layers_max: a program lists what every layer does, so their number has a bound, far above what is
 --- useful; one with too many digits is told and not made for hours.
@@ -75,10 +77,56 @@ local function check_head(module, walker)
   end
 end
 
+--- Numbers of stretched waves, as f32, since that is how the op rope_table has them.
+local function check_scaling(s, wrong)
+  local slow, fast = "low", "high"
+  if s.name == "yarn" then slow, fast = "beta_slow", "beta_fast" end
+  if s.factor and core.f32(s.factor) < 1 then
+    wrong("scaling.factor", "factor %.9g is below 1, and waves are only stretched; try factor = 1",
+      s.factor)
+  end
+  local low, high = s[slow], s[fast]
+  if low and high and core.f32(low) >= core.f32(high) then
+    wrong("scaling." .. slow, "%s %.9g is not below %s %.9g; try %s = 1, %s = %d", slow, low, fast,
+      high, slow, fast, s.name == "yarn" and 32 or 4)
+  end
+  if s.name ~= "yarn" or not s.factor then return end
+  local magnitude = core.f32(yarn.magnitude(s))
+  if magnitude > 0 and magnitude <= 2.0 ^ 60 then return end
+  local key = s.attention_factor and s.attention_factor ~= 0 and "attention_factor" or "mscale"
+  wrong("scaling." .. key, "it multiplies cosines and sines by %.9g; that must be above 0 and at "
+    .. "most 2^60; leave %s out", magnitude, key)
+end
+
+--- What the op rope_table asks of its numbers.
+local function check_rope(module, walker, rope)
+  if type(rope) ~= "table" then return end
+  local name = "nn." .. module.kind
+  local function wrong(path, format, ...)
+    walker.problems:add(where.field(module.site, name, "rope"), name .. ".rope." .. path,
+      format:format(...))
+  end
+  local base = rope.base and core.f32(rope.base)
+  local stretched = type(rope.scaling) == "table" and rope.scaling
+  if base and not (base >= 1 and base <= 2.0 ^ 60) then
+    wrong("base", "base %.9g is not from 1 to 2^60; try base = 10000", rope.base)
+  elseif base == 1 and stretched and stretched.name == "yarn" then
+    wrong("base", "base 1 makes all waves alike, and yarn tells long ones from short ones; try "
+      .. "base = 10000")
+  end
+  if stretched then check_scaling(stretched, wrong) end
+  local soft = module.kind == "mla" and stretched and stretched.factor and yarn.softness(stretched)
+  if soft and core.f32(soft) == math.huge then
+    wrong("scaling.mscale_all_dim", "it multiplies the scale of the softmax by %.9g, which is none "
+      .. "in f32; try mscale_all_dim = 1", soft)
+  end
+end
+
 function visitors.attention(module, walker)
   local o = module.options
   if not o.heads then return end
   check_head(module, walker)
+  check_rope(module, walker, o.rope)
   local kv = o.kv_heads or o.heads
   if o.heads % kv ~= 0 then
     problem(walker, module, "kv_heads", "kv_heads %d does not divide heads %d; allowed: %s", kv,
@@ -92,6 +140,7 @@ end
 --- Widths of latent attention: what the op attention takes, and whole pairs that turn.
 function visitors.mla(module, walker)
   local o = module.options
+  check_rope(module, walker, o.rope)
   if not (o.heads and o.nope_dim and o.rope_dim and o.kv_rank) then return end
   local width = o.nope_dim + o.rope_dim
   if width > 256 then
