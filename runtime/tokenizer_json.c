@@ -168,6 +168,17 @@ static tl_status add_token(tl_tokenizer *t, const char *text, int64_t bytes, int
   return TL_OK;
 }
 
+/* Says which token of the vocabulary had the id before. */
+static tl_status twice(const tl_tokenizer *t, json_t *vocab, const char *token, int64_t id) {
+  const char *text;
+  json_t *other;
+  json_object_foreach(vocab, text, other) {
+    if (json_integer_value(other) == id) break;
+  }
+  return tl_fail(TL_DATA, "%s: the tokens %.60s and %.60s of vocab have one id, %lld", t->path,
+                 text, token, (long long)id);
+}
+
 static tl_status read_vocabulary(tl_tokenizer *t, json_t *vocab) {
   if (!json_is_object(vocab)) return damaged(t, "no vocab");
   TL_TRY(tl_vocabulary_open((int64_t)json_object_size(vocab), &t->vocabulary));
@@ -176,7 +187,10 @@ static tl_status read_vocabulary(tl_tokenizer *t, json_t *vocab) {
   json_t *id;
   json_object_keylen_foreach(vocab, text, bytes, id) {
     if (!json_is_integer(id)) return damaged(t, "an id in vocab is not an integer");
-    TL_TRY(add_token(t, text, (int64_t)bytes, json_integer_value(id)));
+    const int64_t own = json_integer_value(id);
+    if (own >= 0 && own < t->token_count && t->tokens[own].text != NULL)
+      return twice(t, vocab, text, own);
+    TL_TRY(add_token(t, text, (int64_t)bytes, own));
   }
   return TL_OK;
 }

@@ -285,6 +285,11 @@ describe("a damaged or foreign file", function()
     contains("merge 0 is not two tokens", failure(folder, {
       model = { type = "BPE", vocab = { a = 0 }, merges = { "ab" } },
     }))
+    local message = failure(folder, {
+      model = { type = "BPE", vocab = { a = 0, b = 1, ab = 1 }, merges = { "a b" } },
+    })
+    assert.matches(": the tokens a?b and a?b of vocab have one id, 1$", message)
+    assert.is_nil(message:find("tokens b and b", 1, true) or message:find("ab and ab", 1, true))
     contains("an id is not in 0", failure(folder, {
       model = { type = "BPE", vocab = { a = 1 << 40 }, merges = { "a a" } },
     }))
