@@ -2,6 +2,7 @@
 --- bit, and nothing else. The key of a run hashes it. Numbers are rounded to f32 and written as hex
 --- floats; functions stand as what they produce.
 local core = require "tidelock.core"
+local earlier = require "tidelock.model.earlier"
 local weights = require "tidelock.model.weights"
 
 local canonical = {}
@@ -67,8 +68,7 @@ local function from_text(fields)
   elseif not from then
     return "-"
   end
-  local path = from .. "/weights.safetensors"
-  return core.files.exists(path) and core.hash(core.files.read_all(path)) or "absent " .. from
+  return earlier.hash(from) or "absent " .. from
 end
 
 local function weight_text(weight, fields)

@@ -1,5 +1,6 @@
 --- warm.lua - weights that do not start from random numbers: functions of the index, earlier runs.
 local core = require "tidelock.core"
+local earlier = require "tidelock.model.earlier"
 local experts = require "tidelock.plan.experts"
 local stored = require "tidelock.run.stored"
 local suggest = require "tidelock.text.suggest"
@@ -73,31 +74,35 @@ local function beside(folder)
   return ("; %s has %s"):format(parent, table.concat(list, ", ", 1, math.min(#list, 8)))
 end
 
---- The file of an earlier run's weights.
+--- The weights of an earlier run: { names, of = name -> file }.
 local function open(run, param, folder)
-  local path = folder .. "/weights.safetensors"
+  local paths, missing = earlier.files(folder)
   if not core.files.is_directory(folder) then
     fail(run, param, "there is no folder %s: run the recipe that makes it first%s", folder,
       beside(folder))
-  elseif not core.files.exists(path) then
+  elseif missing then
+    fail(run, param, "%s holds no %s, which belongs to the weights there", folder, missing)
+  elseif #paths == 0 then
     fail(run, param, "%s holds no weights.safetensors: that run did not come to its end", folder)
   end
-  local file, message = core.weights.open(path)
-  if not file then fail(run, param, "%s", message) end
-  return file
+  local names, of = {}, {}
+  for _, path in ipairs(paths) do
+    local file, message = core.weights.open(path)
+    if not file then fail(run, param, "%s", message) end
+    for _, name in ipairs(file:names()) do names[#names + 1], of[name] = name, file end
+  end
+  return { names = names, of = of }
 end
 
 local function from_run(run, param, files)
   local folder, name = param.fields.from, param.name
   files[folder] = files[folder] or open(run, param, folder)
-  local list = files[folder]:names()
-  local known = false
-  for _, one in ipairs(list) do known = known or one == name end
-  if not known then
+  local file = files[folder].of[name]
+  if not file then
     fail(run, param, "%s has no weight %s; nearest: %s", folder, name,
-      suggest.nearest(name, list, 3))
+      suggest.nearest(name, files[folder].names, 3))
   end
-  local t = files[folder]:read(name)
+  local t = file:read(name)
   local shape, count = t:shape(), 1
   for _, size in ipairs(shape) do count = count * size end
   if count ~= param.weight.rows * param.weight.cols or shape[1] ~= param.weight.rows then
