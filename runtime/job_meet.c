@@ -22,8 +22,8 @@ typedef struct hello {
   int32_t rank, world;
 } hello;
 
-/* Who has dialled and is not known yet. Anybody may: each is heard as far as he has spoken, and none
-** keeps another waiting. */
+/* Who has dialled and is not known yet. Anybody may: each is heard as far as it has spoken, and
+** none keeps another waiting. */
 typedef struct caller {
   int socket;
   int64_t since, got;

@@ -31,12 +31,13 @@ tl_status tl_wire_dial(const char *host, int32_t port, int *out);
 void tl_wire_close(int socket); /* -1 is allowed */
 
 /* Both wait up to 20 s for the other side to take or give bytes. Fail with TL_COMM when it has gone
-** or speaks otherwise; what claims to be longer than `most` bytes is no message, and gets no room. */
+** or speaks otherwise; what claims to be longer than `most` bytes is no message, and gets no
+** room. */
 tl_status tl_wire_send(int socket, int32_t kind, const void *data, int64_t bytes);
 tl_status tl_wire_receive(int socket, int64_t most, tl_frame *out);
 /* The same for a caller of whom nothing is known: takes what has come of the one message that it
-** may say, of `kind` and `bytes`, and never waits. *got counts what was taken, from 0. 1: the message
-** is whole in `data`; 0: not yet; -1: the caller has gone, or says something else. */
+** may say, of `kind` and `bytes`, and never waits. *got counts what was taken, from 0. 1: the
+** message is whole in `data`; 0: not yet; -1: the caller has gone, or says something else. */
 int tl_wire_hear(int socket, int32_t kind, void *data, int64_t bytes, int64_t *got);
 
 /* Addresses of this machine, "192.0.2.1 10.0.0.7", the loopback's last. */

@@ -125,8 +125,8 @@ describe("outside", function()
       has(text, "tidelock: no folder for this run in LICENSE: LICENSE: cannot make it: ")
       has(text, "; --runs DIR keeps it elsewhere\n2\n")
       text = shell(run .. " --trace /dev/null; echo $?")
-      assert.equal("tidelock: no trace in /dev/null: /dev/null: cannot make it: File exists; --trace "
-        .. "DIR names a folder, new or of an earlier trace\n2\n", text)
+      assert.equal("tidelock: no trace in /dev/null: /dev/null: cannot make it: File exists; "
+        .. "--trace DIR names a folder, new or of an earlier trace\n2\n", text)
       text = shell(run .. " --trace LICENSE/x; echo $?")
       has(text, "tidelock: no trace in LICENSE/x: LICENSE: cannot make it: ")
       has(text, "\n2\n")

@@ -8,8 +8,8 @@
 **   twice     one who says that he is rank 0
 **
 ** Strangers are connected before rank 0 looks, so that the system hands them to it first. Rank 1
-** comes when they are there, and both must meet within START_S, which is less than any patience with
-** a stranger. Those who say something wrong must have been sent away by then. Prints one line.
+** comes when they are there, and both must meet within START_S, which is less than any patience
+** with a stranger. Those who say something wrong must have been sent away by then. Prints one line.
 */
 #include <arpa/inet.h>
 #include <pthread.h>

@@ -6,8 +6,8 @@ local types = require "tidelock.language.types"
 local where = require "tidelock.language.where"
 local yarn = require "tidelock.model.yarn"
 
---- layers_max: a program lists what every layer does, so their number has a bound, far above what is
---- useful; one with too many digits is told and not made for hours.
+--- layers_max: a program lists what every layer does, so their number has a bound, far above what
+--- is useful; one with too many digits is told and not made for hours.
 local walk = { layers_max = 4096 }
 
 --- The modules that layer(i, n) gives, as a list; nil when it fails (the problem is noted).
@@ -269,8 +269,8 @@ function walk.model(module, context, report, site)
   facts.trained = options.hf and options.hf.context
   local walker = { dim = options.dim, problems = context.problems, facts = facts, site = site }
   if options.layers and options.layers > walk.layers_max then
-    report("model.layers", "layers %d is above %d, the most that a program can list; try layers = %d",
-      options.layers, walk.layers_max, walk.layers_max)
+    report("model.layers", "layers %d is above %d, the most that a program can list; try "
+      .. "layers = %d", options.layers, walk.layers_max, walk.layers_max)
     facts.layers = nil
   elseif options.layer and options.layers then
     for i = 1, options.layers do

@@ -142,8 +142,8 @@ local length_max = 1 << 21 -- rope_table's positions
 local function length(facts, report, note)
   local n, tp, positions = facts.batch.length, facts.layout.tp, facts.model.positions
   if n and n > length_max then
-    report("batch.length", "length %d is above %d, the longest sample whose positions are exact; try "
-      .. "length = %d", n, length_max, positions or length_max)
+    report("batch.length", "length %d is above %d, the longest sample whose positions are exact; "
+      .. "try length = %d", n, length_max, positions or length_max)
     return
   end
   if n and facts.layout.sequence_parallel and n % tp ~= 0 then
