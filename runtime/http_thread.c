@@ -304,18 +304,19 @@ static void take_orders(int file, short what, void *given) {
 
 /* The loop -----------------------------------------------------------------------------------*/
 
-/* Connections that are read or written have an event; the fixed ones are listener, tick, orders. */
-static void pause_or_resume(tl_http *server) {
+/* Connections that are read or written have an event, those that are waited on none; beside them,
+** without the listener's, there are the tick's and the orders'. A connection of which both is done
+** counts twice for that moment: then fewer are taken in, never more. `more` begin just now. */
+static void listen_if_room(tl_http *server, int32_t more) {
   struct tl_http_loop *loop = server->loop;
-  const int used = event_base_get_num_events(loop->base, EVENT_BASE_COUNT_ADDED) - 3;
-  if (used + loop->unanswered < server->connections)
-    evconnlistener_enable(loop->listener);
-  else
-    evconnlistener_disable(loop->listener);
+  evconnlistener_disable(loop->listener);
+  const int used = event_base_get_num_events(loop->base, EVENT_BASE_COUNT_ADDED) - 2;
+  if (used + loop->unanswered + more < server->connections) evconnlistener_enable(loop->listener);
 }
 
+/* libevent takes in no other connection when this leaves the listener disabled. */
 static struct bufferevent *connect_one(struct event_base *base, void *given) {
-  pause_or_resume(given);
+  listen_if_room(given, 1);
   struct bufferevent *stream = bufferevent_socket_new(base, -1, 0);
   tl_http_watch(given, stream);
   return stream;
@@ -343,7 +344,7 @@ static void on_tick(int file, short what, void *given) {
   tl_http *server = given;
   struct tl_http_loop *loop = server->loop;
   (void)file, (void)what;
-  pause_or_resume(server);
+  listen_if_room(server, 0);
   for (waiting *w = loop->list, *next; w != NULL; w = next) {
     next = w->next;
     struct evhttp_connection *connection = evhttp_request_get_connection(w->request);

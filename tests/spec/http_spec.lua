@@ -269,6 +269,21 @@ describe("the HTTP server", function()
     end
   end)
 
+  it("has no connection more than that, and takes the next in when one ends", function()
+    local server <close> = open { connections = 3, open = 8 }
+    local gets = {}
+    for i = 1, 6 do gets[i] = talks.get "/x" end
+    local talk <close> = talks.start(server:port(), gets)
+    local taken = {}
+    for i = 1, 3 do taken[i] = take(server).id end
+    for i = 1, 6 do
+      assert.is_nil((server:next(0.4))) -- four ticks
+      server:reply(taken[i], 200, "well", "text/plain")
+      if i <= 3 then taken[#taken + 1] = take(server).id end
+    end
+    for _, answer in ipairs(talk:wait()) do assert.equal("well", answer.body) end
+  end)
+
   it("refuses before it ends, and sends what it has", function()
     local server = open()
     server:page("/health", "text/plain", "well", true)
