@@ -111,32 +111,6 @@ describe("a checkpoint", function()
     assert.equal(ends(other), ends(run))
   end)
 
-  it("is started from whole, and all of its bytes are in the key, in however many files", function()
-    local path = saved({}, folder.root, 1, { file_bytes_max = 20000 })
-    local from = { weights = { { "*", from = path } } }
-    local cut <close> = models.start(from)
-    local other <close> = models.start {}
-    steps(other, 1)
-    assert.equal(other:weights_hash(), cut:weights_hash())
-    local function key_now()
-      local run <close> = models.start(from)
-      return run.plan.key
-    end
-    local key, last = cut.plan.key, nil
-    for _, name in ipairs(core.files.list(path)) do
-      last = name:find "^weights%-" and path .. "/" .. name or last
-    end
-    local bytes = core.files.read_all(last)
-    core.files.write_atomic(last, bytes:sub(1, -2) .. string.char(bytes:byte(-1) ~ 1))
-    assert.are_not.equal(key, key_now())
-    core.files.write_atomic(last, bytes)
-    assert.equal(key, key_now())
-    os.remove(last)
-    local good, message = pcall(models.start, from)
-    assert.is_false(good)
-    contains("which belongs to the weights there", message)
-  end)
-
   it("is the newest finished one of a folder; others are named", function()
     saved({}, folder.root, 1)
     saved({}, folder.root, 2)
