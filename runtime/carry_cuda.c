@@ -44,12 +44,12 @@ static tl_status carry_chunk(const worker *w, int64_t at, size_t bytes) {
   const tl_cuda_api *api = tl_cuda_calls(c->cuda);
   if (!c->outwards) {
     memcpy(w->pinned, c->host + at, bytes);
-    TL_TRY(tl_cuda_check(
-        api, api->copy_in(address(c->device + at), w->pinned, bytes, w->stream), "copy in"));
+    TL_TRY(tl_cuda_check(api, api->copy_in(address(c->device + at), w->pinned, bytes, w->stream),
+                         "copy in"));
     return wait_for(w);
   }
-  TL_TRY(tl_cuda_check(
-      api, api->copy_out(w->pinned, address(c->device + at), bytes, w->stream), "copy out"));
+  TL_TRY(tl_cuda_check(api, api->copy_out(w->pinned, address(c->device + at), bytes, w->stream),
+                       "copy out"));
   TL_TRY(wait_for(w));
   memcpy(c->host + at, w->pinned, bytes);
   return TL_OK;
@@ -82,8 +82,7 @@ static void start_threads(tl_carrier *c) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  for (int32_t i = 1; i < c->count; i++)
-    c->list[i].runs = start_thread(c, &c->list[i], i);
+  for (int32_t i = 1; i < c->count; i++) c->list[i].runs = start_thread(c, &c->list[i], i);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 

@@ -186,8 +186,8 @@ static int is_short_lived(const tl_gpu_trace *t, int32_t instruction, const tl_v
   return 0;
 }
 
-/* Drops the readings that every stream of the section has waited for: one stream's wait says nothing
-** of the other, whose instructions may write before that launch has read. */
+/* Drops the readings that every stream of the section has waited for: one stream's wait says
+** nothing of the other, whose instructions may write before that launch has read. */
 static void forget_readings(tl_gpu_trace *t) {
   int32_t over = t->waited[0], kept = 0;
   if (t->program->lane_count > 1 && t->waited[1] < over) over = t->waited[1];

@@ -56,7 +56,9 @@ TL_GPU void lines_to_cache(const char *from, int rows, int64_t pitch, int bytes)
 TL_GPU void warm(const tl_pass_phase &p, const Room &room, int rows) {
   enum { POSITIONS = 2048 };
   const tl_cache_write_args &w = p.write;
-  if (p.kind != TL_PASS_LINEAR || p.after != TL_PASS_ROPE || blockIdx.x >= rows * w.kv_heads) return;
+  if (p.kind != TL_PASS_LINEAR || p.after != TL_PASS_ROPE ||
+      blockIdx.x >= rows * w.kv_heads)
+    return;
   const RowPlace &row = room.row[blockIdx.x / w.kv_heads];
   const int head = blockIdx.x % w.kv_heads;
   if (row.page < 0 || row.position > POSITIONS) return;
@@ -126,7 +128,8 @@ TL_GPU void find_rows(const tl_cache_places &at, int rows, RowPlace *out) {
   if (row >= rows) return;
   const int request = at.request[row], position = at.position[row];
   const bool there = request >= 0 && is_place(at, request, position);
-  out[row] = {request, position, there ? page_of(at, request, position) : -1, page_place(at, position)};
+  out[row] = {request, position, there ? page_of(at, request, position) : -1,
+              page_place(at, position)};
 }
 
 template <int width, int chunk, int slots>

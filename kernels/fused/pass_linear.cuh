@@ -99,8 +99,8 @@ TL_GPU void fetch_gain(const tl_pass_phase &p, int share, float *gain) {
 
 TL_GPU void to_cache(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 
-/* What a block can do for a norm before all have met: gains come to the second-level cache, and x to
-** shared memory where the phase before does not write it. */
+/* What a block can do for a norm before all have met: gains come to the second-level cache, and x
+** to shared memory where the phase before does not write it. */
 TL_GPU void look_ahead(const tl_pass_phase &p, unsigned char *x) {
   const tl_norm_args &a = p.norm.norm;
   const int64_t at = (int64_t)thread_now() * TL_P;
@@ -178,8 +178,8 @@ TL_GPU void take_long_rows(const tl_pass_phase &p, int share, unsigned char *x, 
   }
 }
 
-/* The norm of a share that lies in shared memory, in its place. Lane r works out 1 / rms of row r: it
-** takes long, and once is enough. */
+/* The norm of a share that lies in shared memory, in its place. Lane r works out 1 / rms of row r:
+** it takes long, and once is enough. */
 TL_GPU void norm_rows(const tl_pass_phase &p, int share, const float *gain, unsigned char *x,
                       const float *sums) {
   const tl_norm_args &a = p.norm.norm;

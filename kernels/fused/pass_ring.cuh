@@ -8,8 +8,8 @@
 ** part, and free only after it was full.
 **
 ** A reader may come to a slot while the bytes of the lap before are still on their way to it, for
-** another warp: copies end out of order, and the parity of a barrier is the same every other lap. So
-** it waits until that lap's reader has freed the slot, then for its own lap's bytes.
+** another warp: copies end out of order, and the parity of a barrier is the same every other lap.
+** So it waits until that lap's reader has freed the slot, then for its own lap's bytes.
 **
 **   k of the jobs       0 .. 511             512 .. 1023
 **   slots            | job 0 | job 1 | .. | job 0 | job 1 | ..      round after round, phase after

@@ -217,7 +217,8 @@ commands.list = {
         choices = { "f32", "bf16", "f16" },
       },
       {
-        name = "format", kind = "text", value = "hf", about = "hf: a folder that transformers loads",
+        name = "format", kind = "text", value = "hf",
+        about = "hf: a folder that transformers loads",
         choices = { "hf" },
       },
     },
