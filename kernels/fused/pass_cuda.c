@@ -11,7 +11,7 @@
 #include "../norm/norm.h"
 
 enum {
-  PRODUCTS_MIN = 4, /* fewer are not worth a launch that takes the whole device */
+  PRODUCTS_MIN = 4,         /* fewer are not worth a launch that takes the whole device */
   SLOT = TL_PASS_SLOT + 16, /* with its barriers */
   BEHIND = 128              /* bytes that a chain may read behind x */
 };
@@ -21,9 +21,9 @@ typedef struct walk {
   const tl_fused_call *calls;
   int32_t count, at;
   int32_t previous; /* first call of the phase before the one that is looked at */
-  int32_t tiles; /* of all products so far */
-  int64_t rest;  /* bytes of shared memory that the largest phase takes */
-  int32_t width; /* of heads */
+  int32_t tiles;    /* of all products so far */
+  int64_t rest;     /* bytes of shared memory that the largest phase takes */
+  int32_t width;    /* of heads */
   int32_t blocks;
   tl_cache_places places; /* of the first attention */
 } walk;

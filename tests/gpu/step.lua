@@ -57,9 +57,9 @@ end
 --- Tokens a second and milliseconds of each provider, and the middle of its ratios to the first.
 local function say(list, tokens)
   for _, e in ipairs(list) do
-    local ms, least, most = {}, nil, nil
-    for i, turn in ipairs(e.turns) do ms[i] = turn.seconds / counts.steps * 1e3 end
-    ms, least, most = rounds.spread(ms)
+    local turns = {}
+    for i, turn in ipairs(e.turns) do turns[i] = turn.seconds / counts.steps * 1e3 end
+    local ms, least, most = rounds.spread(turns)
     local ratio = rounds.ratio(e, list[1], "seconds")
     print(("  %-10s %6.1f ms (%.1f to %.1f) %6.1fk tokens/s  %s of the speed of %s; %s"):format(
       e.name, ms, least, most, tokens / ms, ratio, list[1].name,

@@ -134,6 +134,9 @@ for _, dtype in ipairs(dtypes) do
         local pipe = assert(io.popen(command:format(level, support.program, dtype)))
         local text = pipe:read "a"
         pipe:close()
+        -- a processor without it says so, and takes the next one
+        local note = "^TL_SIMD: this processor has no " .. level .. "; using %w+ %(same bits%)\n"
+        text = text:gsub(note, "")
         assert.equal(expected .. "\n", text, level)
       end
     end)

@@ -217,9 +217,8 @@ commands.list = {
         choices = { "f32", "bf16", "f16" },
       },
       {
-        name = "format", kind = "text", value = "hf",
+        name = "format", kind = "text", value = "hf", choices = { "hf" },
         about = "hf: a folder that transformers loads",
-        choices = { "hf" },
       },
     },
   },
