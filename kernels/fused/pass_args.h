@@ -6,7 +6,7 @@
 #include "fused_args.h"
 
 enum {
-  TL_PASS_ROWS = 8,   /* of x at most */
+  TL_PASS_ROWS = 8,     /* of x at most */
   TL_PASS_WARPS = 12,   /* that multiply */
   TL_PASS_BRINGERS = 4, /* that bring weights */
   TL_PASS_THREADS = 32 * (TL_PASS_WARPS + TL_PASS_BRINGERS),
@@ -49,8 +49,8 @@ typedef struct tl_pass_phase {
 /* Bytes of a block's shared memory beside the ring and the largest x: phases that readers and
 ** bringing warps have and expect, rows, sums, leaves, and their barriers. */
 enum {
-  TL_PASS_ROOM = 4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) +
-                 TL_PASS_FOLDS + 32
+  TL_PASS_ROOM =
+      4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS + 32
 };
 
 /* Where the blocks of a pass meet. Both are 0 between launches. */
