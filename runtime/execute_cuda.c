@@ -26,7 +26,7 @@ struct tl_gpu {
   tl_lanes *lanes;
   tl_passes *passes;
   tl_carrier *carrier; /* NULL: nothing large was copied yet */
-  void *arena, *step; /* device memory */
+  void *arena, *step;  /* device memory */
   tl_device_step *host_step;
   char *staging;       /* pinned: outputs of the data instructions */
   int64_t *staging_at; /* by instruction; -1: none */
