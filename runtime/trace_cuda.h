@@ -2,17 +2,19 @@
 **
 **   kernels   [a]---[b]------[c]---[d]---[e writes where a's output was]---[f]
 **               \     \        \     \    /                                \
-**   trace     [time][time]  [time][hashes of a to d, time] ..            [hashes, time]
+**   hashes       \     \        \     [a to d] ..                           [..]
+**   clock        [time][time]   [time][time] ..                             [time]
 **
-** Times and hashes are kernels (kernels/trace) on a stream of their own, behind the instruction
-** they look at and beside the ones that follow: one launch hashes the outputs of several
-** instructions. An instruction that writes where an output still has to be hashed waits for that.
+** Times and hashes are kernels (kernels/trace) behind the instruction they look at and beside the
+** ones that follow. Hashes have a stream of their own: one launch hashes the outputs of several
+** instructions, and whoever writes where an output still has to be hashed waits for that. Times have
+** one for either stream of the section, so that neither seems to end with the other.
 ** A traced step is captured and replayed as a graph like any other.
 **
 ** Launches do not overlap in a traced step (tl_cuda_set_apart). An instruction begins, as the trace
-** sees it, when the one before it on its stream and those it
-** waits for have ended. What the kernels leave is copied to pinned memory at the end and handed to
-** the trace. Everything is allocated when it is opened.
+** sees it, when the one before it on its stream and those it waits for have ended. What the kernels
+** leave is copied to pinned memory at the end and handed to the trace. Everything is allocated when
+** it is opened.
 */
 #ifndef TL_TRACE_CUDA_H
 #define TL_TRACE_CUDA_H

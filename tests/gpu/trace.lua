@@ -61,7 +61,8 @@ local function hashes_by_name(recorded, rank, step)
   local names, of = {}, {}
   for i, o in ipairs(recorded.outputs[recorded:program_of(rank)]) do
     if recorded:ran(rank, step, o) then
-      local name = ("%s %s %s %s"):format(o.key, o.phase, o.micro, o.position)
+      local name = ("%s %s %s %s %dx%d"):format(o.key, o.phase, o.micro, o.position, o.rows,
+        o.cols)
       if not of[name] then
         of[name], names[#names + 1] = {}, name
       end
