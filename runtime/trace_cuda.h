@@ -7,9 +7,9 @@
 **
 ** Times and hashes are kernels (kernels/trace) behind the instruction they look at and beside the
 ** ones that follow. Hashes have a stream of their own: one launch hashes the outputs of several
-** instructions, and whoever writes where an output still has to be hashed waits for that. Times have
-** one for either stream of the section, so that neither seems to end with the other.
-** A traced step is captured and replayed as a graph like any other.
+** instructions, and whoever writes where an output still has to be hashed waits for that. Times
+** have one for either stream of the section, so that neither seems to end with the other. A traced
+** step is captured and replayed as a graph like any other.
 **
 ** Launches do not overlap in a traced step (tl_cuda_set_apart). An instruction begins, as the trace
 ** sees it, when the one before it on its stream and those it waits for have ended. What the kernels
