@@ -43,6 +43,12 @@ local base = tl.load("../" .. p.base .. ".lua"):with {
 if not small then
   base = base:with { data = tl.data.tokens { p.tokens, dtype = "uint16", eos = 2 } }
 end
-if experts then base = base:with { ["blocks.moe.waves"] = small and 2 or 4 } end
+if not experts then return base:over("layout", wanted) end
 
-return base:over("layout", wanted)
+-- Waves hide rows that travel; where none do they only compute them twice.
+local points, waves = {}, small and 2 or 4
+for i, point in ipairs(base:over("layout", wanted):points()) do
+  local travel = wanted[i].ep > 1
+  points[i] = point:with { ["blocks.moe.waves"] = travel and waves or 1 }
+end
+return points

@@ -94,10 +94,12 @@ describe("sweep", function()
         list[#list + 1] = { "clip " .. dim, base:with { ["train.clip"] = dim } }
       end
       list[3] = base:over("layout", { { tp = 1 }, { tp = 2 } })
+      list[4] = list[3]:points()[2]:with { ["train.clip"] = 3 }
       return list]]
     local text, status, by = sweep(file, "--steps 0")
     assert.equal(0, status, text)
-    for _, label in ipairs { "clip 0.5", "clip 2", "point 3, tp 1", "point 3, tp 2" } do
+    for _, label in ipairs { "clip 0.5", "clip 2", "point 3, tp 1", "point 3, tp 2",
+      "tp 2" } do
       assert.equal("planned", by[label] and by[label].status, label)
     end
     text, status = support.run("plan " .. file .. " --point 4")

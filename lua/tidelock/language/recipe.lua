@@ -163,14 +163,15 @@ function recipe.points(path, words, only)
   local found, points = problems.new(), {}
   local list, given = parse(words, found)
   local result = recipe.load_given(path, given, true)
-  local function add(one, lead)
-    for n = 1, draft.count(one) do
+  local function add(one, lead, place) -- a point that was picked out before keeps its own label
+    local count = draft.count(one)
+    if count > 1 then lead = lead or place end
+    for n = 1, count do
       local wanted = not only or only == #points + 1
       local point = wanted and draft.point(one, n)
       local own = point and point.label ~= "" and point.label
-      if point and lead then
-        point = draft.derive(point, { label = own and lead .. ", " .. own or lead })
-      end
+      local label = lead and own and lead .. ", " .. own or lead or own or place
+      if point and label then point = draft.derive(point, { label = label }) end
       points[#points + 1] = point
     end
   end
@@ -180,7 +181,7 @@ function recipe.points(path, words, only)
     return points, one.expects_same_bits
   end
   for i, entry in ipairs(result) do
-    add(set(entry.recipe, list, found), entry.label or "point " .. i)
+    add(set(entry.recipe, list, found), entry.label, "point " .. i)
   end
   return points, false
 end
