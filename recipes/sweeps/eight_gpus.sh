@@ -14,7 +14,7 @@
 # one, stops one, and starts a layout of another size: all others must end within 10 s, with status
 # 75 or 2, and rank 0 must name rank, instruction and line. Exit status 1: it did not, or bits differ.
 TL=${TL:-./tl} RUNS=${RUNS:-runs/eight_gpus} LIMIT=${LIMIT:-520}
-gpus=$($TL lua -e 'print((require("tidelock.core").cuda_count()))' 2>/dev/null || echo 0)
+gpus=$($TL lua recipes/sweeps/eight_gpus_table.lua gpus) || exit 1
 [ -n "$DEVICE" ] || { DEVICE=host; [ "$gpus" -lt 2 ] || DEVICE=cuda; }
 [ -n "$WORLD" ] || { WORLD=8; [ $DEVICE = host ] || while [ $WORLD -gt "$gpus" ]; do WORLD=$((WORLD / 2)); done; }
 if [ $DEVICE = cuda ]; then

@@ -1,5 +1,6 @@
 --- eight_gpus_table.lua - what eight_gpus.sh needs of Lua.
 ---
+---     ./tl lua recipes/sweeps/eight_gpus_table.lua gpus             how many are here
 ---     ./tl lua recipes/sweeps/eight_gpus_table.lua tokens FILE      6 M tokens, always the same
 ---     ./tl lua recipes/sweeps/eight_gpus_table.lua table FILE ..    rows of sweeps as Markdown
 ---
@@ -83,11 +84,15 @@ local function print_table(path, first)
   return agree(rows, first)
 end
 
+if arg[1] == "gpus" then
+  print((core.cuda_count()))
+  os.exit(0)
+end
 if arg[1] == "tokens" then
   write_tokens(arg[2])
   os.exit(0)
 end
-assert(arg[1] == "table" and arg[2], "tokens FILE, or table FILE ..")
+assert(arg[1] == "table" and arg[2], "gpus, tokens FILE, or table FILE ..")
 local good, first = true, {}
 for i = 2, #arg do good = print_table(arg[i], first) and good end
 print(("\n%d of %d rows ran; %s"):format(ran, all,

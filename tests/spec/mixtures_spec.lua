@@ -13,7 +13,8 @@ local nn = require("tidelock").nn
 local function dotted(fields)
   local list = {}
   for key, value in pairs(fields) do
-    local section = key == "micro" and "batch." or key == "waves" and "blocks.moe." or "layout."
+    local section = key == "micro" and "batch." or (key == "waves" or key == "keep")
+      and "blocks.moe." or "layout."
     list[section .. key] = value
   end
   return list
@@ -39,6 +40,7 @@ end
 
 local everywhere = {
   { micro = 8 }, { waves = 2 }, { dp = 2, ep = 2, micro = 1 }, { tp = 2, micro = 4 },
+  { dp = 2, ep = 2, waves = 2, keep = true }, { keep = false },
   { tp = 2, dp = 2, pp = 2, ep = 4, waves = 1 }, { dp = 4, ep = 4, all_to_all = "ring" },
   { dp = 4, ep = 2, pp = 2, schedule = "zb-h1", micro = 1 },
 }

@@ -102,6 +102,10 @@ describe("an estimate without a plan", function()
       { "recipes/quickstart.lua", laptop, "layout.pp=2" },
       { "recipes/quickstart.lua", h200, "layout.tp=2", "layout.dp=2", "layout.pp=2" },
       { "recipes/moe_small.lua", laptop },
+      { "recipes/moe_small.lua", laptop, "blocks.moe.keep=false" },
+      { "recipes/moe_1b.lua", h200, "layout.dp=2", "layout.ep=2", "batch.samples=16" },
+      { "recipes/moe_1b.lua", h200, "layout.dp=2", "layout.ep=2", "batch.samples=16",
+        "blocks.moe.keep=true" },
       { "recipes/gpt2_124m.lua", h200, "layout.dp=4", "batch.micro=40" },
     } do
       local words = table.move(case, 3, #case, 2, { "device=" .. (case[2].device or "host") })
@@ -111,6 +115,7 @@ describe("an estimate without a plan", function()
       local guess = estimate.of(layer_costs.of(plan), { tp = l.tp, dp = l.dp, pp = l.pp, ep = l.ep,
         micro = spec.batch.micro, micros = plan.micros, schedule = l.schedule,
         virtual = l.virtual_stages, waves = spec.blocks.moe.waves,
+        keep = search.keeps(spec, spec.blocks.moe.waves),
         leaves_dp = spec.policy.leaves.dp,
       }, spec, case[2], 1)
       local name = table.concat(words, " ") .. " " .. case[1]

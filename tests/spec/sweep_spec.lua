@@ -224,6 +224,8 @@ describe("the sweeps that come along", function()
       assert.matches(points .. " planned, 0 refused", plan_all(words .. " promise=batch"))
     end
     assert.matches("4 planned, 0 refused", plan_all "base=moe_small each=2 world=2")
+    assert.equal(("%d\n"):format((core.cuda_count())), -- how eight_gpus.sh chooses the device
+      (support.run "lua recipes/sweeps/eight_gpus_table.lua gpus"))
     local text, status = support.run "plan recipes/sweeps/eight_gpus.lua world=3"
     assert.equal(2, status)
     assert.matches("world: 2, 4 or 8 ranks, got 3", text)

@@ -67,9 +67,9 @@ local function experts_of(sum, c, facts, tokens, width)
   local flop, seconds, bytes = 0, 0, 0
   for _, one in ipairs(sum.mixtures) do
     local own = tokens / c.tp -- a rank routes its run of every sample
-    flop = flop + one.flop * own * 4 / 3 -- forward once more in the backward pass
+    flop = flop + one.flop * own * (c.keep and 1 or 4 / 3) -- else forward once more
     local rows = own * one.top_k * (c.ep - 1) / c.ep
-    local moved = 7 * rows * one.dim * width
+    local moved = (c.keep and 5 or 7) * rows * one.dim * width
     bytes = bytes + moved
     if c.ep > 1 then
       seconds = seconds + predict.message(facts, c.ep, moved)
@@ -91,7 +91,9 @@ local function memory_of(layers, sum, c, spec, tokens, stage)
   for _, one in ipairs(sum.mixtures) do -- the worst routing of a wave, two of them at once
     local slots = math.max(1, one.experts // c.ep // c.waves)
     local most = c.ep * tokens / c.tp * math.min(one.top_k, slots)
-    rows = math.max(rows, math.min(2, c.waves) * most * (2 * one.dim + 3 * one.hidden) * width)
+    local wave = most * (2 * one.dim + 3 * one.hidden) * width
+    rows = math.max(rows, math.min(2, c.waves) * wave)
+    if c.keep then kept = kept + c.waves * wave * live end
     kept = kept + tokens / c.tp * one.top_k * one.dim * width / #sum.mixtures
   end
   local masters = spec.dtype == "bf16" and 12 or 8
@@ -160,7 +162,7 @@ end
 
 --- The estimate of a candidate.
 ---@param layers table # of layer_costs.lua
----@param c table # tp, dp, pp, ep, micro, micros, schedule, virtual, waves, leaves_dp
+---@param c table # tp, dp, pp, ep, micro, micros, schedule, virtual, waves, keep, leaves_dp
 ---@param spec table
 ---@param facts table
 ---@param work number # FLOP of a step

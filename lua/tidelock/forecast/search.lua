@@ -96,17 +96,25 @@ local function waves_of(spec, ep)
   return waves
 end
 
+--- Whether the backward pass finds the rows of the forward pass.
+function search.keeps(spec, waves)
+  local keep = spec.blocks.moe.keep
+  if keep == nil then return waves == 1 end
+  return keep
+end
+
 local schedules = { { "1f1b", 1 }, { "zb-h1", 1 }, { "interleaved", 2 } }
 
 --- All candidates of a layout: ep, micro-batch and schedule vary. each(c).
 local function variants(spec, base, each)
   local samples = spec.batch.samples // base.dp
   for _, ep in ipairs(eps_of(spec, base)) do
+    local waves = waves_of(spec, ep)
     for _, micro in ipairs(micros_of(samples)) do
       for i = 1, base.pp > 1 and #schedules or 1 do
         each { tp = base.tp, dp = base.dp, pp = base.pp, ep = ep, micro = micro,
           micros = samples // micro, schedule = schedules[i][1], virtual = schedules[i][2],
-          waves = waves_of(spec, ep) }
+          waves = waves, keep = search.keeps(spec, waves) }
       end
     end
   end

@@ -164,9 +164,10 @@ section("blocks.gemm", "Tile of a matrix product; speed only.", {
 })
 
 section("blocks.moe", "Experts; speed only.", {
-  field("waves", "count", "groups of a rank's experts, one after the other; with more than one, "
-    .. "rows are computed again in the backward pass", { default = 1 }),
+  field("waves", "count", "groups of a rank's experts, one after the other", { default = 1 }),
   field("buffers", "count", "waves whose rows are there at once", { default = 2 }),
+  field("keep", "boolean", "whether the backward pass finds the rows of the forward pass, or sends "
+    .. "and computes them again; unset: with one wave"),
 })
 
 -- Policy ----------------------------------------------------------------------------------------

@@ -41,8 +41,9 @@
 
 --- Experts; speed only.
 ---@class tidelock.blocks.moe
----@field waves? integer
+---@field waves? integer # groups of a rank's experts, one after the other
 ---@field buffers? integer # waves whose rows are there at once
+---@field keep? boolean
 
 --- A held-out set.
 ---@class tidelock.eval

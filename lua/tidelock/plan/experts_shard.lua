@@ -5,9 +5,9 @@
 ---     combine                                          slots in order, then the shared expert
 ---
 --- With b buffers the dispatch of a wave stands before the products of the wave b - 1 before it, so
---- that messages and products can run at once. With one wave the backward pass reads what the
---- forward pass left at the owner; with more, only x and the routing stay, and the rows are sent
---- and computed again.
+--- that messages and products can run at once. Where the recipe keeps them (with one wave, unless
+--- it says otherwise) the backward pass reads the rows that the forward pass left at the owner; else
+--- only x and the routing stay, and the rows are sent and computed again.
 local experts = require "tidelock.plan.experts"
 
 local moe = {}
@@ -18,12 +18,13 @@ local hops = { flat = 0, hierarchical = 1, ring = 2 }
 --- What nodes of one layer need to know: sizes, and where experts are.
 local function facts(s, node)
   local layout, a = s.spec.layout, node.attrs
-  local waves = s.spec.blocks.moe.waves
+  local waves, keeps = s.spec.blocks.moe.waves, s.spec.blocks.moe.keep
+  if keeps == nil then keeps = waves == 1 end
   local grid = experts.grid(layout)
   local f = {
     attrs = a, grid = grid, ep = grid.ep, waves = waves, experts = a.experts, top_k = a.top_k,
     tokens = s:rows("trunk"), dim = node.outputs[1].dims[2].size, hidden = a.hidden,
-    pieces = experts.pieces(s.length), keeps = waves == 1, path = node.path,
+    pieces = experts.pieces(s.length), keeps = keeps, path = node.path,
     samples = s.samples, buffers = s.spec.blocks.moe.buffers,
     island = layout.island or 1,
   }
