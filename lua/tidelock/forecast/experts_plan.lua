@@ -62,7 +62,8 @@ local function lines_of(one, dtype, why)
       math.min(f.buffers, f.waves)),
     ("    at home    T k = %s rows of %d: %s MiB"):format(n(f.rows.all), f.dim,
       screen.mib(f.rows.all * f.dim * size)),
-    "    backward   " .. (f.keeps and "rows of the forward pass are kept"
+    "    backward   " .. (f.keeps and ("rows of the forward pass are kept: %s MiB a layer")
+      :format(screen.mib(f.waves * wave))
       or "x and the routing are kept; rows are sent and computed again, wave by wave"),
     ("    way        %s%s%s"):format(ways[f.ep > 1 and f.hops or 0],
       f.hops == 1 and f.ep > 1 and (", islands of %d"):format(f.island) or "",
