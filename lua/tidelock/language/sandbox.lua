@@ -56,6 +56,53 @@ local function refuse(prefix, reasons)
   }
 end
 
+--- What a recipe usually says before it uses these names.
+local beginnings = {
+  tl = "local tl = require \"tidelock\"",
+  nn = "local nn = require(\"tidelock\").nn",
+}
+
+--- The names that the code `level` frames above can see: its locals, those around it, globals.
+local function names_seen(level, env)
+  local names, info = {}, debug.getinfo(level + 1, "f")
+  for i = 1, info and 200 or 0 do -- Lua allows no more in a function
+    local name = debug.getlocal(level + 1, i)
+    local around = debug.getupvalue(info.func, i)
+    if not name and not around then break end
+    names[#names + 1], names[#names + 2] = name or around, name and around
+  end
+  for name in pairs(env) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+--- In Lua a misspelt name is nil, and what it was meant for is missing somewhere else: so here it
+--- is an error where it stands.
+local function undefined(env, key, context)
+  if type(key) ~= "string" then return nil end
+  local text = key .. ": nothing of this name is defined here"
+  local near = suggest.nearest(key, names_seen(2, env))
+  if beginnings[key] then
+    text = text .. "; write " .. beginnings[key]
+  elseif context.declared[key] ~= nil then
+    text = ("%s; it is a knob: local p = tl.params { .. }, then p.%s"):format(text, key)
+  elseif near then
+    text = ("%s; did you mean %s?"):format(text, near)
+  end
+  error(text, 2)
+end
+
+--- Names that a recipe has not, each with its reason; all others are undefined.
+local function refuse_globals(context)
+  local refusing = refuse("", refused).__index
+  return {
+    __index = function(env, key)
+      if refused[key] then return refusing(env, key) end
+      return undefined(env, key, context)
+    end,
+  }
+end
+
 local function copy(library)
   local other = {}
   for key, value in pairs(library) do other[key] = value end
@@ -134,6 +181,14 @@ function sandbox.normalize(path)
   return path
 end
 
+--- A file that is loaded again, for a knob, is the same file.
+local function note_file(files, path, text)
+  for _, file in ipairs(files) do
+    if file.path == path then return end
+  end
+  files[#files + 1] = { path = path, text = text }
+end
+
 --- The chunk of the file `path` with the environment of a recipe, or nil and a message.
 function sandbox.open(path, context)
   local text, message = read(path, context.texts)
@@ -142,7 +197,7 @@ function sandbox.open(path, context)
     return nil, path .. ": this is bytecode; a recipe is Lua text"
   end
   text = text:gsub("^\xEF\xBB\xBF", ""):gsub("^#[^\n]*", "") -- a byte order mark, a line for env
-  context.files[#context.files + 1] = { path = path, text = text }
+  note_file(context.files, path, text)
   where.add(path, text)
   return load(text, "@" .. path, "t", sandbox.environment(path, context))
 end
@@ -184,7 +239,7 @@ function sandbox.environment(path, context)
   end
   env.require = function(name) return require_beside(path, context, name) end
   env._G = env
-  return setmetatable(env, refuse("", refused))
+  return setmetatable(env, refuse_globals(context))
 end
 
 return sandbox
