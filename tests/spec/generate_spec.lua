@@ -111,7 +111,7 @@ describe("./tl generate", function()
       assert.matches(pattern, text)
       assert.equal(status or 2, got, text)
     end
-    refused("runs/none: no such folder; a model is the folder of a run", "runs/none x")
+    refused("there is no folder runs/none; a model is the folder of a run", "runs/none x")
     refused("empty prompt", model .. " ''")
     refused("token 0 of the prompt is 256; ids are 0 to 255", model .. " 256 --ids")
     refused("the prompt is integers and commas, got \"x\"", model .. " x --ids")

@@ -10,6 +10,7 @@
 -- loaded opens no file. data.open does, once the length of a sample, the vocabulary and the seed
 -- are known. What a sample then holds is said in runtime/data.h. Patterns are those of the shell,
 -- relative to the current folder.
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
 local where = require "tidelock.language.where"
 local suggest = require "tidelock.text.suggest"
@@ -212,10 +213,14 @@ end
 --- The names that `pattern` stands for; none and a problem when there are none.
 local function expand(pattern, is_pattern)
   local readable, found = pcall(core.files.glob, pattern)
+  if readable and #found > 0 then return found end
+  local folder = beside.missing_folder(pattern)
+  if folder then
+    return {}, ("%s: there is no folder %s%s"):format(pattern, folder, beside.hint(folder, true))
+  end
   if not readable then return {}, found end
-  if #found > 0 then return found end
   return {}, pattern .. ": " .. (is_pattern and "no file matches this pattern"
-    or "there is no such file")
+    or "there is no such file") .. beside.hint(pattern)
 end
 
 --- What is wrong with reading `path`, the file `real`, which an earlier name may have read

@@ -4,7 +4,7 @@
 -- no io, no os, no clock, no random numbers, and nothing whose answer differs between machines or
 -- runs. `pairs` walks keys in order; exp, log, sin, cos and pow of `math` are those of numbers.lua.
 -- `require` looks beside the recipe first and loads what it finds in the same way.
-local core = require "tidelock.core"
+local beside = require "tidelock.text.beside"
 local numbers = require "tidelock.language.numbers"
 local suggest = require "tidelock.text.suggest"
 local where = require "tidelock.language.where"
@@ -140,14 +140,6 @@ local function make_math()
   return setmetatable(library, refuse("math.", refused_math))
 end
 
---- "; did you mean ..?" with the recipe beside `path` whose name is nearest, or "".
-local function nearest_file(path)
-  local folder, name = path:match "^(.-)/?([^/]*)$"
-  local good, names = pcall(core.files.list, folder == "" and "." or folder)
-  local near = good and names and suggest.nearest(name, names)
-  return near and ("; did you mean %s?"):format(path:sub(1, -#name - 1) .. near) or ""
-end
-
 --- Of a file that has no end, such as /dev/zero, no more is read than a recipe may have. `texts`:
 --- those that a run's folder has kept, instead of the files.
 local function read(path, texts)
@@ -155,7 +147,7 @@ local function read(path, texts)
     return texts[path], path .. ": the run's folder has kept no such file"
   end
   local file, message = io.open(path, "rb")
-  if not file then return nil, message .. nearest_file(path) end
+  if not file then return nil, message .. beside.hint(path) end
   local text, reason = file:read(sandbox.bytes_max + 1)
   file:close()
   if not text and reason then return nil, path .. ": not a file" end

@@ -14,6 +14,7 @@
 -- tensors there are and what they hash to, and ends with the hash of its own text (seal.lua).
 
 local contracts = require "tidelock.language.contracts"
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
 local emit = require "tidelock.plan.stages.emit"
 local experts = require "tidelock.plan.experts"
@@ -120,7 +121,9 @@ end
 function checkpoint.find(path, who)
   who = who or "--resume"
   path = path:match "^(.-)/*$"
-  if not core.files.is_directory(path) then usage("tidelock: %s: no folder %s", who, path) end
+  if not core.files.is_directory(path) then
+    usage("tidelock: %s: there is no folder %s%s", who, path, beside.hint(path, true))
+  end
   local function opened(folder, run_folder, notes)
     local state, message = checkpoint.read(folder)
     if not state then usage("tidelock: %s: %s", who, message) end

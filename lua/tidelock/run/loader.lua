@@ -7,6 +7,7 @@
 --- Weights are read slice by slice, each rank its own. A recipe of another run than the weights is
 --- refused with the fields that differ.
 local checkpoint = require "tidelock.run.checkpoint"
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
 local explain = require "tidelock.forecast.explain"
 local requests = require "tidelock.plan.requests"
@@ -247,8 +248,8 @@ function loader.open(path, words, options)
   words, options = words or {}, options or {}
   path = #path > 1 and path:gsub("/+$", "") or path
   if not core.files.is_directory(path) then
-    usage("%s: no such folder; a model is the folder of a run, as runs/quickstart-eaf6, or one of "
-      .. "Hugging Face", path)
+    usage("there is no folder %s; a model is the folder of a run, as runs/quickstart-eaf6, or one "
+      .. "of Hugging Face%s", path, beside.hint(path, true))
   end
   local folder, one = path, nil
   if core.files.exists(path .. "/state.json") then

@@ -3,6 +3,7 @@
 ---
 ---     a side    a folder of a trace (recorder.lua) or of a run (runs.lua)
 local checkpoint = require "tidelock.run.checkpoint"
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
 local log = require "tidelock.run.log"
 local runs = require "tidelock.run.runs"
@@ -54,10 +55,11 @@ local function of_run(folder)
   local summary = runs.summary(folder)
   local fields = core.files.read_all(folder .. "/resolved.txt")
   if not summary or not fields then
-    local text = core.files.is_directory(folder)
-      and "tidelock: diff: %s is neither a trace nor a finished run"
-      or "tidelock: diff: there is no folder %s; --trace DIR of ./tl run makes one"
-    error({ status = 2, message = text:format(folder) }, 0)
+    local text = "tidelock: diff: %s is neither a trace nor a finished run"
+    if not core.files.is_directory(folder) then
+      text = "tidelock: diff: there is no folder %s; --trace DIR of ./tl run makes one%s"
+    end
+    error({ status = 2, message = text:format(folder, beside.hint(folder, true)) }, 0)
   end
   local records = {}
   for _, record in ipairs(log.read(folder .. "/log.jsonl") or {}) do
