@@ -107,7 +107,8 @@ end
 function data.tokens(options)
   local list, named, site = read_options("data.tokens", options, { "dtype", "eos" })
   if named.dtype ~= "uint16" and named.dtype ~= "uint32" then
-    local text = 'expected "uint16" or "uint32", got ' .. show(named.dtype)
+    local text = named.dtype == nil and 'missing: of the ids in the files; write dtype = "uint16", '
+      .. 'or "uint32"' or 'expected "uint16" or "uint32", got ' .. show(named.dtype)
     fail(where.field(site, "data.tokens", "dtype"), "data.tokens.dtype", text)
   end
   local eos, bound = named.eos, named.dtype == "uint16" and 0xffff or 0x7fffffff

@@ -42,6 +42,9 @@ local function add_error(context, message)
     end
   end
   text = text or message
+  if text:find "^'}' expected .*near '[%w_{\"]" then
+    text = text .. "; fields and entries of a table are separated by commas"
+  end
   local lead = context.path .. ": "
   if text:sub(1, #lead) == lead then text = text:sub(#lead + 1) end
   context.problems:add(place or context.path, nil, text)

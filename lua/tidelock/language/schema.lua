@@ -62,7 +62,10 @@ local function check_value(entry, value, path, report)
   if special then return special(entry, value, path, report) end
   local kind = types[entry.type]
   local good = kind.check(value)
-  if good == nil then report(path, expected(types.wanted(kind, value), value)) end
+  if good == nil then
+    local hint = entry.hint and "; " .. entry.hint or ""
+    report(path, expected(types.wanted(kind, value), value) .. hint)
+  end
   return good
 end
 
@@ -71,7 +74,9 @@ function checkers.choice(entry, value, path, report)
   for _, one in ipairs(entry.values) do
     if one == value then return value end
   end
-  local near = type(value) == "string" and suggest.nearest(value, entry.values)
+  local others = entry.others or {}
+  local near = type(value) == "string"
+    and (others[value:lower()] or suggest.nearest(value, entry.values))
   report(
     path,
     ("%s is not known; allowed: %s%s"):format(
@@ -90,7 +95,7 @@ end
 function checkers.off_or_section(entry, value, path, report)
   if value == false then return false end
   if type(value) ~= "table" then
-    report(path, expected("false or a table", value))
+    report(path, expected("false or a table as " .. entry.example, value))
     return nil
   end
   return schema.section(entry.of, value, path, report)

@@ -219,9 +219,9 @@ end
 --- Everything between the start of the driver and its end.
 local function drive(session, request)
   local show = session.screen
-  local data = session.run.notes[1]
+  local data, held = session.run.notes[1], session.run.notes[2]
   show:print(header.text(session.plan, request.recipe, data.summary, session.ready_seconds,
-    show.width(), session.run.launched))
+    show.width(), session.run.launched, held and held.summary))
   if session.run.places then
     local coordinates = {}
     for i, rank in ipairs(session.run.table) do coordinates[i] = rank.coordinates end

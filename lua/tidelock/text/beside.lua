@@ -32,8 +32,8 @@ end
 --- The longest part of `path` that is a folder ("" is the current one), the name behind it, and the
 --- rest with its slash.
 local function first_missing(path)
-  local at, lead = 1, path:match "^/*"
-  at = #lead + 1
+  local lead = path:match "^/*"
+  local at = #lead + 1
   while true do
     local first, last = path:find("[^/]+", at)
     if not first then return nil end
