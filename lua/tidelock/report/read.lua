@@ -116,7 +116,8 @@ function report_read.open(path)
   local file = core.files.is_directory(path) and path:gsub("/+$", "") .. "/log.jsonl" or path
   local text, message = core.files.read_all(file)
   if not text then
-    fail(path, message:gsub("^.-: ", "", 1) .. (core.files.exists(file) and "" or beside.hint(path)))
+    local hint = core.files.exists(file) and "" or beside.hint(path)
+    fail(path, message:gsub("^.-: ", "", 1) .. hint)
   end
   local bench = is_bench(text)
   if bench then

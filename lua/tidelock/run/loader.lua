@@ -9,6 +9,7 @@
 local checkpoint = require "tidelock.run.checkpoint"
 local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
+local differences = require "tidelock.run.differences"
 local explain = require "tidelock.forecast.explain"
 local requests = require "tidelock.plan.requests"
 local runs = require "tidelock.run.runs"
@@ -107,31 +108,6 @@ local function recipe_of(folder, words)
   return requests.recipe(path, all), summary
 end
 
---- Lines of a value and what is inside it, a field each.
-local function add_fields(lines, path, value)
-  if type(value) ~= "table" then
-    lines[#lines + 1] = ("%s = %s"):format(path, tostring(value))
-    return
-  end
-  local keys = {}
-  for key in pairs(value) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-  for _, key in ipairs(keys) do add_fields(lines, path .. "." .. tostring(key), value[key]) end
-end
-
---- The fields of a resolved recipe, however many stood on a line, without places: the same module
---- stands at another one in the copy of a recipe.
-local function one_each(text)
-  local lines = {}
-  for line in text:gsub(',? ?site = "[^"]*"', ""):gmatch "[^\n]+" do
-    local path, value = line:match "^(%S+) = ({.*)$"
-    local read = path and load("return " .. value, "=field", "t", {})
-    local good, found = pcall(read or error)
-    if good then add_fields(lines, path, found) else lines[#lines + 1] = line end
-  end
-  return table.concat(lines, "\n")
-end
-
 --- Whether one of two paths of fields is the other's beginning: layout and layout.tp.
 local function overlap(a, b)
   local shorter, longer = #a <= #b and a or b, #a <= #b and b or a
@@ -143,7 +119,7 @@ local function compare(folder, known, recipe, words)
   if not known then return end
   local text = explain.text(requests.plan(recipe, "check"), "check")
   local lines = {}
-  for _, d in ipairs(checkpoint.differing(one_each(known), one_each(text))) do
+  for _, d in ipairs(differences.of(known, text)) do
     local ours = false -- a field that the run did not know has its default
     for _, section in ipairs { "dtype", "model", "policy", "blocks" } do
       ours = ours or d.path:match "^%w+" == section and d.old ~= "unset"

@@ -2,9 +2,9 @@
 --- recipe and the losses.
 ---
 ---     a side    a folder of a trace (recorder.lua) or of a run (runs.lua)
-local checkpoint = require "tidelock.run.checkpoint"
 local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
+local differences = require "tidelock.run.differences"
 local log = require "tidelock.run.log"
 local runs = require "tidelock.run.runs"
 local screen = require "tidelock.text.screen"
@@ -98,8 +98,8 @@ local function recipe_lines(lines, a, b)
   if a.key ~= b.key then
     add("recipe", ("keys %s | %s; what can change bits:"):format(screen.spaced(a.key),
       screen.spaced(b.key)))
-    for _, d in ipairs(checkpoint.differing(a.fields, b.fields)) do
-      add("", ("%s: %s | %s"):format(d.path, d.old, d.new))
+    for _, d in ipairs(differences.gathered(differences.of(a.fields, b.fields))) do
+      add("", ("%s: %s | %s"):format(d.label, d.old, d.new))
     end
     return
   end
