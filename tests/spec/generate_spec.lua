@@ -105,6 +105,26 @@ describe("./tl generate", function()
     assert.equal(0, status, out)
   end)
 
+  it("asks what the ids mean of a model that was trained on ids", function()
+    local ids = folder:write("ids.bin", ("a\0b\0c\0"):rep(200))
+    local source = ('tl.data.tokens { %q, dtype = "uint16" }'):format(ids)
+    local file = folder:write("ids.lua", (recipe:gsub("tl.data.text { \"TEXT\" }", source)))
+    local out, status = support.run(("run %s --runs %s --quiet"):format(file, folder:path "ids"))
+    assert.equal(0, status, out)
+    local one = folder:path "ids/" .. core.files.list(folder:path "ids")[1]
+    out, status = support.run(("generate %s ab --tokens 2"):format(one))
+    assert.equal(2, status)
+    assert.matches("it was trained on ids (tl.data.tokens), and nothing here says what they mean",
+      out, 1, true)
+    out, status = support.run(("serve %s --port 0"):format(one))
+    assert.equal(2, status)
+    assert.matches("--tokenizer FILE or its folder", out, 1, true)
+    local text = support.run(("generate %s ab --tokens 2 --quiet --tokenizer bytes"):format(one))
+    local numbers = support.run(("generate %s 97,98 --ids --tokens 2 --quiet"):format(one))
+    local first, second = numbers:match "(%d+),(%d+)\n$"
+    assert.equal(string.char(first, second) .. "\n", text)
+  end)
+
   it("says why it cannot", function()
     local function refused(pattern, arguments, status)
       local text, got = support.run("generate " .. arguments)

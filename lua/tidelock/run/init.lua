@@ -232,9 +232,9 @@ local function drive(session, request)
       session.folder.folder))
   end
   for _, notes in ipairs(session.run.notes) do
-    for _, warning in ipairs(notes.warnings) do show:note(warning) end
+    for _, warning in ipairs(notes.warnings) do show:note("note: " .. warning) end
   end
-  for _, note in ipairs(session.plan.spec.notes or {}) do show:note(note) end
+  for _, note in ipairs(session.plan.spec.notes or {}) do show:note("note: " .. note) end
   for _, doubt in ipairs(session.plan.doubts or {}) do show:note("note: " .. doubt) end
   local wanted, steps = request.options.stop_at or 0, session.plan.spec.train.steps
   if wanted > steps then

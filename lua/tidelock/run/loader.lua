@@ -24,6 +24,7 @@ local loader = {}
 ---@field tokenizer tidelock.Tokenizer
 ---@field description string # "runs/x, step 200"
 ---@field stop? integer[] # ids that end a text
+---@field wordless? boolean # nothing says what its ids mean
 
 local function usage(format, ...)
   error({ status = 2, message = "tidelock: " .. format:format(...) }, 0)
@@ -215,6 +216,14 @@ local function open_foreign(folder, words, options)
   }
 end
 
+--- Whether some of the data are ids of a tokenizer, not bytes.
+local function reads_ids(source)
+  if type(source) ~= "table" then return false end
+  local any = source.kind == "tokens"
+  for _, child in ipairs(source.sources or {}) do any = any or reads_ids(child) end
+  return any
+end
+
 --- Opens what `path` means. `words` are overrides of its recipe.
 ---@param path string
 ---@param words? string[]
@@ -247,7 +256,17 @@ function loader.open(path, words, options)
   return {
     path = path, recipe = recipe, read = read, description = description,
     tokenizer = open_tokenizer(options.tokenizer or "bytes"),
+    wordless = not options.tokenizer and reads_ids(recipe.values.data),
   }
+end
+
+--- Raises where nothing says what the ids of a model mean: as bytes they would be noise.
+---@param model tidelock.Model
+function loader.needs_words(model)
+  if model.wordless then
+    usage("%s: it was trained on ids (tl.data.tokens), and nothing here says what they mean; "
+      .. "--tokenizer FILE or its folder, or --tokenizer bytes where ids are bytes", model.path)
+  end
 end
 
 return loader
