@@ -127,8 +127,11 @@ function header.next_commands(plan, request)
   if request.options.point then words[#words + 1] = "--point " .. request.options.point end
   if request.options.runs then runs = " --runs " .. quoted(request.options.runs) end
   local recipe, layout = table.concat(words, " "), eight_ranks(plan)
-  local commands = { "./tl verify " .. recipe }
-  if layout then table.insert(commands, 1, ("./tl run %s %s%s"):format(recipe, layout, runs)) end
+  local program = screen.program()
+  local commands = { program .. " verify " .. recipe }
+  if layout then
+    table.insert(commands, 1, ("%s run %s %s%s"):format(program, recipe, layout, runs))
+  end
   return commands
 end
 
