@@ -12,7 +12,7 @@ end
 return tl.recipe {
   model = nn.decoder { vocab = 256, dim = 64, layers = 4, layer = layer },
   data  = tl.data.tokens { "web.bin" },
-  -- error: data.tokens.dtype: expected "uint16" or "uint32", got nil
+  -- error: data.tokens.dtype: missing: of the ids in the files; write dtype = "uint16", or "uint32"
   batch = { samples = 8, length = 32 },
   train = { steps = 10, lr = 1e-3 },
 }

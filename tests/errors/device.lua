@@ -14,5 +14,5 @@ return tl.recipe {
   data  = tl.data.text { "README.md" },
   batch = { samples = 8, micro = 2, length = 32 },
   train = { steps = 10, lr = 1e-3 },
-  device = "gpu", -- error: device: "gpu" is not known; allowed: "host", "cuda"
+  device = "gpu", -- error: device: "gpu" is not known; allowed: "host", "cuda"; try "cuda"
 }

@@ -18,8 +18,7 @@ return tl.recipe {
   train = { steps = 10, lr = 1e-3, learning_rate = 1e-3, weight_decay = 0.1 },
   -- error: train.learning_rate: no such key; write train = { lr = .. }, or train = { lr = {
   --   "cosine", peak = .., floor = .., warmup = .. } }
-  -- error: train.weight_decay: no such key; write train = { optimizer = { "adamw", beta1 = ..,
-  --   beta2 = .., eps = .., decay = .. } }
+  -- error: train.weight_decay: no such key; write train = { optimizer = { "adamw", decay = .. } }
   parallel_mode = "thd", -- error: parallel_mode: no such key; documents are always packed, and
                          --   attention and positions restart at each; leave it out
   flash_attn_version = "2.0", -- error: flash_attn_version: no such key; attention always runs in

@@ -17,7 +17,7 @@ return tl.recipe {
   -- error: train.lr: a table here starts with a name; allowed: "constant", "cosine",
   --   "warmup_stable_decay"
   -- error: train.optimizer: expected a name, a table that starts with a name, got true
-  -- error: train.save: expected false or a table, got 3
+  -- error: train.save: expected false or a table as { every = 50 }, got 3
   weights = { gain = { decay = 0 } },
   -- error: weights.gain: no such key; this is a list: its entries have no names
 }

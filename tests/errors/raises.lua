@@ -1,8 +1,7 @@
 -- A mistake in the Lua of a recipe.
 local tl = require "tidelock"
 local nn = tl.nn
-local width = 2 * nil_width -- error: attempt to perform arithmetic on a nil value (global
-                            --   'nil_width')
+local width = 2 * nil_width -- error: nil_width: nothing of this name is defined here
 
 local function layer()
   return {

@@ -15,5 +15,5 @@ return tl.recipe {
   batch = { samples = 8, length = 32 },
   train = { steps = 10, lr = 1e-3 },
   weights = { { "*.gian", decay = 0 } },
-  -- error: weights[1]: the pattern "*.gian" matches no weight; nearest: norm.gain, head, embed
+  -- error: weights[1]: the pattern "*.gian" matches no weight; nearest: *.gain, *.down, *.gate
 }

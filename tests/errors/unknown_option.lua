@@ -8,7 +8,6 @@ local function layer()
     -- error: nn.attention.kvheads: no such key; did you mean kv_heads? nn.attention has bias,
     --   head_dim, heads, kv_heads, name, qk_norm, rope, window
     nn.residual { nn.rms_norm {}, nn.swiglu { hiden = 96 } },
-    -- error: nn.swiglu.hidden: missing: width inside; write hidden = ..
     -- error: nn.swiglu.hiden: no such key; did you mean hidden? nn.swiglu has bias, hidden, name
   }
 end

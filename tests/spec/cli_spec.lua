@@ -32,7 +32,7 @@ describe("the command line", function()
     assert.equal(2, problem.status)
     has(problem.message, "rnu: no such command; did you mean run?")
     has(raised(commands.parse, { "run", recipe, "--stopat", "3" }).message,
-      "no option --stopat; did you mean --stop-at?; run has --check, --cluster, --eager, --fork")
+      "no option --stopat; did you mean --stop-at? run has --check, --cluster, --eager, --fork")
     has(raised(commands.parse, { "run", recipe, "--tensor-model-parallel-size", "2" }).message,
       "no option --tensor-model-parallel-size; write layout.tp=.. (in a recipe: layout = {")
   end)
@@ -48,6 +48,40 @@ describe("the command line", function()
       "expected a file name, got nothing")
     has(raised(commands.parse, { "run", recipe, "--quiet=1" }).message, "--quiet takes no value")
     has(raised(commands.parse, { "run", recipe, "--quiet", "--quiet" }).message, "given twice")
+  end)
+
+  it("says all that is wrong with its words at once", function()
+    local text = raised(commands.parse, {
+      "run", recipe, "--stp", "3", "--threads", "0", "other.lua", "layout.tp", "=", "2",
+      "--quiet=1",
+    }).message
+    assert.equal(([[
+tidelock: run: no option --stp; run has ..
+tidelock: run: --threads: expected an integer from 1 to 1024, got "0"
+tidelock: run: other.lua is neither an option nor an override, as layout.tp=2; the recipe is %s
+tidelock: run: layout.tp =: write layout.tp=2, without blanks
+tidelock: run: --quiet takes no value]]):format(recipe), (text:gsub("%-%-check[^\n]*", "..")))
+    local problem = raised(commands.parse, {
+      "export", "--dtype", "f8", "--format", "--threads=2", "runs/a",
+    })
+    assert.equal(2, problem.status)
+    assert.equal([[
+tidelock: export: --dtype: expected f32, bf16 or f16, got "f8"
+tidelock: export: --format: expected hf, got nothing
+tidelock: export: no option --threads=2; export has --dtype, --format
+tidelock: export: OUT is missing; e.g. ..]], (problem.message:gsub("e%.g%. .*", "e.g. ..")))
+  end)
+
+  it("knows what blanks around = and a folder with its slash mean", function()
+    has(raised(commands.parse, { "run", recipe, "layout.tp", "=", "2" }).message,
+      "run: layout.tp =: write layout.tp=2, without blanks")
+    has(raised(commands.parse, { "run", recipe, "layout.tp", "=2" }).message,
+      "write layout.tp=2, without blanks")
+    assert.equal("runs/a-5e1c", commands.parse({ "run", "runs/a-5e1c//" }).recipe)
+  end)
+
+  it("knows what other programs call a command", function()
+    has(raised(commands.parse, { "train", recipe }).message, "did you mean run? there are")
   end)
 
   it("asks for what is missing and refuses what is too much", function()

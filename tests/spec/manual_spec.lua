@@ -68,6 +68,49 @@ describe("help", function()
   end)
 end)
 
+describe("help for a field", function()
+  local fields = require "tidelock.language.fields"
+  local field_pages = require "tidelock.commands.field_pages"
+
+  --- A page as one line of words.
+  local function words_of(page) return (page:gsub("%s+", " ")) end
+
+  it("has every field and section of the language, in lines that fit", function()
+    for name, section in pairs(fields.sections) do
+      for _, field in ipairs(section.fields) do
+        local path = name == "recipe" and field.name or name .. "." .. field.name
+        local page = assert(field_pages.page(path), path)
+        if not fields.sections[path] then has(words_of(page), words_of(field.doc)) end
+        has(words_of(assert(field_pages.page(name), name)), words_of(field.doc))
+        for line in page:gmatch "[^\n]+" do assert.is_true(#line <= 100, line) end
+      end
+    end
+  end)
+
+  it("shows type, default or required, choices and names", function()
+    has(commands.help "layout.tp", "  layout.tp  count  1  tensor parallel ranks\n")
+    has(commands.help "batch", "\n  samples  count  required  samples of a step")
+    has(commands.help "dtype", "f32|bf16")
+    has(commands.help "train.lr", '\n{ "cosine", .. }   Half a cosine from peak to floor.\n  peak')
+    has(commands.help "train.lr.peak", "highest learning rate")
+    has(commands.help "heads", "nn.attention.heads")
+    has(commands.help "heads", "nn.mla.heads")
+    has(commands.help "nn", "nn.swiglu")
+  end)
+
+  it("suggests where a field is misspelt, and commands come first", function()
+    local function message(word)
+      local ok, raised = pcall(commands.parse, { "help", word })
+      assert.is_false(ok)
+      return raised.message
+    end
+    has(message "layuot", "help: layuot: no such command or field; did you mean layout?")
+    has(message "verfy", "did you mean verify?")
+    has(commands.help "serve", "--port N")
+    assert.equal("serve.context", commands.parse({ "help", "serve.context" }).topic)
+  end)
+end)
+
 describe("the manual page", function()
   local text = manual.roff "0.0.0"
 

@@ -58,4 +58,58 @@ return tl.load "%s":over("depth", { 1, 2 }):over("batch.micro", { 4, 8 })
     end
     assert.same({ "1 4", "1 8", "2 4", "2 8" }, found)
   end)
+
+  describe("in :with", function()
+    local function spec_of(text, words)
+      return assert(written.spec(written.load(text, words)))
+    end
+
+    local function outer(tail)
+      local inner = written.file(written.recipe {
+        head = head, dim = "p.width", layers = "p.depth",
+      })
+      return ('return require "tidelock".load %q%s'):format(inner, tail)
+    end
+
+    it("loads the file again, and keeps what was set before and is set behind", function()
+      local spec = spec_of(outer [[
+:with { ["train.steps"] = 7, depth = 1 }:with { width = 32, ["batch.micro"] = 8 }]])
+      assert.same({ 7, 1, 32, 8 },
+        { spec.train.steps, spec.model.layers, spec.model.dim, spec.batch.micro })
+    end)
+
+    it("gives way to the command line and to an axis", function()
+      local text = outer ":with { depth = 1, width = 32 }:over('depth', { 2, 3 })"
+      local loaded = written.load(text, { "width=128" })
+      local found = {}
+      for i, point in ipairs(loaded:points()) do
+        local spec = assert(written.spec(point))
+        found[i] = spec.model.layers .. " " .. spec.model.dim
+      end
+      assert.same({ "2 128", "3 128" }, found)
+    end)
+
+    it("is there in a script, and so it is in :override", function()
+      local path = written.file(written.recipe { head = head, dim = "p.width", layers = "p.depth" })
+      local one = require("tidelock.language.recipe").load(path):with { width = 32 }
+      local spec = assert(written.spec(one:override { "depth=1", "train.steps=3" }))
+      assert.same({ 32, 1, 3 }, { spec.model.dim, spec.model.layers, spec.train.steps })
+    end)
+
+    it("keeps a file once among what a run came from", function()
+      local loaded = written.load(outer ":with { depth = 1 }:with { depth = 2 }")
+      assert.equal(2, #loaded.files)
+    end)
+
+    it("has the type of the knob, and names knobs that the file has not", function()
+      local _, text = written.spec(written.load(outer ":with { depth = 'two', widht = 3 }"))
+      assert.matches(":1: depth: expected an integer, got \"two\"", text, 1, true)
+      assert.matches(":1: widht: no such field or knob; did you mean width?", text, 1, true)
+    end)
+
+    it("cannot load the file that is being loaded", function()
+      local _, text = written.spec(load({}, ":with { depth = 2 }"))
+      assert.matches("depth: a knob of the same file; write its value there", text, 1, true)
+    end)
+  end)
 end)

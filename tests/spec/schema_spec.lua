@@ -21,9 +21,8 @@ describe("the options of a module", function()
     assert.equal(2, problem.status)
     assert.equal([[
 a.lua:7: nn.swiglu.bias: expected true or false, got 1
-a.lua:7: nn.swiglu.hidden: missing: width inside; write hidden = ..
 a.lua:7: nn.swiglu.hiden: no such key; did you mean hidden? nn.swiglu has bias, hidden, name
-3 errors; nothing was started]], problem.message)
+2 errors; nothing was started]], problem.message)
   end)
 
   it("take whole floats for integers and nothing else", function()

@@ -60,7 +60,7 @@ describe("a script", function()
     end
     core.files.mkdirs(folder .. "/other")
     assert.matches("small.lua:7: weights%[1%].from: there is no folder .*/nothing: run the " ..
-      "recipe that makes it first; .* has other, small.lua$", problem(folder .. "/nothing"))
+      "recipe that makes it first; .* has other$", problem(folder .. "/nothing"))
     assert.matches("/other holds no weights.safetensors: that run did not come to its end",
       problem(folder .. "/other"))
     core.weights.write(folder .. "/other/weights.safetensors",

@@ -424,6 +424,6 @@ describe("the server", function()
       "--no-key --key-file " .. model.folder:write("long", "tide-tide-tide"))
     local text, status = support.run "serve runs/none"
     assert.equal(2, status)
-    assert.matches("runs/none: no such folder", text)
+    assert.matches("there is no folder runs/none", text)
   end)
 end)

@@ -5,70 +5,16 @@
 --            command                    override    option       another override
 --                recipe
 --
--- `commands.parse` turns the words into { command, recipe, overrides, options }; what is wrong is
--- raised as { status = 2, message }, which cli.lua prints. Nothing is read or run here.
+-- `commands.parse` (words.lua) turns the words into { command, recipe, overrides, options }; what
+-- is wrong is raised as { status = 2, message }, which cli.lua prints. Nothing is read or run here.
 
-local hints = require "tidelock.language.hints"
 local suggest = require "tidelock.text.suggest"
 local verify_options = require "tidelock.commands.verify"
+local words = require "tidelock.commands.words"
 
 local commands = {}
 
---- Kinds of option values: what is expected, and how the word becomes a value (nil when it cannot).
-local kinds = {
-  text = { word = "TEXT", expected = "a word", read = function(word) return word end },
-  file = { word = "FILE", expected = "a file name", read = function(word) return word end },
-  folder = { word = "DIR", expected = "a folder", read = function(word) return word end },
-  count = {
-    word = "N", expected = "a positive integer",
-    read = function(word)
-      local n = math.tointeger(tonumber(word))
-      return n and n > 0 and n or nil
-    end,
-  },
-  workers = { -- what the pool can have
-    word = "N", expected = "an integer from 1 to 1024",
-    read = function(word)
-      local n = math.tointeger(tonumber(word))
-      return n and n > 0 and n <= 1024 and n or nil
-    end,
-  },
-  index = {
-    word = "N", expected = "an integer from 0",
-    read = function(word)
-      local n = math.tointeger(tonumber(word))
-      return n and n >= 0 and n or nil
-    end,
-  },
-  amount = {
-    word = "X", expected = "a positive number",
-    read = function(word)
-      local n = tonumber(word)
-      return n and n > 0 and n < math.huge and n or nil
-    end,
-  },
-  number = {
-    word = "X", expected = "a number from 0",
-    read = function(word)
-      local x = tonumber(word)
-      return x and x >= 0 and x < math.huge and x or nil
-    end,
-  },
-  shell = {
-    word = "SHELL", expected = "bash, zsh or fish",
-    read = function(word)
-      return (word == "bash" or word == "zsh" or word == "fish") and word or nil
-    end,
-  },
-  form = {
-    word = "md|csv|json|jsonl", expected = "md, csv, json or jsonl",
-    read = function(word)
-      return ({ md = true, csv = true, json = true, jsonl = true })[word] and word or nil
-    end,
-  },
-}
-
-commands.kinds = kinds
+commands.kinds = words.kinds
 
 local point = { name = "point", kind = "count", about = "which point of a sweep, from 1" }
 local threads = {
@@ -102,7 +48,7 @@ commands.list = {
       { name = "fork", kind = "text", value = "FIELD,..",
         about = "fields that may differ from the checkpoint's run" },
       { name = "stop-at", kind = "count", about = "end after step N; lr keeps its horizon" },
-      { name = "runs", kind = "folder", about = "where run folders are kept; runs/ unless given" },
+      { name = "runs", kind = "folder", about = "where run folders are kept; default runs/" },
       { name = "quiet", about = "no header, no table: the summary only" },
       { name = "check", about = "look for NaN and Inf after every instruction" },
       { name = "eager", about = "GPU: queue instructions one by one, no graph; same bits" },
@@ -114,7 +60,8 @@ commands.list = {
       { name = "values", about = "keep the tensors, too" },
       { name = "profile", kind = "text", value = "A:B",
         about = "ranges for a profiler in these steps: 10:12" },
-      { name = "timeout", kind = "count", about = "seconds that a silent rank is waited for; 10" },
+      { name = "timeout", kind = "count",
+        about = "seconds that a silent rank is waited for; default 10" },
       threads, point,
     },
   },
@@ -126,9 +73,11 @@ commands.list = {
       { name = "cluster", kind = "file", about = "machine facts (YAML); predicts the step" },
       { name = "program", kind = "file", about = "the program of its one rank, for C" },
       { name = "search", about = "with --cluster: every layout, estimated; the best ten" },
-      { name = "ranks", kind = "count", about = "with --search: so many; those of the cluster" },
+      { name = "ranks", kind = "count",
+        about = "with --search: so many; default: those of the cluster" },
       { name = "memory", kind = "file", about = "the arena: FILE.svg or FILE.pickle" },
-      { name = "rank", kind = "index", about = "whose arena, from 0; a rank of the fullest stage" },
+      { name = "rank", kind = "index",
+        about = "whose arena, from 0; default: of the fullest stage" },
       point,
     },
   },
@@ -140,7 +89,7 @@ commands.list = {
       {
         name = "stage", kind = "text", value = "STAGE",
         choices = { "check", "expand", "shard", "differentiate", "pipeline", "place", "emit" },
-        about = "check, expand, shard, differentiate, pipeline, place or emit (the default)",
+        about = "check, expand, shard, differentiate, pipeline, place or emit; default emit",
       },
       { name = "rank", kind = "index", about = "which rank, from 0" },
       { name = "weights", about = "the table of weights: shape, values, decay, and why" },
@@ -158,10 +107,10 @@ commands.list = {
     about = "measure every point of a recipe with :over, or of a list of recipes",
     example = "sweep recipes/sweeps/policies.lua --steps 4",
     options = {
-      { name = "jsonl", kind = "file", about = "a row a point; runs/sweep-NAME.jsonl" },
-      { name = "steps", kind = "index", about = "steps of a run, 0: plan only; 6" },
-      { name = "repeat", kind = "count", about = "runs of a point, which must agree; 1" },
-      { name = "timeout", kind = "amount", about = "seconds a point may take; 600" },
+      { name = "jsonl", kind = "file", about = "a row a point; default runs/sweep-NAME.jsonl" },
+      { name = "steps", kind = "index", about = "steps of a run, 0: plan only; default 6" },
+      { name = "repeat", kind = "count", about = "runs of a point, which must agree; default 1" },
+      { name = "timeout", kind = "amount", about = "seconds a point may take; default 600" },
       { name = "budget", kind = "amount", about = "minutes after which no point starts" },
       { name = "retry", about = "run those again that failed or took too long" },
       { name = "assert-same-bits", about = "end with 1 at the first point whose bits differ" },
@@ -174,7 +123,7 @@ commands.list = {
     words_more = true, about = "sweeps, runs and measurements as one HTML page, or as text",
     example = "report runs/sweep-policies.jsonl --text",
     options = {
-      { name = "html", kind = "file", about = "the page; report.html unless given" },
+      { name = "html", kind = "file", about = "the page; default report.html" },
       { name = "text", about = "tables in the terminal instead" },
       { name = "baseline", kind = "file", about = "an earlier file: changes in per cent" },
       { name = "title", kind = "text", about = "of the page" },
@@ -186,7 +135,7 @@ commands.list = {
     options = {
       { name = "chrome", kind = "file", about = "its timeline, for ui.perfetto.dev" },
       { name = "memory", kind = "file", about = "its arena: FILE.svg or FILE.pickle" },
-      { name = "rank", kind = "index", about = "whose arena, from 0" },
+      { name = "rank", kind = "index", about = "whose arena, from 0; default 0" },
     },
   },
   {
@@ -200,7 +149,8 @@ commands.list = {
     about = "a step of a run again, on this CPU, with the run's bits",
     example = "replay runs/quickstart-eaf6 --step 12",
     options = {
-      { name = "step", kind = "count", about = "which; of a run that failed, the one that did" },
+      { name = "step", kind = "count",
+        about = "which step; default: that which failed, or the last" },
       { name = "trace", kind = "folder", about = "record the step, with values, into DIR" },
       { name = "repl", about = "look at its tensors: inputs[1]:to_table()" },
       threads,
@@ -213,7 +163,7 @@ commands.list = {
     options = {
       {
         name = "dtype", kind = "text", value = "f32|bf16|f16",
-        about = "f32, bf16 or f16; as trained if left out",
+        about = "f32, bf16 or f16; default: as trained",
         choices = { "f32", "bf16", "f16" },
       },
       {
@@ -227,13 +177,14 @@ commands.list = {
     module = "tidelock.serve.generate", about = "text after a prompt, by the model of a run",
     example = "generate runs/quickstart-eaf6 \"You may copy\" --tokens 200 --temperature 0.8",
     options = {
-      { name = "tokens", kind = "count", about = "most tokens to make; 100" },
-      { name = "temperature", kind = "number", about = "0, the likeliest token, unless given" },
-      { name = "top-p", kind = "number", about = "only the likeliest tokens of this share" },
+      { name = "tokens", kind = "count", about = "most tokens to make; default 100" },
+      { name = "temperature", kind = "number", about = "default 0: always the likeliest token" },
+      { name = "top-p", kind = "share", about = "only the likeliest tokens of this share" },
       { name = "top-k", kind = "index", about = "only so many of the likeliest tokens" },
-      { name = "seed", kind = "index", about = "another one gives another text; 0" },
+      { name = "seed", kind = "index", about = "another one gives another text; default 0" },
       { name = "ids", about = "the prompt is ids, as 1,15043, and so is what is printed" },
-      { name = "tokenizer", kind = "file", about = "a tokenizer.json or its folder; bytes" },
+      { name = "tokenizer", kind = "file",
+        about = "a tokenizer.json or its folder; default bytes" },
       { name = "quiet", about = "neither the prompt nor the speed" },
       threads,
     },
@@ -258,27 +209,29 @@ commands.list = {
     about = "speed of products, a step, planning, ranks, generation",
     example = "bench step --rounds 5",
     options = {
-      { name = "output", short = "o", kind = "form", about = "Markdown unless given" },
+      { name = "output", short = "o", kind = "form", about = "default md, Markdown" },
       { name = "baseline", kind = "file", about = "an earlier -o json: 1 on a drop beyond noise" },
-      { name = "rounds", kind = "count", about = "turns that everything measured gets; 7" },
-      { name = "steps", kind = "count", about = "training steps of a turn; 2" },
+      { name = "rounds", kind = "count", about = "turns that everything measured gets; default 7" },
+      { name = "steps", kind = "count", about = "training steps of a turn; default 2" },
       { name = "size", kind = "count", about = "matmul: this size only" },
       { name = "alone", about = "without peers" },
       { name = "op", kind = "text", value = "NAME", about = "roofline: this operator only" },
-      { name = "peers", about = "beside NumPy, PyTorch where installed: the default" },
+      { name = "peers", about = "beside NumPy, PyTorch where installed; the default" },
       {
         name = "device", kind = "text", value = "host|cuda",
-        about = "collectives: host (the default) or cuda",
+        about = "collectives: host or cuda; default host",
         choices = { "host", "cuda" },
       },
-      { name = "ranks", kind = "count", about = "collectives: thread ranks; 4" },
+      { name = "ranks", kind = "count", about = "collectives: thread ranks; default 4" },
       { name = "from", short = "b", kind = "text", value = "SIZE",
-        about = "collectives: least size; 4K" },
+        about = "collectives: least size; default 4K" },
       { name = "to", short = "e", kind = "text", value = "SIZE",
-        about = "collectives: largest size; 4M" },
-      { name = "factor", short = "f", kind = "count", about = "collectives: from size to size; 4" },
-      { name = "count", kind = "count", about = "serve: requests of the load; 64" },
-      { name = "rate", kind = "number", about = "serve: requests a second; 0.7 of what it can do" },
+        about = "collectives: largest size; default 4M" },
+      { name = "factor", short = "f", kind = "count",
+        about = "collectives: from size to size; default 4" },
+      { name = "count", kind = "count", about = "serve: requests of the load; default 64" },
+      { name = "rate", kind = "number",
+        about = "serve: requests a second; default 0.7 of the most" },
       { name = "requests", kind = "file", about = "serve: a load of its own, a JSON line each" },
       threads,
     },
@@ -311,8 +264,8 @@ commands.list = {
     example = "bundle /tmp/tidelock-bundle", options = {},
   },
   {
-    name = "help", recipe = false, takes = "[COMMAND] [options]",
-    about = "this list, or one command", example = "help run",
+    name = "help", recipe = false, takes = "[COMMAND | FIELD] [options]",
+    about = "this list, one command, or what a field of a recipe means", example = "help run",
     options = {
       { name = "man", about = "all of it as a manual page" },
       { name = "completion", kind = "shell", about = "a script that completes words" },
@@ -341,22 +294,13 @@ commands.outside = {
   { name = "lint", about = "luacheck and clang-format", example = "lint" },
 }
 
-local function fail(format, ...)
-  error({ status = 2, message = "tidelock: " .. format:format(...) }, 0)
-end
+local find, fail, names_of = words.find, words.fail, words.names_of
 
-local function names_of(list, prefix)
-  local names = {}
-  for _, item in ipairs(list) do names[#names + 1] = prefix .. item.name end
-  table.sort(names)
-  return names
-end
-
-local function find(list, name)
-  for _, item in ipairs(list) do
-    if item.name == name then return item end
-  end
-end
+--- What other programs call it.
+local foreign = {
+  train = "run", pretrain = "run", finetune = "run", resume = "run --resume", compare = "diff",
+  sample = "generate", infer = "generate", benchmark = "bench", profile = "trace", info = "doctor",
+}
 
 --- The command of that name; raises with the nearest one.
 function commands.find(name)
@@ -369,47 +313,10 @@ function commands.find(name)
   local known = names_of(commands.list, "")
   table.move(names_of(commands.outside, ""), 1, #commands.outside, #known + 1, known)
   table.sort(known)
-  local near = suggest.nearest(name, known)
+  local near = foreign[name] or suggest.nearest(name, known)
   if name:find "%.lua$" then near = "run " .. name end
-  fail("%s: no such command%s; there are %s", name, near and "; did you mean " .. near .. "?" or "",
+  fail("%s: no such command; %sthere are %s", name, words.did_you_mean(near),
     table.concat(known, ", "))
-end
-
---- Read option `word` ("--name" or "--name=value") and perhaps the word after it.
--- Returns the number of words used.
-local function read_option(command, words, at, options)
-  local word = words[at]
-  for _, known in ipairs(command.options) do
-    if known.short and word == "-" .. known.short then word = "--" .. known.name end
-  end
-  local name, value = word:match "^%-%-([^=]+)=?(.*)$"
-  local inline = word:find("=", 1, true) ~= nil
-  local option = name and find(command.options, name)
-  if not option then
-    local known = names_of(command.options, "--")
-    local foreign = name and command.recipe and hints.on_command_line(name)
-    if foreign then fail("%s: no option %s; %s", command.name, word, foreign) end
-    local near = suggest.nearest("--" .. (name or word:gsub("^%-+", "")), known)
-    fail("%s: no option %s%s; %s has %s", command.name, word,
-      near and "; did you mean " .. near .. "?" or "", command.name,
-      #known > 0 and table.concat(known, ", ") or "no options")
-  end
-  local key = option.name:gsub("-", "_")
-  if options[key] ~= nil then fail("%s: --%s is given twice", command.name, name) end
-  if not option.kind then
-    if inline then fail("%s: --%s takes no value", command.name, name) end
-    options[key] = true
-    return 1
-  end
-  local kind = kinds[option.kind]
-  value = inline and value or words[at + 1]
-  local read = value ~= nil and value ~= "" and kind.read(value)
-  if not read then
-    fail("%s: --%s: expected %s, got %s", command.name, name, kind.expected,
-      value and '"' .. value .. '"' or "nothing")
-  end
-  options[key] = read
-  return inline and 1 or 2
 end
 
 ---@class tidelock.Request
@@ -420,76 +327,22 @@ end
 ---@field topic string? # of help and bench
 ---@field words string[] # of commands that take them
 
-local function is_one_of(word, list)
-  for _, item in ipairs(list) do
-    if item == word then return true end
-  end
-  return false
-end
-
---- Whether the word alone asks for help or for the version, also behind another command.
-local function asks(word, long, short) return word == "--" .. long or word == "-" .. short end
-
---- A word that is no option: topic, recipe or override, in this order.
-local function read_word(command, word, request)
-  if command.name == "help" and not request.topic then
-    request.topic = find(commands.outside, word) and word or commands.find(word).name
-  elseif command.topics and not request.topic and is_one_of(word, command.topics) then
-    request.topic = word
-  elseif command.words and (command.words_more or #request.words < #command.words) then
-    table.insert(request.words, word)
-  elseif not command.recipe and not (command.overrides and word:find "^[^=/]+=") then
-    fail("%s: %s is one word too many", command.name, word)
-  elseif word:find "^[^=/]+=" then
-    if command.recipe == true and not request.recipe then
-      fail("%s: the recipe comes before %s; e.g. ./tl %s", command.name, word, command.example)
-    end
-    table.insert(request.overrides, word)
-  elseif request.recipe then
-    fail("%s: %s is neither an option nor an override, as layout.tp=2; the recipe is %s",
-      command.name, word, request.recipe)
-  elseif command.topics and not word:find "[./]" then
-    local near = suggest.nearest(word, command.topics)
-    fail("%s: %s is neither a recipe file nor one of %s%s", command.name, word,
-      table.concat(command.topics, ", "), near and "; did you mean " .. near .. "?" or "")
-  else
-    request.recipe = word
-  end
-end
-
 --- Understand the words after the program's name.
----@param words string[]
+---@param list string[]
 ---@return tidelock.Request
-function commands.parse(words)
-  local name = words[1]
-  if not name or asks(name, "help", "h") then name = "help" end
-  if asks(name, "version", "V") then name = "version" end
-  local function help(topic)
-    return { command = commands.find "help", overrides = {}, options = {}, topic = topic }
+function commands.parse(list) return words.parse(commands, list) end
+
+--- What `help` is asked about: the name of a command, or of a field, section or module of a recipe.
+function commands.topic(name)
+  if find(commands.list, name) or find(commands.outside, name) then return name end
+  local field_pages = require "tidelock.commands.field_pages"
+  if field_pages.find(name) then return name end
+  local near = suggest.nearest(name, field_pages.names())
+  local as_command = foreign[name] or suggest.nearest(name, names_of(commands.list, ""))
+  if near and not as_command then
+    fail("help: %s: no such command or field; did you mean %s?", name, near)
   end
-  local outside = find(commands.outside, name)
-  if outside and words[2] and asks(words[2], "help", "h") then return help(name) end
-  local command = commands.find(name)
-  local request = { command = command, overrides = {}, options = {}, words = {} }
-  local at = 2
-  while at <= #words do
-    local word, used = words[at], 1
-    if asks(word, "help", "h") then return help(name ~= "help" and name or nil) end
-    if word:sub(1, 1) == "-" and #word > 1 then
-      used = read_option(command, words, at, request.options)
-    else
-      read_word(command, word, request)
-    end
-    at = at + used
-  end
-  if command.recipe == true and not request.recipe then
-    fail("%s: a recipe is missing; e.g. ./tl %s", command.name, command.example)
-  end
-  local needed = command.words and (command.words_needed or #command.words) or 0
-  for i = #request.words + 1, needed do
-    fail("%s: %s is missing; e.g. ./tl %s", command.name, command.words[i], command.example)
-  end
-  return request
+  return commands.find(name).name
 end
 
 --- The text of `help` or, with a command's name, of `help NAME`.

@@ -39,7 +39,7 @@ manual.examples = {
   trace = { "trace trace-a --memory arena.svg" },
   diff = { "diff runs/quickstart-eaf6 runs/quickstart-eaf6-2" },
   bench = { "bench matmul --size 512 --alone" },
-  help = { "help --man", "help --completion bash" },
+  help = { "help layout.tp", "help nn.attention", "help --man", "help --completion bash" },
 }
 
 --- What the topics of a command are about.
@@ -125,8 +125,8 @@ local function option_rows(command)
   for _, option in ipairs(command.options or {}) do
     rows[#rows + 1] = { manual.option_words(option), option.about }
   end
-  if command.recipe then
-    rows[#rows + 1] = { "key=value", "a field of the recipe, as layout.tp=2: docs/recipes.md" }
+  if command.recipe or command.overrides then
+    rows[#rows + 1] = { "key=value", "a field of the recipe, as layout.tp=2: ./tl help recipe" }
   end
   for _, row in ipairs(rows) do width = math.max(width, #row[1]) end
   for i, row in ipairs(rows) do
@@ -153,7 +153,9 @@ local function overview()
     lines[#lines + 1] = ("  %-9s %s"):format(command.name, command.about)
   end
   lines[#lines + 1] = "key=value sets a field of the recipe: layout.tp=2 train.steps=10"
-  lines[#lines + 1] = "options of a command: ./tl help run; how to begin: README.md"
+  lines[#lines + 1] = "options of a command: ./tl help run; fields: ./tl help recipe, layout, "
+    .. "nn.moe, train.lr"
+  lines[#lines + 1] = "how to begin: README.md"
   lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad command or recipe, "
     .. "75 stopped, or a rank was lost"
   return lines
@@ -163,7 +165,10 @@ end
 ---@param topic? string
 ---@return string
 function manual.page(topic)
-  local command = topic and (find(commands.outside, topic) or commands.find(topic))
+  local command = topic and (find(commands.outside, topic) or find(commands.list, topic))
+  if topic and not command then
+    return require("tidelock.commands.field_pages").page(topic) or commands.find(topic)
+  end
   return table.concat(command and page_of(command) or overview(), "\n")
 end
 

@@ -7,6 +7,7 @@
 ---     sustained: 0.92, the share of `matrix` that a whole step keeps
 ---     attention_64: 425, with heads of up to 64 channels
 ---     leaves: [0.98, 0.94, 0.88], shares of `matrix` for sums in 2, 4, 8 leaves
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
 local suggest = require "tidelock.text.suggest"
 
@@ -44,7 +45,7 @@ end
 ---@return table
 function cluster.read(path)
   if not core.files.exists(path) then
-    error({ status = 2, message = path .. ": there is no such file" }, 0)
+    error({ status = 2, message = path .. ": there is no such file" .. beside.hint(path) }, 0)
   end
   local good, facts = pcall(core.yaml.decode, core.files.read_all(path))
   if not good then error({ status = 2, message = path .. ": " .. tostring(facts) }, 0) end

@@ -222,7 +222,9 @@ function forecast.command(request)
     local served = requests.guarded(serving.plan, recipe)
     io.stdout:write(forecast.serving_text(served), "\n")
   end
-  for _, doubt in ipairs(plan.doubts) do io.stderr:write("note: ", doubt, "\n") end
+  for _, notes in ipairs { plan.spec.notes or {}, plan.doubts } do
+    for _, note in ipairs(notes) do io.stderr:write("note: ", note, "\n") end
+  end
   if facts then
     local text = require "tidelock.forecast.cluster_text" -- it needs this module
     io.stdout:write(text.of(plan, facts), "\n")

@@ -7,6 +7,7 @@
 -- run starts (stored.lua). Weights get the names that the modules give them, so weight rules,
 -- watch and keep work as for any model; a rule that sets init or from wins over the file.
 local config = require "tidelock.hf.config"
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
 local files = require "tidelock.hf.files"
 local latent = require "tidelock.hf.latent"
@@ -74,13 +75,6 @@ local function decoder_options(nn, facts, site, speed)
   }
 end
 
-local function beside(folder)
-  local parent = folder:match "^(.+)/[^/]+/?$" or "."
-  local list = core.files.is_directory(parent) and core.files.list(parent) or {}
-  if #list == 0 then return "" end
-  return ("; %s has %s"):format(parent, table.concat(list, ", ", 1, math.min(#list, 8)))
-end
-
 --- What the recipe's model is made of, or nil when something was reported.
 ---@param nn table # the modules
 ---@param options { folder: string, ignore?: string[], bias_speed?: number }
@@ -90,7 +84,7 @@ end
 function hf.open(nn, options, site, report)
   local folder = options.folder:match "^(.-)/*$"
   if not core.files.is_directory(folder) then
-    report(("there is no folder %s%s"):format(folder, beside(folder)))
+    report(("there is no folder %s%s"):format(folder, beside.hint(folder, true)))
     return nil
   end
   local path, ignore = folder .. "/config.json", {}

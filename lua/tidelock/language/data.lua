@@ -10,6 +10,7 @@
 -- loaded opens no file. data.open does, once the length of a sample, the vocabulary and the seed
 -- are known. What a sample then holds is said in runtime/data.h. Patterns are those of the shell,
 -- relative to the current folder.
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
 local where = require "tidelock.language.where"
 local suggest = require "tidelock.text.suggest"
@@ -106,7 +107,8 @@ end
 function data.tokens(options)
   local list, named, site = read_options("data.tokens", options, { "dtype", "eos" })
   if named.dtype ~= "uint16" and named.dtype ~= "uint32" then
-    local text = 'expected "uint16" or "uint32", got ' .. show(named.dtype)
+    local text = named.dtype == nil and 'missing: of the ids in the files; write dtype = "uint16", '
+      .. 'or "uint32"' or 'expected "uint16" or "uint32", got ' .. show(named.dtype)
     fail(where.field(site, "data.tokens", "dtype"), "data.tokens.dtype", text)
   end
   local eos, bound = named.eos, named.dtype == "uint16" and 0xffff or 0x7fffffff
@@ -212,10 +214,14 @@ end
 --- The names that `pattern` stands for; none and a problem when there are none.
 local function expand(pattern, is_pattern)
   local readable, found = pcall(core.files.glob, pattern)
+  if readable and #found > 0 then return found end
+  local folder = beside.missing_folder(pattern)
+  if folder then
+    return {}, ("%s: there is no folder %s%s"):format(pattern, folder, beside.hint(folder, true))
+  end
   if not readable then return {}, found end
-  if #found > 0 then return found end
   return {}, pattern .. ": " .. (is_pattern and "no file matches this pattern"
-    or "there is no such file")
+    or "there is no such file") .. beside.hint(pattern)
 end
 
 --- What is wrong with reading `path`, the file `real`, which an earlier name may have read

@@ -112,6 +112,7 @@ function draft.new(values)
     name = file:match "([^/]*)$":gsub("%.lua$", ""),
     axes = {},
     set = {},
+    changed = {},
     declared = context and context.declared or {},
     files = context and context.files or {},
     problems = collected,
@@ -143,7 +144,40 @@ function methods.site(self, path)
   return sites[word]
 end
 
---- Another recipe: a bare key replaces a section, a dotted key sets one field.
+--- The recipe with knobs of its file at other values: the file is loaded again, and what was set
+--- or swept since is set again.
+local function reknob(self, knobs)
+  local state, all = states[self], {}
+  for name, entry in pairs(state.knobs or {}) do all[name] = entry end
+  for name, entry in pairs(knobs) do all[name] = entry end
+  local base = draft.again(self, all)
+  if not base then return self end
+  return apply(derive(base, {
+    knobs = all, axes = state.axes, set = state.set, changed = state.changed,
+    expects_same_bits = state.expects_same_bits,
+  }), state.changed)
+end
+
+--- Splits what `with` was given into fields, sorted by name, and knobs: name -> { value, place }.
+local function sort_changes(self, changes, site, inner)
+  local list, knobs, state = {}, nil, states[self]
+  for key, value in pairs(changes) do
+    local known, message = overrides.known(tostring(key), state.declared)
+    local place = inner[key] or site
+    if state.declared[key] ~= nil and not fields.sections.recipe.by_name[key] then
+      knobs = knobs or {}
+      knobs[key] = { value = value, place = place }
+    elseif known then
+      list[#list + 1] = { key = key, value = value, place = place, inner = {} }
+    else
+      state.problems:add(place, tostring(key), message)
+    end
+  end
+  table.sort(list, function(a, b) return a.key < b.key end)
+  return list, knobs
+end
+
+--- Another recipe: a bare key replaces a section or sets a knob, a dotted key sets one field.
 function methods.with(self, changes)
   local site = where.here()
   if type(changes) ~= "table" then
@@ -152,18 +186,9 @@ function methods.with(self, changes)
     )
     return self
   end
-  local list, inner = {}, {}
+  local inner = {}
   where.each(site, "with", nil, function(path, place) inner[path] = place end)
-  for key, value in pairs(changes) do
-    local known, message = overrides.known(tostring(key), {})
-    local place = inner[key] or site
-    if known then
-      list[#list + 1] = { key = key, value = value, place = place, inner = {} }
-    else
-      states[self].problems:add(place, tostring(key), message)
-    end
-  end
-  table.sort(list, function(a, b) return a.key < b.key end)
+  local list, knobs = sort_changes(self, changes, site, inner)
   for _, change in ipairs(list) do
     for path, place in pairs(inner) do
       if path:sub(1, #change.key + 1):find("^" .. change.key:gsub("%.", "%%.") .. "[.%[]") then
@@ -171,7 +196,10 @@ function methods.with(self, changes)
       end
     end
   end
-  return apply(self, list)
+  local base = knobs and reknob(self, knobs) or self
+  local changed = table.move(states[base].changed, 1, #states[base].changed, 1, {})
+  table.move(list, 1, #list, #changed + 1, changed)
+  return derive(apply(base, list), { changed = changed })
 end
 
 --- A sweep: one more axis, the section, field or knob `key` with each of `values`.
@@ -282,9 +310,18 @@ function draft.point(self, number)
   return point_of(self, chosen)
 end
 
---- This recipe with fields set as on the command line: a list of "key=value".
+--- This recipe with fields and knobs set as on the command line: a list of "key=value".
 function methods.override(self, words)
-  return draft.set(self, overrides.parse(words, states[self].problems))
+  local list, knobs = {}, nil
+  for _, entry in ipairs(overrides.parse(words, states[self].problems)) do
+    if states[self].declared[entry.key] ~= nil then
+      knobs = knobs or {}
+      knobs[entry.key] = { value = entry.value, place = overrides.place }
+    else
+      list[#list + 1] = entry
+    end
+  end
+  return draft.set(knobs and reknob(self, knobs) or self, list)
 end
 
 --- This recipe with parsed overrides set; they also hold for every point of a sweep.

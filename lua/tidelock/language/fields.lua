@@ -42,6 +42,12 @@ end
 
 local later = "not available in this version"
 
+--- What other programs call the dtypes, and what comes nearest to those that are not here.
+local dtypes = {
+  fp32 = "f32", float32 = "f32", float = "f32", bfloat16 = "bf16", fp16 = "bf16", f16 = "bf16",
+  float16 = "bf16", half = "bf16", ["torch.bfloat16"] = "bf16", ["torch.float32"] = "f32",
+}
+
 -- The recipe itself -----------------------------------------------------------------------------
 
 section("recipe", "What tl.recipe takes.", {
@@ -52,7 +58,7 @@ section("recipe", "What tl.recipe takes.", {
     "dtype",
     "choice",
     "dtype of weights and activations",
-    { values = { "f32", "bf16" }, default = "f32" }
+    { values = { "f32", "bf16" }, others = dtypes, default = "f32" }
   ),
   field("weights", "list", "rules for weights: the last that names a field wins", {
     of = "rule",
@@ -73,7 +79,9 @@ section("recipe", "What tl.recipe takes.", {
   field("blocks", "section", "block sizes of kernels", { of = "blocks" }),
   field("policy", "form", "what is promised about bits", { of = "policy" }),
   field("train", "section", "steps, learning rate, optimizer", required { of = "train" }),
-  field("device", "choice", "where it runs", { values = { "host", "cuda" }, default = "host" }),
+  field("device", "choice", "where it runs", {
+    values = { "host", "cuda" }, default = "host", others = { cpu = "host", gpu = "cuda" },
+  }),
   field("log", "section", "what is printed and recorded", { of = "log" }),
   field("serve", "section", "room for requests, when the model generates text", { of = "serve" }),
 })
@@ -199,7 +207,9 @@ section("train", "Training.", {
   field("warmup", "whole", "linear warm-up before a constant lr", { unit = "steps" }),
   field("clip", "positive", "gradients are scaled down to this norm; unset: never"),
   field("optimizer", "form", "how weights are changed", { of = "optimizer" }),
-  field("save", "off_or_section", "checkpoints; false: none", { of = "train.save" }),
+  field("save", "off_or_section", "checkpoints; false: none", {
+    of = "train.save", example = "{ every = 50 }",
+  }),
   field("recompute", "any", "activations made again in the backward pass"),
   field("loss_scale", "any", "scaling of the loss"),
 })
@@ -309,11 +319,18 @@ section("weights", "One rule: patterns of names, then fields.", {
   field("init", "form", "initial values", { of = "init" }),
   field("decay", "not_negative", "weight decay"),
   field("lr_scale", "not_negative", "factor on the learning rate"),
-  field("dtype", "choice", "dtype", { values = { "f32", "bf16" } }),
+  field("dtype", "choice", "dtype", { values = { "f32", "bf16" }, others = dtypes }),
   field("frozen", "boolean", "never changed"),
   field("from", "string", "folder of a run or checkpoint to start from"),
   field("optimizer", "form", "optimizer of these weights", { of = "optimizer" }),
-}, { positional = "patterns" })
+}, {
+  positional = "patterns",
+  refused = {
+    lr = "no such key; write lr_scale = 0.1, a factor on the rate of train.lr",
+    weight_decay = "no such key; write decay = ..",
+    std = "no such key; write init = .., the standard deviation",
+  },
+})
 
 section("init.normal", "Normal draws.", {
   field("std", "not_negative", "standard deviation", { position = 2, default = 0.02 }),

@@ -31,6 +31,7 @@ end
 local layout = "layout = { tp = .., pp = .., dp = .. }"
 local optimizer = "train = { optimizer = { \"adamw\", beta1 = .., beta2 = .., eps = .., decay = .. "
   .. "} }"
+local decay = "train = { optimizer = { \"adamw\", decay = .. } }"
 local cosine = "train = { lr = { \"cosine\", peak = .., floor = .., warmup = .. } }"
 local stable = "train = { lr = { \"warmup_stable_decay\", peak = .., warmup = .., decay = .. } }"
 local eval = "eval = { data = held, every = .., samples = .. }"
@@ -180,8 +181,9 @@ local of_training = {
     "lr_decay_iters lr_decay_samples lr_decay_steps" },
   { write(stable), "lr_wsd_decay_iters lr_wsd_decay_style stable_steps decay_steps decay_ratio" },
   { write(optimizer),
-    "optimizer optim optimizer_type optim_args weight_decay decay beta1 beta2 betas adam_beta1 "
-    .. "adam_beta2 adam_eps adam_epsilon adam_w_mode adamw" },
+    "optimizer optim optimizer_type optim_args beta1 beta2 betas adam_beta1 adam_beta2 adam_eps "
+    .. "adam_epsilon adam_w_mode adamw" },
+  { write(decay), "weight_decay decay" },
   { none "an optimizer is an op with a contract, and it is chosen ahead",
     "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer fused foreach "
     .. "early_step_in_backward use_fused_adam" },

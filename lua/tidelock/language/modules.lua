@@ -9,7 +9,9 @@ return function(section, field, required, forms)
     field("vocab", "count", "size of the vocabulary; padded to 16 x leaves.tp inside", required()),
     field("dim", "count", "width of the residual stream", required()),
     field("layers", "count", "number of layers", required()),
-    field("layer", "call", "layer(i, n): the modules of layer i of n, from 1", required()),
+    field("layer", "call", "layer(i, n): the modules of layer i of n, from 1", required {
+      hint = "write layer = layer: the function, not what a call of it gives",
+    }),
     field("positions", "count", "longest sample of a learned position table; unset: no table"),
     field("tied", "boolean", "the head uses the embedding's weight", { default = false }),
     field("norm", "module", "norm before the head; unset: nn.rms_norm {}"),

@@ -4,6 +4,7 @@
 -- :over("depth", ..) set them; then the file is loaded again, because everything in it may depend
 -- on them. A knob has the type of its usual value.
 local fields = require "tidelock.language.fields"
+local suggest = require "tidelock.text.suggest"
 local types = require "tidelock.language.types"
 local where = require "tidelock.language.where"
 
@@ -69,6 +70,17 @@ local function declare(context, site, name, default)
   return value
 end
 
+--- A knob that is not among the sorted `names` is nil in silence, unless the table refuses it.
+local function refuse_others(values, names)
+  return setmetatable(values, {
+    __index = function(_, key)
+      local near = type(key) == "string" and suggest.nearest(key, names)
+      error(("params.%s: no such knob; %sthere are %s"):format(tostring(key),
+        near and ("did you mean %s? "):format(near) or "", table.concat(names, ", ")), 2)
+    end,
+  })
+end
+
 --- The knobs with the values that this loading of the file has for them.
 function params.new(defaults)
   local context, site = where.context(), where.here()
@@ -82,11 +94,12 @@ function params.new(defaults)
   local names = {}
   for name in pairs(defaults) do names[#names + 1] = name end
   table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
+  local known = {}
   for _, name in ipairs(names) do
     local value = declare(context, site, name, defaults[name])
-    if value ~= nil then values[name] = value end
+    if value ~= nil then values[name], known[#known + 1] = value, name end
   end
-  return values
+  return refuse_others(values, known)
 end
 
 return params

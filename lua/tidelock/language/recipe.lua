@@ -42,6 +42,9 @@ local function add_error(context, message)
     end
   end
   text = text or message
+  if text:find "^'}' expected .*near '[%w_{\"]" then
+    text = text .. "; fields and entries of a table are separated by commas"
+  end
   local lead = context.path .. ": "
   if text:sub(1, #lead) == lead then text = text:sub(#lead + 1) end
   context.problems:add(place or context.path, nil, text)
@@ -93,6 +96,18 @@ local function run_file(path, context)
     return nil
   end
   return result
+end
+
+--- Runs the file `path`, which another one loads, with the knobs `given`. Its recipe knows the file
+--- and the knobs that are declared there, so that :with can set them.
+local function run_apart(path, context, given)
+  local declared, before = context.declared, context.given
+  context.declared, context.given = {}, given
+  local result = run_file(path, context)
+  for name, value in pairs(context.declared) do declared[name] = value end
+  context.declared, context.given = declared, before
+  if not result then error(context, 0) end -- noted already; run_file knows this error by its value
+  return draft.derive(result, { source = path })
 end
 
 --- Loads `path` with the knobs `given` (name -> { value, place }); raises when there is no recipe.
@@ -203,11 +218,27 @@ function recipe.load_from(path)
       .. "what stands beside it; a script that starts runs is started by ./tl lua FILE")
     error(context, 0)
   end
-  local result = run_file(full, context)
-  if not result then error(context, 0) end -- noted already; run_file knows this error by its value
-  return result
+  return run_apart(full, context, context.given)
 end
 
 draft.reload = recipe.load_given
+
+--- The recipe of the file that gave `one` again, with `knobs`; what the command line or a sweep
+--- gives a knob is stronger. Nil when there is no such file, which is noted.
+function draft.again(one, knobs)
+  local context = where.context()
+  local given = {}
+  for name, entry in pairs(knobs) do given[name] = entry end
+  if not context then
+    for name, entry in pairs(one.given or {}) do given[name] = given[name] or entry end
+    return recipe.load_given(one.file, given)
+  end
+  for name, entry in pairs(context.given) do given[name] = entry end
+  if one.source then return run_apart(one.source, context, given) end
+  for name, entry in pairs(knobs) do
+    context.problems:add(entry.place, name, "a knob of the same file; write its value there, "
+      .. "sweep it by :over, or change it where tl.load loads this file")
+  end
+end
 
 return recipe

@@ -4,7 +4,7 @@
 -- no io, no os, no clock, no random numbers, and nothing whose answer differs between machines or
 -- runs. `pairs` walks keys in order; exp, log, sin, cos and pow of `math` are those of numbers.lua.
 -- `require` looks beside the recipe first and loads what it finds in the same way.
-local core = require "tidelock.core"
+local beside = require "tidelock.text.beside"
 local numbers = require "tidelock.language.numbers"
 local suggest = require "tidelock.text.suggest"
 local where = require "tidelock.language.where"
@@ -56,6 +56,53 @@ local function refuse(prefix, reasons)
   }
 end
 
+--- What a recipe usually says before it uses these names.
+local beginnings = {
+  tl = "local tl = require \"tidelock\"",
+  nn = "local nn = require(\"tidelock\").nn",
+}
+
+--- The names that the code `level` frames above can see: its locals, those around it, globals.
+local function names_seen(level, env)
+  local names, info = {}, debug.getinfo(level + 1, "f")
+  for i = 1, info and 200 or 0 do -- Lua allows no more in a function
+    local name = debug.getlocal(level + 1, i)
+    local around = debug.getupvalue(info.func, i)
+    if not name and not around then break end
+    names[#names + 1], names[#names + 2] = name or around, name and around
+  end
+  for name in pairs(env) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+--- In Lua a misspelt name is nil, and what it was meant for is missing somewhere else: so here it
+--- is an error where it stands.
+local function undefined(env, key, context)
+  if type(key) ~= "string" then return nil end
+  local text = key .. ": nothing of this name is defined here"
+  local near = suggest.nearest(key, names_seen(2, env))
+  if beginnings[key] then
+    text = text .. "; write " .. beginnings[key]
+  elseif context.declared[key] ~= nil then
+    text = ("%s; it is a knob: local p = tl.params { .. }, then p.%s"):format(text, key)
+  elseif near then
+    text = ("%s; did you mean %s?"):format(text, near)
+  end
+  error(text, 2)
+end
+
+--- Names that a recipe has not, each with its reason; all others are undefined.
+local function refuse_globals(context)
+  local refusing = refuse("", refused).__index
+  return {
+    __index = function(env, key)
+      if refused[key] then return refusing(env, key) end
+      return undefined(env, key, context)
+    end,
+  }
+end
+
 local function copy(library)
   local other = {}
   for key, value in pairs(library) do other[key] = value end
@@ -93,14 +140,6 @@ local function make_math()
   return setmetatable(library, refuse("math.", refused_math))
 end
 
---- "; did you mean ..?" with the recipe beside `path` whose name is nearest, or "".
-local function nearest_file(path)
-  local folder, name = path:match "^(.-)/?([^/]*)$"
-  local good, names = pcall(core.files.list, folder == "" and "." or folder)
-  local near = good and names and suggest.nearest(name, names)
-  return near and ("; did you mean %s?"):format(path:sub(1, -#name - 1) .. near) or ""
-end
-
 --- Of a file that has no end, such as /dev/zero, no more is read than a recipe may have. `texts`:
 --- those that a run's folder has kept, instead of the files.
 local function read(path, texts)
@@ -108,7 +147,7 @@ local function read(path, texts)
     return texts[path], path .. ": the run's folder has kept no such file"
   end
   local file, message = io.open(path, "rb")
-  if not file then return nil, message .. nearest_file(path) end
+  if not file then return nil, message .. beside.hint(path) end
   local text, reason = file:read(sandbox.bytes_max + 1)
   file:close()
   if not text and reason then return nil, path .. ": not a file" end
@@ -134,6 +173,14 @@ function sandbox.normalize(path)
   return path
 end
 
+--- A file that is loaded again, for a knob, is the same file.
+local function note_file(files, path, text)
+  for _, file in ipairs(files) do
+    if file.path == path then return end
+  end
+  files[#files + 1] = { path = path, text = text }
+end
+
 --- The chunk of the file `path` with the environment of a recipe, or nil and a message.
 function sandbox.open(path, context)
   local text, message = read(path, context.texts)
@@ -142,7 +189,7 @@ function sandbox.open(path, context)
     return nil, path .. ": this is bytecode; a recipe is Lua text"
   end
   text = text:gsub("^\xEF\xBB\xBF", ""):gsub("^#[^\n]*", "") -- a byte order mark, a line for env
-  context.files[#context.files + 1] = { path = path, text = text }
+  note_file(context.files, path, text)
   where.add(path, text)
   return load(text, "@" .. path, "t", sandbox.environment(path, context))
 end
@@ -184,7 +231,7 @@ function sandbox.environment(path, context)
   end
   env.require = function(name) return require_beside(path, context, name) end
   env._G = env
-  return setmetatable(env, refuse("", refused))
+  return setmetatable(env, refuse_globals(context))
 end
 
 return sandbox

@@ -34,7 +34,8 @@ local function quoted(list)
   return table.concat(words, ", ")
 end
 
---- What to say about the unknown key `key` of section `name`.
+--- What to say about the unknown key `key` of section `name`, and the field that was meant, if one
+--- can be told.
 local function unknown(name, key)
   local homes = name == "recipe" and fields.homes(key) or {}
   for i, home in ipairs(homes) do homes[i] = ("%s = { %s = .. }"):format(home, key) end
@@ -47,7 +48,12 @@ local function unknown(name, key)
   local label = name == "recipe" and "a recipe" or name
   return ("no such key; %s%s %s"):format(
     near and ("did you mean %s? "):format(near) or "", label, has
-  )
+  ), near
+end
+
+--- Whether `text` says to write the field `name`: "write nn.attention { heads = .. }".
+local function says_to_write(text, name)
+  return text:find("%f[%w_]" .. name .. " = %.%.") ~= nil
 end
 
 local checkers = {}
@@ -62,7 +68,10 @@ local function check_value(entry, value, path, report)
   if special then return special(entry, value, path, report) end
   local kind = types[entry.type]
   local good = kind.check(value)
-  if good == nil then report(path, expected(types.wanted(kind, value), value)) end
+  if good == nil then
+    local hint = entry.hint and "; " .. entry.hint or ""
+    report(path, expected(types.wanted(kind, value), value) .. hint)
+  end
   return good
 end
 
@@ -71,7 +80,9 @@ function checkers.choice(entry, value, path, report)
   for _, one in ipairs(entry.values) do
     if one == value then return value end
   end
-  local near = type(value) == "string" and suggest.nearest(value, entry.values)
+  local others = entry.others or {}
+  local near = type(value) == "string"
+    and (others[value:lower()] or suggest.nearest(value, entry.values))
   report(
     path,
     ("%s is not known; allowed: %s%s"):format(
@@ -90,7 +101,7 @@ end
 function checkers.off_or_section(entry, value, path, report)
   if value == false then return false end
   if type(value) ~= "table" then
-    report(path, expected("false or a table", value))
+    report(path, expected("false or a table as " .. entry.example, value))
     return nil
   end
   return schema.section(entry.of, value, path, report)
@@ -150,7 +161,10 @@ local function check_positional(section, key, value, path, report, result)
   )
 end
 
+--- Checks the keys of a table; the fields that unknown ones were meant for: these are not missing,
+--- too, for one mistake has one message.
 local function check_keys(section, value, path, report, result, named)
+  local meant = {}
   for _, key in ipairs(schema.sorted_keys(value)) do
     local entry = section.by_name[key]
     if entry then
@@ -162,9 +176,14 @@ local function check_keys(section, value, path, report, result, named)
     elseif math.type(key) == "integer" then
       check_positional(section, key, value[key], path, report, result)
     else
-      report(join(path, key), unknown(section.name, key))
+      local text, near = unknown(section.name, key)
+      report(join(path, key), text)
+      for _, one in ipairs(section.fields) do
+        meant[one.name] = meant[one.name] or one.name == near or says_to_write(text, one.name)
+      end
     end
   end
+  return meant
 end
 
 --- Checks `value` against the section `name`; returns a new table with defaults filled in. Fields
@@ -175,10 +194,10 @@ function schema.section(name, value, path, report, named)
   if type(value) ~= "table" or types.is_made(value) then
     report(path, expected("a table with " .. table.concat(fields.names(name), ", "), value))
   else
-    check_keys(section, value, path, report, result, named)
+    local meant = check_keys(section, value, path, report, result, named)
     for _, entry in ipairs(section.fields) do
       local given = value[entry.name] ~= nil or entry.position and value[entry.position] ~= nil
-      if entry.required and not given then
+      if entry.required and not given and not meant[entry.name] then
         local example = entry.example or ".."
         report(
           join(path, entry.name),

@@ -145,7 +145,8 @@ function types.wanted(kind, value)
     return value > kind.most and ("%s up to %d"):format(kind.expected, kind.most) or kind.expected
   end
   local as_f32 = rounded(value)
-  local moved = kind.check(as_f32) == nil and as_f32 ~= value and value == value
+  local edge = as_f32 == 0 or as_f32 == 1 or math.abs(as_f32) == math.huge
+  local moved = edge and kind.check(as_f32) == nil and as_f32 ~= value and value == value
   return moved and ("%s in f32, where it is %.7g"):format(kind.expected, as_f32) or kind.expected
 end
 

@@ -121,7 +121,7 @@ local function apply_rule(resolved, list, i, spec, problems, by_name)
     if #found == 0 then
       problems:add(site, path, string.format("the pattern %q matches no weight; nearest: %s",
         pattern,
-        suggest.nearest(pattern, list, 3)))
+        suggest.patterns(pattern, list, 3)))
     end
     local any = #found == 0
     for _, name in ipairs(found) do

@@ -7,6 +7,7 @@
 -- A point has the fields of a sweep's row (docs/operations.md); what a kind does not know is not
 -- there.
 
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
 local middle = require("tidelock.sweep.point").middle
 local trace = require "tidelock.trace"
@@ -114,7 +115,10 @@ function report_read.open(path)
   if traces.is(path) then return open_trace(path) end
   local file = core.files.is_directory(path) and path:gsub("/+$", "") .. "/log.jsonl" or path
   local text, message = core.files.read_all(file)
-  if not text then fail(path, message:gsub("^.-: ", "", 1)) end
+  if not text then
+    local hint = core.files.exists(file) and "" or beside.hint(path)
+    fail(path, message:gsub("^.-: ", "", 1) .. hint)
+  end
   local bench = is_bench(text)
   if bench then
     return { path = path, kind = "bench", points = {}, tables = bench.tables,

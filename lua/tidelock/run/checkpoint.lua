@@ -14,7 +14,9 @@
 -- tensors there are and what they hash to, and ends with the hash of its own text (seal.lua).
 
 local contracts = require "tidelock.language.contracts"
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
+local differences = require "tidelock.run.differences"
 local emit = require "tidelock.plan.stages.emit"
 local experts = require "tidelock.plan.experts"
 local hf_export = require "tidelock.hf.export"
@@ -120,7 +122,9 @@ end
 function checkpoint.find(path, who)
   who = who or "--resume"
   path = path:match "^(.-)/*$"
-  if not core.files.is_directory(path) then usage("tidelock: %s: no folder %s", who, path) end
+  if not core.files.is_directory(path) then
+    usage("tidelock: %s: there is no folder %s%s", who, path, beside.hint(path, true))
+  end
   local function opened(folder, run_folder, notes)
     local state, message = checkpoint.read(folder)
     if not state then usage("tidelock: %s: %s", who, message) end
@@ -146,48 +150,6 @@ end
 
 -- may this recipe go on from it? ----------------------------------------------------------------
 
---- Fields that cannot change bits; their subfields neither.
-local free = {
-  "layout", "device", "log", "notes", "name", "file", "batch.micro", "blocks.gemm", "blocks.moe",
-  "blocks.attention.q", "train.save", "eval", "policy.name", "format",
-  "serve",
-}
-
-local function is_free(path)
-  if path:find("%.site$") or path == "site" then return true end
-  for _, name in ipairs(free) do
-    if path == name or path:sub(1, #name + 1) == name .. "." then return true end
-  end
-  return false
-end
-
-local function fields_of(text)
-  local by_path, order = {}, {}
-  for line in text:gmatch "[^\n]+" do
-    local path, value = line:match "^(%S+) = (.*)$"
-    if path and not is_free(path) then
-      by_path[path], order[#order + 1] = value, path
-    end
-  end
-  return by_path, order
-end
-
---- { path, old, new } of every field that differs; old or new is "unset" where one side has none.
-function checkpoint.differing(old_text, new_text)
-  local old, old_order = fields_of(old_text)
-  local new, new_order = fields_of(new_text)
-  local list = {}
-  for _, path in ipairs(new_order) do
-    if old[path] ~= new[path] then
-      list[#list + 1] = { path = path, old = old[path] or "unset", new = new[path] }
-    end
-  end
-  for _, path in ipairs(old_order) do
-    if not new[path] then list[#list + 1] = { path = path, old = old[path], new = "unset" } end
-  end
-  return list
-end
-
 local function allowed(path, forks)
   for _, fork in ipairs(forks) do
     local rest = path:sub(1, #fork) == fork and path:sub(#fork + 1, #fork + 1)
@@ -198,14 +160,18 @@ end
 
 --- "  train.steps (command line): 200 -> 300", and what the key covers but no field says.
 local function refusal(state, plan, parts, forks)
-  local lines, paths = {}, {}
-  for _, d in ipairs(checkpoint.differing(state.fields, plan.fields_text)) do
+  local lines, paths, list = {}, {}, {}
+  for _, d in ipairs(differences.of(state.fields, plan.fields_text)) do
     if not allowed(d.path, forks) then
-      local site = plan.spec.site(d.path)
-      lines[#lines + 1] = ("  %s%s: %s -> %s"):format(d.path, site and " (" .. site .. ")" or "",
-        d.old, d.new)
-      paths[#paths + 1] = d.path
+      list[#list + 1] = d
+      local fork = d.path:match "^model%f[^%w]" or d.path:match "^%w+%.?[%w_]*"
+      if fork ~= paths[#paths] then paths[#paths + 1] = fork end
     end
+  end
+  for _, d in ipairs(differences.gathered(list)) do
+    local site = plan.spec.site(d.path)
+    lines[#lines + 1] = ("  %s%s: %s -> %s"):format(d.label, site and " (" .. site .. ")" or "",
+      d.old, d.new)
   end
   for _, name in ipairs { "data", "contracts" } do
     if state.parts[name] ~= parts[name] and not allowed(name, forks) then

@@ -124,7 +124,7 @@ local function check_patterns(self, keep)
   local function check(place, path, pattern)
     if #kept.names(self, pattern) > 0 then return end
     found:add(place, path, ("%q matches no value and no gradient; nearest: %s"):format(pattern,
-      suggest.nearest(pattern, all, 3)))
+      suggest.patterns(pattern, all, 3)))
   end
   for i, watch in ipairs(self.watches) do
     local path = ("log.watch[%d]"):format(i)

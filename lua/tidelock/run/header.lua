@@ -20,6 +20,14 @@ local function data_text(plan, data)
     screen.plural(batch.length, "token"))
 end
 
+--- What is held out, or nil. Documents are dealt by a hash: a split of few is seldom as wished.
+local function eval_text(plan, eval)
+  local of = plan.spec.eval
+  if not of or not eval then return nil end
+  return ("%s; %s every %s"):format(eval, screen.plural(of.samples, "sample"),
+    screen.plural(of.every, "step"))
+end
+
 --- "39.7 MiB: weights 3.3, .." of one rank; of several, their sum and the fullest of them.
 local function memory_text(summary)
   local kinds, leaves = {}, summary.leaf_buffers
@@ -65,18 +73,21 @@ end
 ---@param seconds number # from the command to the first step
 ---@param width integer? # of the terminal
 ---@param processes? boolean # ranks are processes
-function header.text(plan, file, data, seconds, width, processes)
+---@param eval string? # what the held-out data is
+function header.text(plan, file, data, seconds, width, processes, eval)
   local title = ("%s   key %s   recipe %s"):format(file:match "[^/]+$", screen.spaced(plan.key),
     screen.spaced(plan.recipe_hash))
-  local summary = plan.summary
-  return screen.header(title, {
+  local summary, held = plan.summary, eval_text(plan, eval)
+  local lines = {
     { "model", screen.model_text(summary) },
     { "data", data_text(plan, data) },
     { "ranks", ranks_text(plan, processes) },
     { "memory", memory_text(summary) },
     { "build", header.build_text() },
     { "ready", ready_text(plan, seconds) },
-  }, width)
+  }
+  if held then table.insert(lines, 3, { "eval", held }) end
+  return screen.header(title, lines, width)
 end
 
 --- A layout of eight ranks that this recipe surely takes, or nil.
@@ -116,8 +127,11 @@ function header.next_commands(plan, request)
   if request.options.point then words[#words + 1] = "--point " .. request.options.point end
   if request.options.runs then runs = " --runs " .. quoted(request.options.runs) end
   local recipe, layout = table.concat(words, " "), eight_ranks(plan)
-  local commands = { "./tl verify " .. recipe }
-  if layout then table.insert(commands, 1, ("./tl run %s %s%s"):format(recipe, layout, runs)) end
+  local program = screen.program()
+  local commands = { program .. " verify " .. recipe }
+  if layout then
+    table.insert(commands, 1, ("%s run %s %s%s"):format(program, recipe, layout, runs))
+  end
   return commands
 end
 

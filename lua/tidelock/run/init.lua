@@ -219,9 +219,9 @@ end
 --- Everything between the start of the driver and its end.
 local function drive(session, request)
   local show = session.screen
-  local data = session.run.notes[1]
+  local data, held = session.run.notes[1], session.run.notes[2]
   show:print(header.text(session.plan, request.recipe, data.summary, session.ready_seconds,
-    show.width(), session.run.launched))
+    show.width(), session.run.launched, held and held.summary))
   if session.run.places then
     local coordinates = {}
     for i, rank in ipairs(session.run.table) do coordinates[i] = rank.coordinates end
@@ -232,9 +232,9 @@ local function drive(session, request)
       session.folder.folder))
   end
   for _, notes in ipairs(session.run.notes) do
-    for _, warning in ipairs(notes.warnings) do show:note(warning) end
+    for _, warning in ipairs(notes.warnings) do show:note("note: " .. warning) end
   end
-  for _, note in ipairs(session.plan.spec.notes or {}) do show:note(note) end
+  for _, note in ipairs(session.plan.spec.notes or {}) do show:note("note: " .. note) end
   for _, doubt in ipairs(session.plan.doubts or {}) do show:note("note: " .. doubt) end
   local wanted, steps = request.options.stop_at or 0, session.plan.spec.train.steps
   if wanted > steps then

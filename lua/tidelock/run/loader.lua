@@ -7,7 +7,9 @@
 --- Weights are read slice by slice, each rank its own. A recipe of another run than the weights is
 --- refused with the fields that differ.
 local checkpoint = require "tidelock.run.checkpoint"
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
+local differences = require "tidelock.run.differences"
 local explain = require "tidelock.forecast.explain"
 local requests = require "tidelock.plan.requests"
 local runs = require "tidelock.run.runs"
@@ -22,6 +24,7 @@ local loader = {}
 ---@field tokenizer tidelock.Tokenizer
 ---@field description string # "runs/x, step 200"
 ---@field stop? integer[] # ids that end a text
+---@field wordless? boolean # nothing says what its ids mean
 
 local function usage(format, ...)
   error({ status = 2, message = "tidelock: " .. format:format(...) }, 0)
@@ -106,31 +109,6 @@ local function recipe_of(folder, words)
   return requests.recipe(path, all), summary
 end
 
---- Lines of a value and what is inside it, a field each.
-local function add_fields(lines, path, value)
-  if type(value) ~= "table" then
-    lines[#lines + 1] = ("%s = %s"):format(path, tostring(value))
-    return
-  end
-  local keys = {}
-  for key in pairs(value) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-  for _, key in ipairs(keys) do add_fields(lines, path .. "." .. tostring(key), value[key]) end
-end
-
---- The fields of a resolved recipe, however many stood on a line, without places: the same module
---- stands at another one in the copy of a recipe.
-local function one_each(text)
-  local lines = {}
-  for line in text:gsub(',? ?site = "[^"]*"', ""):gmatch "[^\n]+" do
-    local path, value = line:match "^(%S+) = ({.*)$"
-    local read = path and load("return " .. value, "=field", "t", {})
-    local good, found = pcall(read or error)
-    if good then add_fields(lines, path, found) else lines[#lines + 1] = line end
-  end
-  return table.concat(lines, "\n")
-end
-
 --- Whether one of two paths of fields is the other's beginning: layout and layout.tp.
 local function overlap(a, b)
   local shorter, longer = #a <= #b and a or b, #a <= #b and b or a
@@ -142,7 +120,7 @@ local function compare(folder, known, recipe, words)
   if not known then return end
   local text = explain.text(requests.plan(recipe, "check"), "check")
   local lines = {}
-  for _, d in ipairs(checkpoint.differing(one_each(known), one_each(text))) do
+  for _, d in ipairs(differences.of(known, text)) do
     local ours = false -- a field that the run did not know has its default
     for _, section in ipairs { "dtype", "model", "policy", "blocks" } do
       ours = ours or d.path:match "^%w+" == section and d.old ~= "unset"
@@ -238,6 +216,14 @@ local function open_foreign(folder, words, options)
   }
 end
 
+--- Whether some of the data are ids of a tokenizer, not bytes.
+local function reads_ids(source)
+  if type(source) ~= "table" then return false end
+  local any = source.kind == "tokens"
+  for _, child in ipairs(source.sources or {}) do any = any or reads_ids(child) end
+  return any
+end
+
 --- Opens what `path` means. `words` are overrides of its recipe.
 ---@param path string
 ---@param words? string[]
@@ -247,8 +233,8 @@ function loader.open(path, words, options)
   words, options = words or {}, options or {}
   path = #path > 1 and path:gsub("/+$", "") or path
   if not core.files.is_directory(path) then
-    usage("%s: no such folder; a model is the folder of a run, as runs/quickstart-eaf6, or one of "
-      .. "Hugging Face", path)
+    usage("there is no folder %s; a model is the folder of a run, as runs/quickstart-eaf6, or one "
+      .. "of Hugging Face%s", path, beside.hint(path, true))
   end
   local folder, one = path, nil
   if core.files.exists(path .. "/state.json") then
@@ -270,7 +256,17 @@ function loader.open(path, words, options)
   return {
     path = path, recipe = recipe, read = read, description = description,
     tokenizer = open_tokenizer(options.tokenizer or "bytes"),
+    wordless = not options.tokenizer and reads_ids(recipe.values.data),
   }
+end
+
+--- Raises where nothing says what the ids of a model mean: as bytes they would be noise.
+---@param model tidelock.Model
+function loader.needs_words(model)
+  if model.wordless then
+    usage("%s: it was trained on ids (tl.data.tokens), and nothing here says what they mean; "
+      .. "--tokenizer FILE or its folder, or --tokenizer bytes where ids are bytes", model.path)
+  end
 end
 
 return loader

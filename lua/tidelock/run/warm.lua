@@ -1,4 +1,5 @@
 --- warm.lua - weights that do not start from random numbers: functions of the index, earlier runs.
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
 local earlier = require "tidelock.model.earlier"
 local experts = require "tidelock.plan.experts"
@@ -66,20 +67,12 @@ local function fail(run, param, text, ...)
   error(("%s: %s.from: "):format(site, path) .. text:format(...), 0)
 end
 
---- "; runs has gated-1c0e, quickstart-65e1": what stands beside a folder that is not there.
-local function beside(folder)
-  local parent = folder:match "^(.+)/[^/]+/?$"
-  local list = parent and core.files.is_directory(parent) and core.files.list(parent) or {}
-  if #list == 0 then return "" end
-  return ("; %s has %s"):format(parent, table.concat(list, ", ", 1, math.min(#list, 8)))
-end
-
 --- The weights of an earlier run: { names, of = name -> file }.
 local function open(run, param, folder)
   local paths, missing = earlier.files(folder)
   if not core.files.is_directory(folder) then
     fail(run, param, "there is no folder %s: run the recipe that makes it first%s", folder,
-      beside(folder))
+      beside.hint(folder, true))
   elseif missing then
     fail(run, param, "%s holds no %s, which belongs to the weights there", folder, missing)
   elseif #paths == 0 then

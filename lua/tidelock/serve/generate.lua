@@ -98,6 +98,7 @@ function generate.command(request)
   local options, prompt = request.options, request.words[2]
   if prompt == "-" then prompt = io.read "a" end
   local model = loader.open(request.words[1], request.overrides, options)
+  if not options.ids then loader.needs_words(model) end
   local given = submission_of(model, prompt, options)
   local e <close> = requests.guarded(engine.open, model, { threads = options.threads })
   local id, message = e:submit(given)

@@ -289,6 +289,7 @@ function serve.command(request)
   if host == "localhost" then host = "127.0.0.1" end
   check_key(options, key, host)
   local loaded = loader.open(request.words[1], request.overrides, options)
+  loader.needs_words(loaded)
   local e <close> = requests.guarded(engine.open, loaded, { threads = options.threads })
   local render, no_chat = chat.open((options.tokenizer or loaded.path):gsub("/tokenizer.json$", ""))
   local model = {

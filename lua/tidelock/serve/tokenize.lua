@@ -6,6 +6,7 @@
 --     ./tl tokenize models/llama - < book.txt         stdin; --count prints numbers only
 
 local core = require "tidelock.core"
+local screen = require "tidelock.text.screen"
 
 local tokenize = {}
 
@@ -49,7 +50,8 @@ function tokenize.command(request)
   local good, ids = pcall(tokenizer.encode, tokenizer, text, not options.bare)
   if not good then usage("%s", (ids:gsub("^[^\n]-%.lua:%d+: ", ""))) end
   if options.count then
-    print(("%d tokens, %d bytes, vocabulary %d"):format(#ids, #text, tokenizer:vocab()))
+    print(("%s, %s, vocabulary %d"):format(screen.plural(#ids, "token"),
+      screen.plural(#text, "byte"), tokenizer:vocab()))
     return 0
   end
   for _, id in ipairs(ids) do print(("%7d  %s"):format(id, tokenize.shown(tokenizer:token(id)))) end

@@ -210,7 +210,7 @@ function sweep.command(request)
   if early then
     io.stdout:write(("ended by %s; the same command goes on\n"):format(early))
   else
-    io.stdout:write(("next  ./tl report %s\n"):format(options.path))
+    io.stdout:write(("next  %s report %s\n"):format(screen.program(), options.path))
   end
   if not good then return 1 end
   return early and requests.stopped or 0

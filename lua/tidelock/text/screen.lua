@@ -239,6 +239,10 @@ function screen.header(title, pairs_list, width)
   return table.concat(lines, "\n")
 end
 
+--- How the program was called, for lines that say what to type next: from another folder ./tl is
+--- not there.
+function screen.program() return os.getenv "TIDELOCK_TYPED" or "./tl" end
+
 --- One line of the summary: a label in eleven columns.
 function screen.summary_line(label, text) return ("%-10s %s"):format(label, text) end
 

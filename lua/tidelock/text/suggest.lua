@@ -57,6 +57,22 @@ function suggest.nearest(word, known, count)
   return nil
 end
 
+--- What is nearest to a pattern that matches none of `names`: of "*.qq" other ends, "*.q, *.k".
+function suggest.patterns(pattern, names, count)
+  local tail = pattern:match "^%*%.([^*]+)$"
+  if not tail then return suggest.nearest(pattern, names, count) end
+  local _, dots = tail:gsub("%.", "")
+  local shape, ends, seen = ("[^.]+%."):rep(dots) .. "[^.]+$", {}, {}
+  for _, name in ipairs(names) do
+    local part = name:match(shape)
+    if part and not seen[part] then
+      seen[part] = true
+      ends[#ends + 1] = part == name and name or "*." .. part
+    end
+  end
+  return suggest.nearest(pattern, ends, count)
+end
+
 --- What to say about `library.key`, which is not among the sorted `names`.
 function suggest.missing(place, library, key, names)
   key = tostring(key)

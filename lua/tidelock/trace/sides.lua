@@ -2,8 +2,9 @@
 --- recipe and the losses.
 ---
 ---     a side    a folder of a trace (recorder.lua) or of a run (runs.lua)
-local checkpoint = require "tidelock.run.checkpoint"
+local beside = require "tidelock.text.beside"
 local core = require "tidelock.core"
+local differences = require "tidelock.run.differences"
 local log = require "tidelock.run.log"
 local runs = require "tidelock.run.runs"
 local screen = require "tidelock.text.screen"
@@ -54,10 +55,11 @@ local function of_run(folder)
   local summary = runs.summary(folder)
   local fields = core.files.read_all(folder .. "/resolved.txt")
   if not summary or not fields then
-    local text = core.files.is_directory(folder)
-      and "tidelock: diff: %s is neither a trace nor a finished run"
-      or "tidelock: diff: there is no folder %s; --trace DIR of ./tl run makes one"
-    error({ status = 2, message = text:format(folder) }, 0)
+    local text = "tidelock: diff: %s is neither a trace nor a finished run"
+    if not core.files.is_directory(folder) then
+      text = "tidelock: diff: there is no folder %s; --trace DIR of ./tl run makes one%s"
+    end
+    error({ status = 2, message = text:format(folder, beside.hint(folder, true)) }, 0)
   end
   local records = {}
   for _, record in ipairs(log.read(folder .. "/log.jsonl") or {}) do
@@ -96,8 +98,8 @@ local function recipe_lines(lines, a, b)
   if a.key ~= b.key then
     add("recipe", ("keys %s | %s; what can change bits:"):format(screen.spaced(a.key),
       screen.spaced(b.key)))
-    for _, d in ipairs(checkpoint.differing(a.fields, b.fields)) do
-      add("", ("%s: %s | %s"):format(d.path, d.old, d.new))
+    for _, d in ipairs(differences.gathered(differences.of(a.fields, b.fields))) do
+      add("", ("%s: %s | %s"):format(d.label, d.old, d.new))
     end
     return
   end
