@@ -144,6 +144,31 @@ local function by_hash(lines, a, found)
   line(lines, "", found.key .. sample)
 end
 
+--- What hashes that are all equal have shown, and what they could not.
+local function equal_lines(lines, a, b, extent)
+  local steps = compare.steps(a, b)
+  if #steps == 0 or extent.compared == 0 then
+    line(lines, "traces", #steps == 0 and "no step in both: nothing was compared"
+      or "no tensor in both that was hashed alike: nothing was compared")
+    return false
+  end
+  local alike = compare.same_layout(a, b) and a.meta.full == b.meta.full
+  line(lines, "traces", ("steps %d to %d%s: all %s equal%s"):format(steps[1], steps[#steps],
+    steps[1] == 0 and " (0: initial values)" or "",
+    screen.plural(extent.compared, alike and "output" or "logical tensor"),
+    a.meta.full and b.meta.full and "" or (" (a sample above %s elements)"):format(
+      screen.grouped(logical.sampled_above))))
+  if extent.otherwise > 0 then
+    line(lines, "", ("not compared: %s of another shape, or hashed whole in one trace alone"):format(
+      screen.plural(extent.otherwise, "tensor")))
+  end
+  if extent.alone > 0 then
+    line(lines, "", ("not compared: %s of one layout alone"):format(
+      screen.plural(extent.alone, "output")))
+  end
+  return not lines.differ
+end
+
 -- reports ---------------------------------------------------------------------------------------
 
 --- The report of two traces. `again(step)` gives two traces with the values of that step, or nil
@@ -152,17 +177,8 @@ end
 ---@return boolean equal
 function diff.traces(a, b, again)
   local lines = sides.lines(sides.of_trace(a), sides.of_trace(b))
-  local found = divergence.find(a, b)
-  if not found then
-    local steps = compare.steps(a, b)
-    if #steps == 0 then
-      line(lines, "traces", "no step in both: nothing was compared")
-      return lines, false
-    end
-    line(lines, "traces", ("steps %d to %d%s: all outputs equal"):format(steps[1], steps[#steps],
-      steps[1] == 0 and " (0: initial values)" or ""))
-    return lines, not lines.differ
-  end
+  local found, extent = divergence.find(a, b)
+  if not found then return lines, equal_lines(lines, a, b, extent) end
   if a:has_values(found.step) and b:has_values(found.step) then
     if not explained(lines, a, b, found) then by_hash(lines, a, found) end
     return lines, false
