@@ -45,6 +45,13 @@ end
 
 local function line(lines, label, text) lines[#lines + 1] = ("%-8s %s"):format(label, text) end
 
+--- Prints the lines that are not printed yet: what is known stands there before runs are repeated.
+local function print_lines(lines)
+  for i = (lines.printed or 0) + 1, #lines do io.stdout:write(lines[i], "\n") end
+  lines.printed = #lines
+  io.stdout:flush()
+end
+
 -- parts of the report ---------------------------------------------------------------------------
 
 --- What was wrong with the output of the instruction that is to blame, where it is not the output
@@ -171,8 +178,8 @@ end
 
 -- reports ---------------------------------------------------------------------------------------
 
---- The report of two traces. `again(step)` gives two traces with the values of that step, or nil
---- and a reason; it is asked where these have none.
+--- The report of two traces. `again(step, lines)` gives two traces with the values of that step, or
+--- nil and a reason; it is asked where these have none.
 ---@return string[] lines
 ---@return boolean equal
 function diff.traces(a, b, again)
@@ -184,7 +191,7 @@ function diff.traces(a, b, again)
     return lines, false
   end
   local x, y = nil, "run both again with --trace DIR --values"
-  if again then x, y = again(found.step) end
+  if again then x, y = again(found.step, lines) end
   local exact = x and divergence.find(x, y)
   if exact then
     explained(lines, x, y, exact)
@@ -210,6 +217,7 @@ local function diff_runs(left, right, temporary)
     line(lines, "weights", ("of steps %d | %d: not compared"):format(left.last, right.last))
     return lines, true
   end
+  print_lines(lines)
   io.stderr:write(("both are run again to step %d, traced\n"):format(last))
   local a, b = replays.both(left, right, last, temporary)
   local found = divergence.find(a, b)
@@ -231,14 +239,15 @@ function diff.command(request)
   local temporary <close> = replays.folder()
   local lines, equal
   if left.trace and right.trace then
-    lines, equal = diff.traces(left.trace, right.trace, function(step)
+    lines, equal = diff.traces(left.trace, right.trace, function(step, known)
       if not (left.recipe and right.recipe) then return nil, "the traces name no recipe" end
+      print_lines(known)
       return replays.values(left, right, step, temporary)
     end)
   else
     lines, equal = diff_runs(left, right, temporary)
   end
-  io.stdout:write(table.concat(lines, "\n"), "\n")
+  print_lines(lines)
   return equal and 0 or 1
 end
 
