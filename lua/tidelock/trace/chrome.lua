@@ -46,9 +46,9 @@ local function name_all(t, put)
   end
 end
 
---- Where a slice has its end of a flow, in ns. A flow that ends before it begins is not drawn, and a
---- receive has often waited longer than half its time when its message is sent: so it leads from the
---- begin of a send's own work to the last moment of its receive. Of a collective: the middle.
+--- Where a slice has its end of a flow, in ns. A flow that ends before it begins is not drawn, and
+--- a receive has often waited longer than half its time when its message is sent: so it leads from
+--- the begin of a send's own work to the last moment of its receive. Of a collective: the middle.
 local function moment(op, times)
   if op == "send" then return math.min(times.start_ns + times.wait_ns, times.end_ns) end
   if op == "recv" then return math.max(times.start_ns, times.end_ns - 1) end

@@ -166,8 +166,8 @@ local function equal_lines(lines, a, b, extent)
     a.meta.full and b.meta.full and "" or (" (a sample above %s elements)"):format(
       screen.grouped(logical.sampled_above))))
   if extent.otherwise > 0 then
-    line(lines, "", ("not compared: %s of another shape, or hashed whole in one trace alone"):format(
-      screen.plural(extent.otherwise, "tensor")))
+    line(lines, "", ("not compared: %s of another shape, or hashed whole in one trace alone")
+      :format(screen.plural(extent.otherwise, "tensor")))
   end
   if extent.alone > 0 then
     line(lines, "", ("not compared: %s of one layout alone"):format(
