@@ -62,8 +62,8 @@ end
 --- A word of the command line that every point refuses is a mistake there, and no row.
 local function check_words(list)
   for _, entry in ipairs(list) do
-    local reason = entry.status == "refused" and entry.reason
-    if not reason or reason ~= list[1].reason or reason:sub(1, 13) ~= "command line:" then return end
+    local same = entry.status == "refused" and entry.reason == list[1].reason
+    if not same or entry.reason:sub(1, 13) ~= "command line:" then return end
   end
   if #list == 0 then return end
   error({ status = 2, message = list[1].reason .. "\nno point takes this; nothing was started" }, 0)
