@@ -194,7 +194,6 @@ describe("report", function()
   end)
 
   it("has numbers of bench's tables to the right, and sorts them as numbers", function()
-    local folder = new_folder()
     local path = folder:write("b.json", core.json.encode { machine = "m", tables = { {
       title = "T", columns = { "operator", "share", "ratio" }, rows = {
         { "linear", "15.7%", "1.02 (1.00 to 1.05)" }, { "rope", "9.5%", "-" } } } } })
@@ -207,7 +206,6 @@ describe("report", function()
     assert.is_truthy(html:find('<th scope="col" class="word"><button type="button">operator', 1,
       true))
     assert.is_truthy(html:find('<th scope="col"><button type="button">share', 1, true))
-    folder:remove()
   end)
 
   it("draws operators under the roof of their machine", function()
