@@ -28,7 +28,7 @@ return function(tools)
           device, layout))
         local text = run(("diff %s %s"):format(host, there))
         find(text, "The bits must be equal")
-        find(text, "steps 0 to 2 %(0: initial values%): all outputs equal")
+        find(text, "steps 0 to 2 %(0: initial values%): all [%d,]+ [%l ]+s equal\n")
         said[#said + 1] = dtype .. " " .. layout
       end
     end

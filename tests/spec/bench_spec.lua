@@ -167,16 +167,19 @@ describe("bench", function()
   it("says what it ran on, in every form", function()
     local text = run "plan --rounds 1"
     assert.matches("^machine: [^\n]+ cores, load [^\n]+\nbuild: tidelock %d", text)
-    assert.matches("\nflags: plan, threads %d+, rounds 1, steps 2\n", text)
+    assert.matches("\nflags: plan %-%-alone, threads %d+, rounds 1, steps 2\n", text)
     local csv = run "plan --rounds 1 -o csv"
     assert.matches("^# machine: [^\r\n]+ cores, load [^\r\n]+\r\n", csv)
     assert.matches("\r\n# build: tidelock %d[^\r\n]*\r\n", csv)
-    assert.matches("\r\n# flags: plan, threads %d+, rounds 1, steps 2\r\ntable,", csv)
+    assert.matches("\r\n# flags: plan %-%-alone, threads %d+, rounds 1, steps 2\r\ntable,", csv)
     assert.matches("^table,ranks,best s,median s,cpu s,peak MiB\r\n[^\r]-,1024,",
       (csv:gsub("#[^\n]*\n", "")))
     local first, second = run("plan --rounds 1 -o jsonl"):match "^([^\n]+)\n([^\n]+)\n$"
-    assert.matches("^plan, ", core.json.decode(first).flags)
+    assert.matches("^plan %-%-alone, ", core.json.decode(first).flags)
     assert.equal(1024, core.json.decode(second).ranks)
+    text = run "collectives --rounds 1 --ranks 2 -b 4K -e 4K -f 2"
+    assert.matches("\nflags: collectives %-%-alone %-%-ranks 2 %-%-from 4K %-%-to 4K "
+      .. "%-%-factor 2, threads", text)
   end)
 
   it("measures what a trace costs, of a sample and of everything", function()

@@ -3,6 +3,7 @@ local compare = require "tidelock.trace.compare"
 local core = require "tidelock.core"
 local diff = require "tidelock.trace.diff"
 local divergence = require "tidelock.trace.divergence"
+local logical = require "tidelock.plan.logical"
 local models = require "support.models"
 local new_folder = require "support.folder"
 local planted = require "support.planted"
@@ -102,6 +103,31 @@ describe("two runs without a fault", function()
     end
   end)
 
+  it("are equal in what was compared, and what was not is counted", function()
+    local usual = logical.sampled_above
+    local function told(left, right, sampled_above, full)
+      local a <close> = traces.open(planted.trace(left, { recorder = { values = false } }, 1))
+      logical.sampled_above = sampled_above
+      local b <close> = traces.open(planted.trace(right,
+        { recorder = { full = full, values = false } }, 1))
+      local lines, equal = diff.traces(a, b)
+      logical.sampled_above = usual
+      return table.concat(lines, "\n"):match "traces   (.*)", equal
+    end
+    local text, equal = told(one, one, usual, true)
+    assert.matches("^steps 0 to 1 %(0: initial values%): all [%d,]+ outputs equal$", text)
+    assert.is_true(equal)
+    text, equal = told(one, one, 64, false)
+    assert.matches("all [%d,]+ logical tensors equal %(a sample above 64 elements%)\n", text)
+    assert.matches("not compared: [%d,]+ tensors of another shape, or hashed whole in one", text)
+    assert.is_true(equal)
+    text = told(one, grid, usual, true)
+    assert.matches("all [%d,]+ logical tensors equal\n +not compared: [%d,]+ outputs of one", text)
+    text, equal = told(one, one, 0, false)
+    assert.equal("no tensor in both that was hashed alike: nothing was compared", text)
+    assert.is_false(equal)
+  end)
+
   it("hash weights to what a run calls its weights' hash", function()
     local dir = new_folder().root
     local recorder = require("tidelock.run.recorder").new { dir = dir, full = true }
@@ -175,7 +201,7 @@ return tl.recipe {
     local report, status = support.run(("diff %s %s"):format(left, right))
     assert.equal(1, status)
     assert.matches("train%.clip: .- | 0%.1\n", report)
-    assert.matches("losses   step 1 equal; step 2: ", report)
+    assert.matches("\nlosses   step 1 equal; step 2: [^\n]+\nboth are run again to step 2", report)
     assert.matches("first    step 1, norm, instruction %d+ grad_norm ", report)
     assert.matches("its numbers differ: clip ", report)
     report, status = support.run(("diff %s %s"):format(left, left))

@@ -188,6 +188,31 @@ describe("--metrics", function()
     assert.is_true(samples['tidelock_path_bytes_total{path="checkpoint"}'] > written)
   end)
 
+  -- Two families meet in a rule only where they have the same labels: else it can never fire.
+  it("has alerts whose families meet", function()
+    local path, labels = folder:path "m.prom", {}
+    run("layout.tp=2 --metrics " .. path)
+    for key in pairs((parse(core.files.read_all(path)))) do
+      local words = {}
+      for word in key:gmatch '[{,]([%w_]+)="' do words[#words + 1] = word end
+      labels[key:match "^[%w_]+"] = table.concat(words, ", ")
+    end
+    local both = 0
+    for _, rule in ipairs(core.yaml.decode(core.files.read_all "docs/alerts.yaml").groups[1].rules)
+    do
+      local names = {}
+      for name in rule.expr:gmatch "tidelock_[%l_]+" do names[#names + 1] = name end
+      for i = 2, #names do
+        local one, other = labels[names[1]], labels[names[i]]
+        local apart = one == "" and other or other == "" and one or one .. " | " .. other
+        local left_out = one == other or rule.expr:find("ignoring (" .. apart .. ")", 1, true)
+        assert.is_truthy(left_out, rule.alert .. ": labels that only one side has: " .. apart)
+        both = both + 1
+      end
+    end
+    assert.equal(4, both)
+  end)
+
   it("pleases promtool, rules for alerts too", function()
     if not os.execute "command -v promtool >/dev/null 2>&1" then
       return pending "promtool (package prometheus) is not installed"

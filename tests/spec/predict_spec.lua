@@ -1,7 +1,9 @@
 -- What a cluster file predicts for a plan, what is estimated without one, and the search over both.
 local cluster = require "tidelock.forecast.cluster"
+local core = require "tidelock.core"
 local estimate = require "tidelock.forecast.estimate"
 local flops = require "tidelock.forecast.flops"
+local new_folder = require "support.folder"
 local planner = require "tidelock.plan"
 local predict = require "tidelock.forecast.predict"
 local layer_costs = require "tidelock.forecast.layer_costs"
@@ -150,6 +152,24 @@ describe("a search", function()
       planner(recipes.load("recipes/gpt2_124m.lua", words), "check") -- as it would be checked
     end
     assert.is_true(refused["tp 8 does not divide heads 12"] > 0)
+  end)
+
+  it("prints words that any command takes, whatever the recipe says of its own layout", function()
+    local folder = new_folder()
+    local path = folder:path "own.lua"
+    folder:write("gpt2_124m.lua", (core.files.read_all "recipes/gpt2_124m.lua"))
+    for _, layout in ipairs { "pp = 4, schedule = 'interleaved', virtual_stages = 2",
+      "pp = 4, stages = { 3, 3, 3, 3 }", "pp = 2, dp = 2, schedule = 'gpipe'" } do
+      folder:write("own.lua", ("return require('tidelock').load 'gpt2_124m.lua':with "
+        .. "{ layout = { %s } }"):format(layout))
+      local text, status = support.run(("plan %s --cluster recipes/clusters/h200x8.yaml --search")
+        :format(path))
+      assert.equal(0, status, text)
+      local words = {}
+      for word in text:match "\n  best   ([^\n]+)":gmatch "%S+" do words[#words + 1] = word end
+      planner(recipes.load(path, words), "check")
+    end
+    folder:remove()
   end)
 
   it("leaves out what memory does not hold, and says when nothing fits", function()

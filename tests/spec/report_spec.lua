@@ -193,6 +193,21 @@ describe("report", function()
     assert.is_nil(compare.value "3x")
   end)
 
+  it("has numbers of bench's tables to the right, and sorts them as numbers", function()
+    local path = folder:write("b.json", core.json.encode { machine = "m", tables = { {
+      title = "T", columns = { "operator", "share", "ratio" }, rows = {
+        { "linear", "15.7%", "1.02 (1.00 to 1.05)" }, { "rope", "9.5%", "-" } } } } })
+    local html = page.html(read.all { path }, "t")
+    local first, second = html:match '<tbody>\n<tr>(.-)</tr>\n<tr>(.-)</tr>'
+    assert.equal('<td class="word">linear</td><td data-value="0.157">15.7%</td>'
+      .. '<td data-value="1.02">1.02 (1.00 to 1.05)</td>', (first:gsub("0000000000000%d+", "")))
+    assert.equal('<td class="word">rope</td><td data-value="0.095">9.5%</td>'
+      .. '<td data-value="">-</td>', (second:gsub("0000000000000%d+", "")))
+    assert.is_truthy(html:find('<th scope="col" class="word"><button type="button">operator', 1,
+      true))
+    assert.is_truthy(html:find('<th scope="col"><button type="button">share', 1, true))
+  end)
+
   it("draws operators under the roof of their machine", function()
     local table_ = { title = "Roofline of a step of x.lua: 100.0 GFLOP/s, 20.0 GB/s of memory, "
       .. "ridge at 5 FLOP a byte", columns = { "operator", "shapes", "GFLOP/s", "intensity" },

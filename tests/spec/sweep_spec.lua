@@ -111,6 +111,17 @@ describe("sweep", function()
     assert.matches("point 3", text)
   end)
 
+  it("starts nothing where no point takes a word of the command line", function()
+    local file = write 'return base:over("layout", { { dp = 1 }, { dp = 2 } })'
+    local text, status = sweep(file, "bathc.samples=4")
+    assert.equal(2, status)
+    assert.matches("^command line: bathc.samples: no such field or knob.-\nno point takes this; "
+      .. "nothing was started\n$", text)
+    assert.is_false(core.files.exists(folder:path "rows.jsonl"))
+    local by = select(3, sweep(file, "batch.micro=4 --steps 0")) -- 4 do not divide 2 samples
+    assert.same({ "planned", "refused" }, { by["dp 1"].status, by["dp 2"].status })
+  end)
+
   it("names the field that splits points which are to agree", function()
     local file = write 'return base:over("policy.seed", { 1, 2 })'
     local text, status = sweep(file, "--assert-same-bits")
@@ -163,13 +174,13 @@ describe("sweep", function()
       support.program, file, path)
     local function written() return #(core.files.read_all(path) or "") end
     repeat
-      local before, patience = written(), core.files.seconds() + 120
+      local before, patience = written(), core.files.seconds() + 600
       local pipe = assert(io.popen(command))
       local pid = pipe:read "n"
       pipe:close()
       repeat -- a kill before the first row would prove nothing, and a busy machine is slow
         core.files.sleep(0.01)
-        assert.is_true(core.files.seconds() < patience, "no row within 120 s")
+        assert.is_true(core.files.seconds() < patience, "no row within 600 s")
       until written() > before
       state = (state * 1103515245 + 12345) & 0x7fffffff
       core.files.sleep(1.2 * state / 0x7fffffff)

@@ -157,8 +157,21 @@ describe("Chrome events", function()
     return e.ph
   end
 
+  --- Every receive waits a second longer.
+  local function receive_early(t)
+    local times, late = t.times, 2000000000
+    function t.times(self, rank, step, i)
+      local x, first = times(self, rank, step, i), self:section(rank, step)
+      local early = self:program(rank).instructions[i].op == "recv" and late // 2 or 0
+      x.end_ns, x.wait_ns = x.end_ns + late, x.wait_ns + early
+      if i > first then x.start_ns = x.start_ns + late - early end
+      return x
+    end
+  end
+
   it("are whole, and flows lead from sends to receives and through groups", function()
     local t <close> = traces.open(planted.trace(grid, { recorder = { values = false } }, 1))
+    receive_early(t)
     local path = t.dir .. "/chrome.json"
     chrome.write(t, path)
     local events = core.json.decode((core.files.read_all(path))).traceEvents
@@ -175,10 +188,13 @@ describe("Chrome events", function()
       end
     end
     assert.is_true(count.s > 20 and count.s == count.f and count.X > 1000)
+    local sends = 0
     for _, flow in pairs(flows) do
       assert.equal("s", flow[1].ph)
       assert.equal("f", flow[#flow].ph)
-      for _, e in ipairs(flow) do
+      if flow[1].name == "send" then sends = sends + 1 end
+      for k, e in ipairs(flow) do
+        assert.is_true(k == 1 or flow[k - 1].ts <= e.ts) -- else it is not drawn
         local inside
         for _, slice in ipairs(slices[e.pid]) do
           local name = slice.name == "recv" and "send" or slice.name
@@ -187,6 +203,7 @@ describe("Chrome events", function()
         assert.is_true(inside)
       end
     end
+    assert.is_true(sends > 0)
   end)
 end)
 

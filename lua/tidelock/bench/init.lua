@@ -89,10 +89,20 @@ local function options_of(request)
   }
 end
 
---- The words of a request as they were typed, for the header.
+--- Options that decide what is measured, in the order of the header; threads, rounds and steps
+--- stand there in any case.
+local deciding = { "op", "size", "device", "ranks", "from", "to", "factor", "count", "rate",
+  "requests" }
+
+--- What was asked for, for the header.
 local function words_of(request)
   local words = { request.topic or "all", request.recipe }
   table.move(request.overrides, 1, #request.overrides, #words + 1, words)
+  if request.options.alone then words[#words + 1] = "--alone" end
+  for _, name in ipairs(deciding) do
+    local value = request.options[name]
+    if value then words[#words + 1] = ("--%s %s"):format(name, value) end
+  end
   return table.concat(words, " ")
 end
 

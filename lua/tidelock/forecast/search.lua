@@ -9,6 +9,7 @@
 --- A policy with fewer leaves than a layout has ranks is no reason to refuse it: the table says
 --- which leaves it needs, since that is another key.
 local core = require "tidelock.core"
+local draft = require "tidelock.language.draft"
 local estimate = require "tidelock.forecast.estimate"
 local fit = require "tidelock.text.fit"
 local flops = require "tidelock.forecast.flops"
@@ -176,6 +177,17 @@ local function name_of(c)
   return #words > 0 and table.concat(words, " ") or "one rank"
 end
 
+--- The leaves that a candidate needs and the policy has not.
+local function leaf_words(c, spec)
+  local words = {}
+  for _, axis in ipairs { "tp", "dp" } do
+    if c.leaves[axis] ~= spec.policy.leaves[axis] and spec.policy.name ~= "batch" then
+      words[#words + 1] = ("policy.leaves.%s=%d"):format(axis, c.leaves[axis])
+    end
+  end
+  return words
+end
+
 --- What a candidate loses against the best: its two largest costs more, in ms; of the best itself
 --- what bounds it.
 local function reason(c, first, spec)
@@ -194,16 +206,23 @@ local function reason(c, first, spec)
       end
     end
   end
-  for _, axis in ipairs { "tp", "dp" } do
-    if c.leaves[axis] ~= spec.policy.leaves[axis] and spec.policy.name ~= "batch" then
-      words[#words + 1] = ("needs policy.leaves.%s=%d (another key)"):format(axis, c.leaves[axis])
-    end
+  local needs = table.concat(leaf_words(c, spec), " ")
+  if needs ~= "" then
+    words[#words + 1] = "another key: leaves "
+      .. needs:gsub("policy%.leaves%.(%l+)=(%d+)", "%1 %2")
   end
   return table.concat(words, "; ")
 end
 
+--- Fields of the recipe's own layout that belong to it alone, with what a candidate has.
+local own = {
+  { "schedule", "1f1b" }, { "virtual_stages", 1 }, { "stages", "nil" }, { "experts", "nil" },
+  { "island", "nil" }, { "all_to_all", "auto" },
+}
+
 --- The words that give the candidate to any command.
-local function overrides_of(c, spec)
+---@param written table<string, any> # fields of the recipe's own layout, by name
+local function overrides_of(c, spec, written)
   local words = {}
   for _, axis in ipairs { "tp", "dp", "pp", "ep" } do
     if axis ~= "ep" or #spec.experts > 0 then
@@ -211,13 +230,15 @@ local function overrides_of(c, spec)
     end
   end
   words[#words + 1] = "batch.micro=" .. c.micro
-  if c.pp > 1 then words[#words + 1] = "layout.schedule=" .. c.schedule end
-  if c.virtual > 1 then words[#words + 1] = "layout.virtual_stages=" .. c.virtual end
-  for _, axis in ipairs { "tp", "dp" } do
-    if c.leaves[axis] ~= spec.policy.leaves[axis] and spec.policy.name ~= "batch" then
-      words[#words + 1] = ("policy.leaves.%s=%d"):format(axis, c.leaves[axis])
+  local has = { schedule = c.schedule, virtual_stages = c.virtual }
+  for _, field in ipairs(own) do
+    local name, usual = field[1], field[2]
+    local value = has[name] or usual
+    if written[name] ~= nil and written[name] ~= value or value ~= usual then
+      words[#words + 1] = ("layout.%s=%s"):format(name, value)
     end
   end
+  table.move(leaf_words(c, spec), 1, 2, #words + 1, words)
   return table.concat(words, " ")
 end
 
@@ -238,13 +259,14 @@ end
 --- The text of a search.
 ---@param file string # of the recipe
 ---@param seconds number # that it took
-function search.text(found, refused, spec, facts, world, file, seconds)
+---@param written? table<string, any> # fields of the recipe's own layout, by name
+function search.text(found, refused, spec, facts, world, file, seconds, written)
   local lines = { ("%s   %s like those of %s: %s candidates, %s fit; %.1f s, nothing was planned")
     :format(file:match "[^/]+$", screen.plural(world, "rank"), facts.name,
       screen.grouped(refused.all), screen.plural(#found, "layout"), seconds) }
   if #found > 0 then
     table_lines(found, spec, lines)
-    lines[#lines + 1] = "  best   " .. overrides_of(found[1], spec)
+    lines[#lines + 1] = "  best   " .. overrides_of(found[1], spec, written or {})
   end
   if refused.full > 0 then
     lines[#lines + 1] = ("  %s %s more than %g GiB a rank"):format(screen.plural(refused.full,
@@ -277,12 +299,22 @@ function search.command(request, facts)
   local world = options.ranks or facts.ranks
   if world > ranks_max then usage(("--ranks %d: at most %d"):format(world, ranks_max)) end
   local begin = core.files.seconds()
-  local recipe = requests.of(request):override { "layout.tp=1", "layout.dp=1", "layout.pp=1",
-    "layout.ep=nil", "layout.schedule=1f1b", "layout.virtual_stages=1" }
+  local recipe, written = requests.of(request), {}
+  local words = { "layout.tp=1", "layout.dp=1", "layout.pp=1", "layout.ep=nil" }
+  for _, field in ipairs(own) do
+    local name, usual = field[1], field[2]
+    written[name] = draft.written(recipe, "layout." .. name)
+    if name == "all_to_all" and written[name] ~= "hierarchical" then -- else islands are not needed
+      written[name] = nil
+    elseif written[name] ~= nil then
+      words[#words + 1] = ("layout.%s=%s"):format(name, usual)
+    end
+  end
+  recipe = recipe:override(words)
   local plan = requests.plan(recipe, "expand", facts)
   local found, refused = search.of(plan, facts, world)
   io.stdout:write(search.text(found, refused, plan.spec, facts, world, request.recipe,
-    core.files.seconds() - begin), "\n")
+    core.files.seconds() - begin, written), "\n")
   return #found > 0 and 0 or 1
 end
 

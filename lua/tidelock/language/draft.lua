@@ -310,6 +310,19 @@ function draft.point(self, number)
   return point_of(self, chosen)
 end
 
+--- A field as it was written, such as "layout.stages"; nil where it was not.
+---@param self tidelock.Recipe
+---@param key string
+---@return any
+function draft.written(self, key)
+  local value = states[self].values
+  for name in key:gmatch "[^.]+" do
+    if type(value) ~= "table" then return nil end
+    value = value[name]
+  end
+  return value
+end
+
 --- This recipe with fields and knobs set as on the command line: a list of "key=value".
 function methods.override(self, words)
   local list, knobs = {}, nil

@@ -4,6 +4,7 @@
 -- content policy forbids it. What people name (labels, reasons, files) is escaped.
 
 local charts = require "tidelock.report.charts"
+local compare = require "tidelock.report.compare"
 local schedules = require "tidelock.plan.schedules"
 local screen = require "tidelock.text.screen"
 local style = require "tidelock.report.style"
@@ -40,11 +41,14 @@ local changes = {
 --- Columns of words, which stand left.
 local words = { point = true, bits = true, ["bits vs baseline"] = true }
 
-local function head(titles)
+--- A row of headings. `left[i]`: a column of words; unless given, those of `words` are.
+local function head(titles, left)
   local cells = {}
   for i, title in ipairs(titles) do
+    local word
+    if left then word = left[i] else word = words[title] end
     cells[i] = ('<th scope="col"%s><button type="button">%s</button></th>'):format(
-      words[title] and ' class="word"' or "", escape(title))
+      word and ' class="word"' or "", escape(title))
   end
   return "<thead><tr>" .. table.concat(cells) .. "</tr></thead>"
 end
@@ -255,14 +259,34 @@ local function expert_section(points)
   return #parts > 0 and section("experts", "Load of experts, last step", table.unpack(parts)) or nil
 end
 
+--- Which columns of a table of bench hold words. "41.6k", "3.5%" and "1.02 (1.00 to 1.05)" sort
+--- as the numbers that they begin with; "-" is no word.
+local function word_columns(one)
+  local left = {}
+  for k in ipairs(one.columns) do
+    for _, row in ipairs(one.rows) do
+      local word = row[k]
+      if word and word ~= "" and word ~= "-" and not compare.value(word) then left[k] = true end
+    end
+  end
+  return left
+end
+
+local function bench_cell(word, left)
+  local text = tostring(word)
+  if left then return cell(text) end
+  return cell(compare.value(word), function() return text end)
+end
+
 local function bench_section(tables)
   local parts = {}
   for _, one in ipairs(tables) do
+    local left = word_columns(one)
     local lines = { '<table class="sortable">', "<caption>" .. escape(one.title) .. "</caption>",
-      head(one.columns), "<tbody>" }
+      head(one.columns, left), "<tbody>" }
     for _, row in ipairs(one.rows) do
       local cells = {}
-      for k, word in ipairs(row) do cells[k] = cell(tonumber(word) or tostring(word)) end
+      for k, word in ipairs(row) do cells[k] = bench_cell(word, left[k]) end
       lines[#lines + 1] = "<tr>" .. table.concat(cells) .. "</tr>"
     end
     lines[#lines + 1] = "</tbody></table>"

@@ -59,6 +59,16 @@ local function prepare(points, options)
   return list
 end
 
+--- A word of the command line that every point refuses is a mistake there, and no row.
+local function check_words(list)
+  for _, entry in ipairs(list) do
+    local same = entry.status == "refused" and entry.reason == list[1].reason
+    if not same or entry.reason:sub(1, 13) ~= "command line:" then return end
+  end
+  if #list == 0 then return end
+  error({ status = 2, message = list[1].reason .. "\nno point takes this; nothing was started" }, 0)
+end
+
 --- Points that must agree have one key; else says which part of the key splits the first two.
 local function check_keys(list)
   local first
@@ -195,6 +205,7 @@ function sweep.command(request)
   core.catch_interrupts()
   local list = prepare(points, options)
   options.same_bits = options.same_bits or same
+  check_words(list)
   if options.same_bits then check_keys(list) end
   local file = rows.open(options.path)
   if file.cut then

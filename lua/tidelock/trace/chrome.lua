@@ -46,6 +46,15 @@ local function name_all(t, put)
   end
 end
 
+--- Where a slice has its end of a flow, in ns. A flow that ends before it begins is not drawn, and
+--- a receive has often waited longer than half its time when its message is sent: so it leads from
+--- the begin of a send's own work to the last moment of its receive. Of a collective: the middle.
+local function moment(op, times)
+  if op == "send" then return math.min(times.start_ns + times.wait_ns, times.end_ns) end
+  if op == "recv" then return math.max(times.start_ns, times.end_ns - 1) end
+  return (times.start_ns + times.end_ns) // 2
+end
+
 --- Collects what belongs together: id of a message -> its slices.
 local function note_flow(flows, id, rank, made, times, base)
   if not id then return end
@@ -53,9 +62,8 @@ local function note_flow(flows, id, rank, made, times, base)
     flows[id] = {}
     flows[#flows + 1] = id
   end
-  local middle = (times.start_ns + times.end_ns) // 2
-  table.insert(flows[id], { rank = rank, lane = made.lane, ts = (middle - base) / 1000,
-    source = made.op == "send", op = made.op })
+  table.insert(flows[id], { rank = rank, lane = made.lane,
+    ts = (moment(made.op, times) - base) / 1000, source = made.op == "send", op = made.op })
 end
 
 local function put_flows(flows, put, number)

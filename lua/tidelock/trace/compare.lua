@@ -50,10 +50,21 @@ local function found_at(o, rank, index, extra)
   return found
 end
 
+---@class tidelock.Extent # how much of two traces was compared, over all steps
+---@field compared integer # outputs where the layouts are one, else logical tensors
+---@field otherwise integer # logical tensors of which one side hashed all, the other a sample
+---@field alone integer # outputs, and logical tensors, that only one layout has
+
+---@return tidelock.Extent
+function compare.extent() return { compared = 0, otherwise = 0, alone = 0 } end
+
 --- The first output that differs, rank by rank.
-local function by_rank(a, b, step)
+local function by_rank(a, b, step, extent)
   local first
   for rank = 0, a:ranks() - 1 do
+    for _, o in ipairs(a.outputs[a:program_of(rank)]) do
+      if a:ran(rank, step, o) then extent.compared = extent.compared + 1 end
+    end
     if a:hash_text(rank, step) ~= b:hash_text(rank, step) then
       for i, o in ipairs(a.outputs[a:program_of(rank)]) do
         if a:ran(rank, step, o) and a:hash(rank, step, i) ~= b:hash(rank, step, i) then
@@ -118,14 +129,29 @@ local function comparable(a, b, x, y, sampled_above)
   return a.meta.full == b.meta.full or o.rows_full * o.cols_full <= sampled_above
 end
 
-local function by_key(a, b, step)
+--- Outputs of a step that have a meaning in their own layout only.
+local function own_outputs(t, step)
+  local count = 0
+  for rank = 0, t:ranks() - 1 do
+    for _, o in ipairs(t.outputs[t:program_of(rank)]) do
+      if o.own and t:ran(rank, step, o) then count = count + 1 end
+    end
+  end
+  return count
+end
+
+local function by_key(a, b, step, extent)
   local groups, keys = compare.groups(a, step)
-  local others = compare.groups(b, step)
+  local others, other_keys = compare.groups(b, step)
   local above = require("tidelock.plan.logical").sampled_above
-  local first
+  local first, shared = nil, 0
   for _, key in ipairs(keys) do
     local x, y = groups[key], others[key]
-    if y and comparable(a, b, x, y, above) then
+    if y then shared = shared + 1 end
+    if y and not comparable(a, b, x, y, above) then
+      extent.otherwise = extent.otherwise + 1
+    elseif y then
+      extent.compared = extent.compared + 1
       local sum, odd = sum_of(x)
       local other_sum, other_odd = sum_of(y)
       if sum ~= other_sum or odd or other_odd then
@@ -136,14 +162,20 @@ local function by_key(a, b, step)
       end
     end
   end
+  extent.alone = extent.alone + #keys + #other_keys - 2 * shared
+    + own_outputs(a, step) + own_outputs(b, step)
   return first
 end
 
 --- The first output that differs in a step; nil when none does.
+---@param extent? tidelock.Extent # counted on
 ---@return table?
-function compare.step(a, b, step)
-  if compare.same_layout(a, b) and a.meta.full == b.meta.full then return by_rank(a, b, step) end
-  return by_key(a, b, step)
+function compare.step(a, b, step, extent)
+  extent = extent or compare.extent()
+  if compare.same_layout(a, b) and a.meta.full == b.meta.full then
+    return by_rank(a, b, step, extent)
+  end
+  return by_key(a, b, step, extent)
 end
 
 --- Copies that disagree inside one trace: the first such output of a step.

@@ -45,6 +45,13 @@ end
 
 local function line(lines, label, text) lines[#lines + 1] = ("%-8s %s"):format(label, text) end
 
+--- Prints the lines that are not printed yet: what is known stands there before runs are repeated.
+local function print_lines(lines)
+  for i = (lines.printed or 0) + 1, #lines do io.stdout:write(lines[i], "\n") end
+  lines.printed = #lines
+  io.stdout:flush()
+end
+
 -- parts of the report ---------------------------------------------------------------------------
 
 --- What was wrong with the output of the instruction that is to blame, where it is not the output
@@ -144,31 +151,47 @@ local function by_hash(lines, a, found)
   line(lines, "", found.key .. sample)
 end
 
+--- What hashes that are all equal have shown, and what they could not.
+local function equal_lines(lines, a, b, extent)
+  local steps = compare.steps(a, b)
+  if #steps == 0 or extent.compared == 0 then
+    line(lines, "traces", #steps == 0 and "no step in both: nothing was compared"
+      or "no tensor in both that was hashed alike: nothing was compared")
+    return false
+  end
+  local alike = compare.same_layout(a, b) and a.meta.full == b.meta.full
+  line(lines, "traces", ("steps %d to %d%s: all %s equal%s"):format(steps[1], steps[#steps],
+    steps[1] == 0 and " (0: initial values)" or "",
+    screen.plural(extent.compared, alike and "output" or "logical tensor"),
+    a.meta.full and b.meta.full and "" or (" (a sample above %s elements)"):format(
+      screen.grouped(logical.sampled_above))))
+  if extent.otherwise > 0 then
+    line(lines, "", ("not compared: %s of another shape, or hashed whole in one trace alone")
+      :format(screen.plural(extent.otherwise, "tensor")))
+  end
+  if extent.alone > 0 then
+    line(lines, "", ("not compared: %s of one layout alone"):format(
+      screen.plural(extent.alone, "output")))
+  end
+  return not lines.differ
+end
+
 -- reports ---------------------------------------------------------------------------------------
 
---- The report of two traces. `again(step)` gives two traces with the values of that step, or nil
---- and a reason; it is asked where these have none.
+--- The report of two traces. `again(step, lines)` gives two traces with the values of that step, or
+--- nil and a reason; it is asked where these have none.
 ---@return string[] lines
 ---@return boolean equal
 function diff.traces(a, b, again)
   local lines = sides.lines(sides.of_trace(a), sides.of_trace(b))
-  local found = divergence.find(a, b)
-  if not found then
-    local steps = compare.steps(a, b)
-    if #steps == 0 then
-      line(lines, "traces", "no step in both: nothing was compared")
-      return lines, false
-    end
-    line(lines, "traces", ("steps %d to %d%s: all outputs equal"):format(steps[1], steps[#steps],
-      steps[1] == 0 and " (0: initial values)" or ""))
-    return lines, not lines.differ
-  end
+  local found, extent = divergence.find(a, b)
+  if not found then return lines, equal_lines(lines, a, b, extent) end
   if a:has_values(found.step) and b:has_values(found.step) then
     if not explained(lines, a, b, found) then by_hash(lines, a, found) end
     return lines, false
   end
   local x, y = nil, "run both again with --trace DIR --values"
-  if again then x, y = again(found.step) end
+  if again then x, y = again(found.step, lines) end
   local exact = x and divergence.find(x, y)
   if exact then
     explained(lines, x, y, exact)
@@ -194,6 +217,7 @@ local function diff_runs(left, right, temporary)
     line(lines, "weights", ("of steps %d | %d: not compared"):format(left.last, right.last))
     return lines, true
   end
+  print_lines(lines)
   io.stderr:write(("both are run again to step %d, traced\n"):format(last))
   local a, b = replays.both(left, right, last, temporary)
   local found = divergence.find(a, b)
@@ -215,14 +239,15 @@ function diff.command(request)
   local temporary <close> = replays.folder()
   local lines, equal
   if left.trace and right.trace then
-    lines, equal = diff.traces(left.trace, right.trace, function(step)
+    lines, equal = diff.traces(left.trace, right.trace, function(step, known)
       if not (left.recipe and right.recipe) then return nil, "the traces name no recipe" end
+      print_lines(known)
       return replays.values(left, right, step, temporary)
     end)
   else
     lines, equal = diff_runs(left, right, temporary)
   end
-  io.stdout:write(table.concat(lines, "\n"), "\n")
+  print_lines(lines)
   return equal and 0 or 1
 end
 

@@ -12,14 +12,17 @@ local divergence = {}
 
 --- The first output that differs, with its step; nil when all steps that both have are equal.
 ---@return table?
+---@return tidelock.Extent # what was compared until then
 function divergence.find(a, b)
+  local extent = compare.extent()
   for _, step in ipairs(compare.steps(a, b)) do
-    local found = compare.step(a, b, step)
+    local found = compare.step(a, b, step, extent)
     if found then
       found.step = step
-      return found
+      return found, extent
     end
   end
+  return nil, extent
 end
 
 local function output_of(t, rank, index) return t.outputs[t:program_of(rank)][index] end
