@@ -113,62 +113,114 @@ local function place_by_size(items, sizes, indices, bound)
   return best, best_top
 end
 
---- The free ranges of an arena without an end, in order of offset; neighbours are joined.
-local function new_holes()
-  local holes = { offset = { 0 }, size = { math.maxinteger } }
+--- The place of the first number of an ascending list that is not below `wanted`.
+local function first_from(list, wanted)
+  local low, high = 1, #list + 1
+  while low < high do
+    local middle = (low + high) // 2
+    if list[middle] < wanted then low = middle + 1 else high = middle end
+  end
+  return low
+end
 
-  --- The offset of `size` bytes at the start of the tightest hole.
+--- Heaps: the least number is the first; that of [k] is not above those of [2k] and [2k + 1].
+local function push(heap, number)
+  local k = #heap + 1
+  while k > 1 and heap[k // 2] > number do heap[k], k = heap[k // 2], k // 2 end
+  heap[k] = number
+end
+
+local function pop(heap)
+  local count, number, k = #heap - 1, heap[#heap], 1
+  heap[#heap] = nil
+  while 2 * k <= count do
+    local child = 2 * k
+    if child < count and heap[child + 1] < heap[child] then child = child + 1 end
+    if heap[child] >= number then break end
+    heap[k], k = heap[child], child
+  end
+  if count > 0 then heap[k] = number end
+end
+
+--- The free ranges of an arena without an end; neighbours are joined. They are found by their
+--- begin, by their end, and by size: offsets of a size lie in a heap, from which those that are no
+--- longer so large are dropped when they come up. So neither call looks at all holes.
+local function new_holes()
+  local size_at, begin_of = {}, {} -- by offset; by the offset behind it
+  local sizes, heaps, counts = {}, {}, {} -- the sizes that holes have, ascending; by size
+  local holes = {}
+
+  local function add(offset, size)
+    size_at[offset], begin_of[offset + size] = size, offset
+    if not heaps[size] then
+      heaps[size], counts[size] = {}, 0
+      table.insert(sizes, first_from(sizes, size), size)
+    end
+    push(heaps[size], offset)
+    counts[size] = counts[size] + 1
+  end
+
+  local function drop(offset)
+    local size = size_at[offset]
+    size_at[offset], begin_of[offset + size] = nil, nil
+    counts[size] = counts[size] - 1
+    if counts[size] == 0 then
+      heaps[size] = nil
+      table.remove(sizes, first_from(sizes, size))
+    end
+    return size
+  end
+
+  --- The offset of `size` bytes at the start of the tightest hole, the lowest of such.
   function holes.take(size)
-    local best
-    for k, bytes in ipairs(holes.size) do
-      if bytes >= size and (not best or bytes < holes.size[best]) then best = k end
-    end
-    local offset = holes.offset[best]
-    if holes.size[best] == size then
-      table.remove(holes.offset, best)
-      table.remove(holes.size, best)
-    else
-      holes.offset[best], holes.size[best] = offset + size, holes.size[best] - size
-    end
+    local found = sizes[first_from(sizes, size)]
+    local heap = heaps[found]
+    while size_at[heap[1]] ~= found do pop(heap) end
+    local offset = heap[1]
+    drop(offset)
+    if found > size then add(offset + size, found - size) end
     return offset
   end
 
   function holes.give(offset, size)
-    local low, high = 1, #holes.offset
-    while low < high do -- the last hole has no end, so one above `offset` always exists
-      local middle = (low + high) // 2
-      if holes.offset[middle] < offset then low = middle + 1 else high = middle end
-    end
-    if holes.offset[low] == offset + size then
-      holes.offset[low], holes.size[low] = offset, holes.size[low] + size
-    else
-      table.insert(holes.offset, low, offset)
-      table.insert(holes.size, low, size)
-    end
-    if low > 1 and holes.offset[low - 1] + holes.size[low - 1] == offset then
-      holes.size[low - 1] = holes.size[low - 1] + holes.size[low]
-      table.remove(holes.offset, low)
-      table.remove(holes.size, low)
-    end
+    local before, behind = begin_of[offset], size_at[offset + size] and offset + size
+    if behind then size = size + drop(behind) end
+    if before then offset, size = before, size + drop(before) end
+    add(offset, size)
   end
 
+  add(0, math.maxinteger)
   return holes
+end
+
+--- Items by the instruction that is their `field`, and those instructions, ascending.
+---@param field "first"|"last"
+local function by_time(items, indices, field)
+  local groups, times = {}, {}
+  for _, i in ipairs(indices) do
+    local time = items[i][field]
+    if not groups[time] then
+      groups[time] = {}
+      times[#times + 1] = time
+    end
+    table.insert(groups[time], i)
+  end
+  table.sort(times)
+  return groups, times
 end
 
 --- In order of birth (the larger first), each in the tightest hole that the dead have left.
 local function place_by_time(items, sizes, indices)
-  local born = sorted(indices, function(a, b)
-    if items[a].first ~= items[b].first then return items[a].first < items[b].first end
-    return sizes[a] > sizes[b]
-  end)
-  local dying = sorted(indices, function(a, b) return items[a].last < items[b].last end)
+  local born, births = by_time(items, indices, "first")
+  local dead, deaths = by_time(items, indices, "last")
   local holes, offset, next = new_holes(), {}, 1
-  for _, i in ipairs(born) do
-    while items[dying[next]].last < items[i].first do
-      holes.give(offset[dying[next]], sizes[dying[next]])
+  for _, now in ipairs(births) do
+    while deaths[next] < now do
+      for _, i in ipairs(dead[deaths[next]]) do holes.give(offset[i], sizes[i]) end
       next = next + 1
     end
-    offset[i] = holes.take(sizes[i])
+    local larger = sorted(born[now], function(a, b) return sizes[a] > sizes[b] end)
+    for _, i in ipairs(larger) do offset[i] = holes.take(sizes[i]) end
   end
   return offset
 end
