@@ -19,6 +19,8 @@
 --
 -- The result depends on the items alone, never on time, addresses or the order of a hash table.
 
+local heap = require "tidelock.plan.heap"
+
 local arena = {}
 
 arena.alignment = 64
@@ -123,25 +125,6 @@ local function first_from(list, wanted)
   return low
 end
 
---- Heaps: the least number is the first; that of [k] is not above those of [2k] and [2k + 1].
-local function push(heap, number)
-  local k = #heap + 1
-  while k > 1 and heap[k // 2] > number do heap[k], k = heap[k // 2], k // 2 end
-  heap[k] = number
-end
-
-local function pop(heap)
-  local count, number, k = #heap - 1, heap[#heap], 1
-  heap[#heap] = nil
-  while 2 * k <= count do
-    local child = 2 * k
-    if child < count and heap[child + 1] < heap[child] then child = child + 1 end
-    if heap[child] >= number then break end
-    heap[k], k = heap[child], child
-  end
-  if count > 0 then heap[k] = number end
-end
-
 --- The free ranges of an arena without an end; neighbours are joined. They are found by their
 --- begin, by their end, and by size: offsets of a size lie in a heap, from which those that are no
 --- longer so large are dropped when they come up. So neither call looks at all holes.
@@ -156,7 +139,7 @@ local function new_holes()
       heaps[size], counts[size] = {}, 0
       table.insert(sizes, first_from(sizes, size), size)
     end
-    push(heaps[size], offset)
+    heap.push(heaps[size], offset, math.ult)
     counts[size] = counts[size] + 1
   end
 
@@ -174,9 +157,9 @@ local function new_holes()
   --- The offset of `size` bytes at the start of the tightest hole, the lowest of such.
   function holes.take(size)
     local found = sizes[first_from(sizes, size)]
-    local heap = heaps[found]
-    while size_at[heap[1]] ~= found do pop(heap) end
-    local offset = heap[1]
+    local offsets = heaps[found]
+    while size_at[offsets[1]] ~= found do heap.pop(offsets, math.ult) end
+    local offset = offsets[1]
     drop(offset)
     if found > size then add(offset + size, found - size) end
     return offset
