@@ -54,24 +54,34 @@ local function lower_bound(items, sizes)
   return most, at
 end
 
---- Indices sorted by `less(a, b)`, or by index when neither is less.
+--- Indices sorted by `less(a, b)`, which tells every two of them apart.
 local function sorted(indices, less)
   local order = table.move(indices, 1, #indices, 1, {})
-  table.sort(order, function(a, b)
-    if less(a, b) then return true end
-    return not less(b, a) and a < b
-  end)
+  if order[2] then table.sort(order, less) end
   return order
+end
+
+--- The largest first, of equals the first.
+local function larger(sizes)
+  return function(a, b)
+    local size, other = sizes[a], sizes[b]
+    if size ~= other then return size > other end
+    return a < b
+  end
 end
 
 --- In the order given, each at the lowest offset where it meets no placed item alive with it.
 -- Placed items form a linked list in order of offset.
-local function place_in_order(items, sizes, order)
-  local first_of, last_of, offset, stop, above = {}, {}, {}, {}, { [0] = 0 }
+---@param lives { first: integer[], last: integer[] } # of each item
+---@param order integer[]
+local function place_in_order(lives, sizes, order)
+  local first_of, last_of, offset, stop, above = lives.first, lives.last, {}, {}, {}
+  for i = 1, #sizes do offset[i], stop[i], above[i] = 0, 0, 0 end -- arrays from the start
+  local lowest = 0 -- the first of the list
   for _, i in ipairs(order) do
-    local first, last, size = items[i].first, items[i].last, sizes[i]
+    local first, last, size = first_of[i], last_of[i], sizes[i]
     local low, below = 0, 0 -- the candidate offset, and a placed item that begins below it
-    local j = above[0]
+    local j = lowest
     while j ~= 0 do
       if first_of[j] <= last and last_of[j] >= first then
         if offset[j] - low >= size then break end
@@ -79,10 +89,10 @@ local function place_in_order(items, sizes, order)
       end
       j = above[j]
     end
-    local next = above[below]
+    local next = below == 0 and lowest or above[below]
     while next ~= 0 and offset[next] < low do below, next = next, above[next] end
-    above[below], above[i] = i, next
-    first_of[i], last_of[i], offset[i], stop[i] = first, last, low, low + size
+    if below == 0 then lowest = i else above[below] = i end
+    above[i], offset[i], stop[i] = next, low, low + size
   end
   return offset
 end
@@ -99,14 +109,18 @@ end
 --- The largest item first, the longer-lived of equals; then, as long as the number of items allows
 -- and the peak is far from the bound, again with the item that ended at the peak in front.
 local function place_by_size(items, sizes, indices, bound)
+  local lives = { first = {}, last = {} }
+  for i, item in ipairs(items) do lives.first[i], lives.last[i] = item.first, item.last end
   local order = sorted(indices, function(a, b)
     if sizes[a] ~= sizes[b] then return sizes[a] > sizes[b] end
-    return items[a].last - items[a].first > items[b].last - items[b].first
+    local life, other = items[a].last - items[a].first, items[b].last - items[b].first
+    if life ~= other then return life > other end
+    return a < b
   end)
   local tries = math.min(arena.tries_max, (arena.by_size_items_max // math.max(1, #order)) ^ 2)
   local best, best_top
   for _ = 1, tries do
-    local offset = place_in_order(items, sizes, order)
+    local offset = place_in_order(lives, sizes, order)
     local top, at = top_of(offset, sizes, order)
     if not best or top < best_top then best, best_top = offset, top end
     if best_top - bound <= bound // 64 then break end
@@ -202,8 +216,7 @@ local function place_by_time(items, sizes, indices)
       for _, i in ipairs(dead[deaths[next]]) do holes.give(offset[i], sizes[i]) end
       next = next + 1
     end
-    local larger = sorted(born[now], function(a, b) return sizes[a] > sizes[b] end)
-    for _, i in ipairs(larger) do offset[i] = holes.take(sizes[i]) end
+    for _, i in ipairs(sorted(born[now], larger(sizes))) do offset[i] = holes.take(sizes[i]) end
   end
   return offset
 end
@@ -233,7 +246,7 @@ local function largest_at(items, sizes, offset, at)
     if item.first <= at and at <= item.last and sizes[i] > 0 then alive[#alive + 1] = i end
   end
   local largest = {}
-  for n, i in ipairs(sorted(alive, function(a, b) return sizes[a] > sizes[b] end)) do
+  for n, i in ipairs(sorted(alive, larger(sizes))) do
     if n > 10 then break end
     largest[n] = { name = items[i].name, size = sizes[i], offset = offset[i], index = i }
   end
