@@ -2,7 +2,7 @@
 local tl = require "tidelock"
 
 local run <close> = tl.load("recipes/gated.lua"):start { keep = { "layers.*.mixer.attention.out" } }
-for _ = 1, 20 do
+for _ = 1, arg and tonumber(arg[1]) or 20 do -- so many steps as it is told
   local s = run:step()
   print(s.step, s.loss, s.loss_bits, s.watch["layers.0.mixer.open:mean"])
 end

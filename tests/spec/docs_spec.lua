@@ -164,6 +164,7 @@ describe("commands in the pages", function()
       i = i + 1
     end
     local file = entry.line:match "%s+> (%S+)"
+    if entry.line:find("recipes/gates.lua", 1, true) then quoted[#quoted + 1] = "2" end -- steps
     local pipe = assert(io.popen(("cd %s && echo 'tl ~= nil' | %s %s%s %s2>&1"):format(folder.root,
       core.files.realpath(support.program), table.concat(quoted, " "),
       entry.line:find("--resume", 1, true) and " --stop-at 2" or shorter[name] or "",

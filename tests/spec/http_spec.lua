@@ -271,16 +271,21 @@ describe("the HTTP server", function()
 
   it("has no connection more than that, and takes the next in when one ends", function()
     local server <close> = open { connections = 3, open = 8 }
-    local gets = {}
-    for i = 1, 6 do gets[i] = talks.get "/x" end
-    local talk <close> = talks.start(server:port(), gets)
-    local taken = {}
-    for i = 1, 3 do taken[i] = take(server).id end
-    for i = 1, 6 do
-      assert.is_nil((server:next(0.4))) -- four ticks
-      server:reply(taken[i], 200, "well", "text/plain")
-      if i <= 3 then taken[#taken + 1] = take(server).id end
+    local early, ids, gets = {}, {}, {}
+    for i = 1, 3 do
+      early[i] = talks.start(server:port(), { talks.get "/early" })
+      ids[i], gets[i] = take(server).id, { "-tell", talks.get "/late" }
     end
+    local talk <close> = talks.start(server:port(), gets)
+    talk:sent() -- they are there: one more than the limit would come in at once, before the news
+    for i = 1, 3 do
+      early[i]:leave()
+      assert.same({ id = ids[i], gone = true }, take(server))
+      local late = take(server)
+      assert.equal("/late", late.path)
+      ids[i] = late.id
+    end
+    for i = 1, 3 do server:reply(ids[i], 200, "well", "text/plain") end
     for _, answer in ipairs(talk:wait()) do assert.equal("well", answer.body) end
   end)
 

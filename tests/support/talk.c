@@ -7,6 +7,7 @@
 **   -wait MS     before connecting           -pace N MS   N bytes at a time, MS between them
 **   -drop MS     after the last byte: reset the connection after MS, unread; the buffer is small
 **   -half        close the sending side after the last byte
+**   -tell        say "sent" after the last byte
 */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -24,7 +25,7 @@ enum { TALKS_MAX = 512, SILENCE_MS = 60000 };
 
 typedef struct talk {
   const char *path;
-  int port, wait, pace_bytes, pace_ms, drop, half; /* drop: -1 for no */
+  int port, wait, pace_bytes, pace_ms, drop, half, tell; /* drop: -1 for no */
   int failed;
 } talk;
 
@@ -90,6 +91,7 @@ static void *run(void *given) {
   if (!t->failed) {
     send_all(t, file, text, bytes);
     if (t->half) shutdown(file, SHUT_WR);
+    if (t->tell && (puts("sent") < 0 || fflush(stdout) != 0)) t->failed = 1;
     if (t->drop >= 0) {
       const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
       sleep_ms(t->drop);
@@ -120,6 +122,8 @@ int main(int argc, char **argv) {
       i += 2;
     } else if (strcmp(argv[i], "-half") == 0) {
       now.half = 1;
+    } else if (strcmp(argv[i], "-tell") == 0) {
+      now.tell = 1;
     } else if (count < TALKS_MAX) {
       now.path = argv[i];
       talks[count++] = now;

@@ -72,6 +72,11 @@ function talks.start(port, list)
   return setmetatable({ folder = folder, pipe = pipe, pid = pipe:read "l", count = #list }, Talk)
 end
 
+--- Waits until all texts have been sent; each of them was given "-tell".
+function Talk:sent()
+  for _ = 1, self.count do assert(self.pipe:read "l" == "sent") end
+end
+
 --- Waits until all connections have ended; the bytes that each got.
 function Talk:raw()
   local said = self.pipe:read "a"
@@ -97,13 +102,15 @@ function Talk:kill()
   os.execute("kill " .. self.pid)
 end
 
-function Talk:__close()
+--- The same, and nothing of it is left.
+function Talk:leave()
   if self.pipe then
     self:kill()
     self.pipe:close()
   end
   self.folder:remove()
 end
+Talk.__close = Talk.leave
 
 --- One request, its answer.
 function talks.ask(port, text)

@@ -10,6 +10,8 @@
 --- could, the one that could first, then the one written first. Nothing is random. The ways are
 --- those of kernels/moe: flat, by islands (one message to the rank with the same place there,
 --- which passes rows on), and in a ring, where whole buffers go round.
+local heap = require "tidelock.plan.heap"
+
 local sim = {}
 
 ---@class tidelock.SimFacts
@@ -111,29 +113,47 @@ function way.ring(self, rows, ready)
   return done
 end
 
---- Runs all tasks. Returns the end of the last, and the busy seconds of every resource.
+local function sooner(a, b)
+  if a.start ~= b.start then return a.start < b.start end
+  return a.id < b.id
+end
+
+--- When a task could start, all that it waits for having ended.
+local function start_of(task, free)
+  local start = 0
+  for _, other in ipairs(task.after) do start = math.max(start, other.finish) end
+  for _, name in ipairs(task.resources) do start = math.max(start, free[name] or 0) end
+  return start
+end
+
+--- Runs all tasks. Returns the end of the last, and the busy seconds of every resource. Starts only
+--- grow while others run, so the first of the heap is the next one when its start still holds.
 function Sim:run()
-  local free, busy, left, last = {}, {}, #self.tasks, 0
-  while left > 0 do
-    local best, best_start
-    for _, task in ipairs(self.tasks) do
-      if not task.finish then
-        local start = 0
-        for _, other in ipairs(task.after) do
-          start = other.finish and math.max(start, other.finish) or math.huge
-          if start == math.huge then break end
-        end
-        for _, name in ipairs(task.resources) do start = math.max(start, free[name] or 0) end
-        if start < math.huge and (not best or start < best_start) then
-          best, best_start = task, start
-        end
+  local free, busy, last, ready = {}, {}, 0, {}
+  local function add(task)
+    task.start = start_of(task, free)
+    heap.push(ready, task, sooner)
+  end
+  for _, task in ipairs(self.tasks) do
+    task.before, task.behind = #task.after, {}
+    for _, other in ipairs(task.after) do table.insert(other.behind, task) end
+    if task.before == 0 then add(task) end
+  end
+  while #ready > 0 do
+    local task = heap.pop(ready, sooner)
+    if start_of(task, free) > task.start then
+      add(task)
+    else
+      task.finish = task.start + task.seconds
+      for _, name in ipairs(task.resources) do
+        free[name], busy[name] = task.finish, (busy[name] or 0) + task.seconds
+      end
+      last = math.max(last, task.finish)
+      for _, other in ipairs(task.behind) do
+        other.before = other.before - 1
+        if other.before == 0 then add(other) end
       end
     end
-    best.finish = best_start + best.seconds
-    for _, name in ipairs(best.resources) do
-      free[name], busy[name] = best.finish, (busy[name] or 0) + best.seconds
-    end
-    last, left = math.max(last, best.finish), left - 1
   end
   return last, busy
 end

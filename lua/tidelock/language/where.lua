@@ -2,12 +2,13 @@
 --
 -- The innermost frame of the stack that belongs to a recipe is the place, with one exception:
 -- `return tl.recipe { ... }` is a tail call, and the recipe's frame is gone before tl.recipe runs.
--- So a line hook notes the last recipe line while a recipe's code runs (where.run), and a frame
--- that was entered by a tail call is blamed on that line. The same hook counts lines: a recipe
--- that does not end is an error with its line.
+-- So the last recipe line is noted while a recipe's code runs (where.run), and a frame that was
+-- entered by a tail call is blamed on that line. Lines are counted, too: a recipe that does not end
+-- is an error with its line.
 --
 -- Paths are as given on the command line, or, for a file that another one loads, joined to its
 -- folder.
+local core = require "tidelock.core"
 local scan = require "tidelock.language.scan"
 
 local where = {}
@@ -20,12 +21,14 @@ local tokens_of = {} -- path -> tokens, made when first asked for
 local nodes = {} -- "site name key" -> scanned constructor, or false
 local library = debug.getinfo(1, "S").source:match("^(.*)language/where%.lua$")
 local floors = {} -- functions of the library: what called them wrote nothing that they find
+local skip = library -- files whose lines are not looked at: the library's
 local current -- what is being loaded; made by where.run's caller
 local last_source, last_line
 
 --- Makes `path` known as recipe text, so that its frames and its lines can be found.
 function where.add(path, text)
   texts[path], tokens_of[path], nodes = text, nil, {}
+  if ("@" .. path):sub(1, #library) == library then skip = nil end
 end
 
 --- What is being loaded or checked right now (the table given to where.run), or nil.
@@ -115,15 +118,14 @@ local function check_budget(source, line)
   end
 end
 
-local function hook(_, line)
-  local source = debug.getinfo(2, "S").source
+local function note(source, line)
   if is_recipe(source) then
     last_source, last_line = source, line
     check_budget(source, line)
   end
 end
 
---- Lua names the line where the stack ended, which may be one of the hook's: what helps is the line
+--- Lua names the line where the stack ended, which may be one of `note`: what helps is the line
 --- of the recipe.
 local function named(good, message, ...)
   local what = not good and last_source and type(message) == "string"
@@ -134,7 +136,10 @@ local function named(good, message, ...)
 end
 
 local function finish(previous, ...)
-  debug.sethook(previous.hook, previous.mask, previous.count) -- first: the hook reads `current`
+  if not previous.noted then -- first: `note` reads `current`
+    core.lines(nil)
+    debug.sethook(previous.hook, previous.mask, previous.count)
+  end
   current, last_source, last_line = previous.context, previous.source, previous.line
   return ...
 end
@@ -146,7 +151,7 @@ function where.run(context, f, ...)
   previous.hook, previous.mask, previous.count = debug.gethook()
   if current ~= context then context.lines = 0 end
   current = context
-  debug.sethook(hook, "l")
+  previous.noted = core.lines(note, skip)
   return finish(previous, named(pcall(f, ...)))
 end
 

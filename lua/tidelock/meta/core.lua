@@ -130,6 +130,12 @@ function Lane:close() end
 ---@param threads? integer # workers of its calls, 1 unless given
 ---@return tidelock.Lane
 function core.lane(threads) end
+--- note(source, line) before each line of Lua that runs from now on, but not in chunks whose source
+--- begins with `skip`; nil: no more.
+---@param note? fun(source: string, line: integer)
+---@param skip? string
+---@return boolean # whether a function was told so far
+function core.lines(note, skip) end
 
 ---@class tidelock.Op
 ---@field name string

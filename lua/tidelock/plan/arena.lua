@@ -19,6 +19,8 @@
 --
 -- The result depends on the items alone, never on time, addresses or the order of a hash table.
 
+local heap = require "tidelock.plan.heap"
+
 local arena = {}
 
 arena.alignment = 64
@@ -52,24 +54,34 @@ local function lower_bound(items, sizes)
   return most, at
 end
 
---- Indices sorted by `less(a, b)`, or by index when neither is less.
+--- Indices sorted by `less(a, b)`, which tells every two of them apart.
 local function sorted(indices, less)
   local order = table.move(indices, 1, #indices, 1, {})
-  table.sort(order, function(a, b)
-    if less(a, b) then return true end
-    return not less(b, a) and a < b
-  end)
+  if order[2] then table.sort(order, less) end
   return order
+end
+
+--- The largest first, of equals the first.
+local function larger(sizes)
+  return function(a, b)
+    local size, other = sizes[a], sizes[b]
+    if size ~= other then return size > other end
+    return a < b
+  end
 end
 
 --- In the order given, each at the lowest offset where it meets no placed item alive with it.
 -- Placed items form a linked list in order of offset.
-local function place_in_order(items, sizes, order)
-  local first_of, last_of, offset, stop, above = {}, {}, {}, {}, { [0] = 0 }
+---@param lives { first: integer[], last: integer[] } # of each item
+---@param order integer[]
+local function place_in_order(lives, sizes, order)
+  local first_of, last_of, offset, stop, above = lives.first, lives.last, {}, {}, {}
+  for i = 1, #sizes do offset[i], stop[i], above[i] = 0, 0, 0 end -- arrays from the start
+  local lowest = 0 -- the first of the list
   for _, i in ipairs(order) do
-    local first, last, size = items[i].first, items[i].last, sizes[i]
+    local first, last, size = first_of[i], last_of[i], sizes[i]
     local low, below = 0, 0 -- the candidate offset, and a placed item that begins below it
-    local j = above[0]
+    local j = lowest
     while j ~= 0 do
       if first_of[j] <= last and last_of[j] >= first then
         if offset[j] - low >= size then break end
@@ -77,10 +89,10 @@ local function place_in_order(items, sizes, order)
       end
       j = above[j]
     end
-    local next = above[below]
+    local next = below == 0 and lowest or above[below]
     while next ~= 0 and offset[next] < low do below, next = next, above[next] end
-    above[below], above[i] = i, next
-    first_of[i], last_of[i], offset[i], stop[i] = first, last, low, low + size
+    if below == 0 then lowest = i else above[below] = i end
+    above[i], offset[i], stop[i] = next, low, low + size
   end
   return offset
 end
@@ -97,14 +109,18 @@ end
 --- The largest item first, the longer-lived of equals; then, as long as the number of items allows
 -- and the peak is far from the bound, again with the item that ended at the peak in front.
 local function place_by_size(items, sizes, indices, bound)
+  local lives = { first = {}, last = {} }
+  for i, item in ipairs(items) do lives.first[i], lives.last[i] = item.first, item.last end
   local order = sorted(indices, function(a, b)
     if sizes[a] ~= sizes[b] then return sizes[a] > sizes[b] end
-    return items[a].last - items[a].first > items[b].last - items[b].first
+    local life, other = items[a].last - items[a].first, items[b].last - items[b].first
+    if life ~= other then return life > other end
+    return a < b
   end)
   local tries = math.min(arena.tries_max, (arena.by_size_items_max // math.max(1, #order)) ^ 2)
   local best, best_top
   for _ = 1, tries do
-    local offset = place_in_order(items, sizes, order)
+    local offset = place_in_order(lives, sizes, order)
     local top, at = top_of(offset, sizes, order)
     if not best or top < best_top then best, best_top = offset, top end
     if best_top - bound <= bound // 64 then break end
@@ -113,62 +129,94 @@ local function place_by_size(items, sizes, indices, bound)
   return best, best_top
 end
 
---- The free ranges of an arena without an end, in order of offset; neighbours are joined.
-local function new_holes()
-  local holes = { offset = { 0 }, size = { math.maxinteger } }
+--- The place of the first number of an ascending list that is not below `wanted`.
+local function first_from(list, wanted)
+  local low, high = 1, #list + 1
+  while low < high do
+    local middle = (low + high) // 2
+    if list[middle] < wanted then low = middle + 1 else high = middle end
+  end
+  return low
+end
 
-  --- The offset of `size` bytes at the start of the tightest hole.
+--- The free ranges of an arena without an end; neighbours are joined. They are found by their
+--- begin, by their end, and by size: offsets of a size lie in a heap, from which those that are no
+--- longer so large are dropped when they come up. So neither call looks at all holes.
+local function new_holes()
+  local size_at, begin_of = {}, {} -- by offset; by the offset behind it
+  local sizes, heaps, counts = {}, {}, {} -- the sizes that holes have, ascending; by size
+  local holes = {}
+
+  local function add(offset, size)
+    size_at[offset], begin_of[offset + size] = size, offset
+    if not heaps[size] then
+      heaps[size], counts[size] = {}, 0
+      table.insert(sizes, first_from(sizes, size), size)
+    end
+    heap.push(heaps[size], offset, math.ult)
+    counts[size] = counts[size] + 1
+  end
+
+  local function drop(offset)
+    local size = size_at[offset]
+    size_at[offset], begin_of[offset + size] = nil, nil
+    counts[size] = counts[size] - 1
+    if counts[size] == 0 then
+      heaps[size] = nil
+      table.remove(sizes, first_from(sizes, size))
+    end
+    return size
+  end
+
+  --- The offset of `size` bytes at the start of the tightest hole, the lowest of such.
   function holes.take(size)
-    local best
-    for k, bytes in ipairs(holes.size) do
-      if bytes >= size and (not best or bytes < holes.size[best]) then best = k end
-    end
-    local offset = holes.offset[best]
-    if holes.size[best] == size then
-      table.remove(holes.offset, best)
-      table.remove(holes.size, best)
-    else
-      holes.offset[best], holes.size[best] = offset + size, holes.size[best] - size
-    end
+    local found = sizes[first_from(sizes, size)]
+    local offsets = heaps[found]
+    while size_at[offsets[1]] ~= found do heap.pop(offsets, math.ult) end
+    local offset = offsets[1]
+    drop(offset)
+    if found > size then add(offset + size, found - size) end
     return offset
   end
 
   function holes.give(offset, size)
-    local low, high = 1, #holes.offset
-    while low < high do -- the last hole has no end, so one above `offset` always exists
-      local middle = (low + high) // 2
-      if holes.offset[middle] < offset then low = middle + 1 else high = middle end
-    end
-    if holes.offset[low] == offset + size then
-      holes.offset[low], holes.size[low] = offset, holes.size[low] + size
-    else
-      table.insert(holes.offset, low, offset)
-      table.insert(holes.size, low, size)
-    end
-    if low > 1 and holes.offset[low - 1] + holes.size[low - 1] == offset then
-      holes.size[low - 1] = holes.size[low - 1] + holes.size[low]
-      table.remove(holes.offset, low)
-      table.remove(holes.size, low)
-    end
+    local before, behind = begin_of[offset], size_at[offset + size] and offset + size
+    if behind then size = size + drop(behind) end
+    if before then offset, size = before, size + drop(before) end
+    add(offset, size)
   end
 
+  add(0, math.maxinteger)
   return holes
+end
+
+--- Items by the instruction that is their `field`, and those instructions, ascending.
+---@param field "first"|"last"
+local function by_time(items, indices, field)
+  local groups, times = {}, {}
+  for _, i in ipairs(indices) do
+    local time = items[i][field]
+    if not groups[time] then
+      groups[time] = {}
+      times[#times + 1] = time
+    end
+    table.insert(groups[time], i)
+  end
+  table.sort(times)
+  return groups, times
 end
 
 --- In order of birth (the larger first), each in the tightest hole that the dead have left.
 local function place_by_time(items, sizes, indices)
-  local born = sorted(indices, function(a, b)
-    if items[a].first ~= items[b].first then return items[a].first < items[b].first end
-    return sizes[a] > sizes[b]
-  end)
-  local dying = sorted(indices, function(a, b) return items[a].last < items[b].last end)
+  local born, births = by_time(items, indices, "first")
+  local dead, deaths = by_time(items, indices, "last")
   local holes, offset, next = new_holes(), {}, 1
-  for _, i in ipairs(born) do
-    while items[dying[next]].last < items[i].first do
-      holes.give(offset[dying[next]], sizes[dying[next]])
+  for _, now in ipairs(births) do
+    while deaths[next] < now do
+      for _, i in ipairs(dead[deaths[next]]) do holes.give(offset[i], sizes[i]) end
       next = next + 1
     end
-    offset[i] = holes.take(sizes[i])
+    for _, i in ipairs(sorted(born[now], larger(sizes))) do offset[i] = holes.take(sizes[i]) end
   end
   return offset
 end
@@ -198,7 +246,7 @@ local function largest_at(items, sizes, offset, at)
     if item.first <= at and at <= item.last and sizes[i] > 0 then alive[#alive + 1] = i end
   end
   local largest = {}
-  for n, i in ipairs(sorted(alive, function(a, b) return sizes[a] > sizes[b] end)) do
+  for n, i in ipairs(sorted(alive, larger(sizes))) do
     if n > 10 then break end
     largest[n] = { name = items[i].name, size = sizes[i], offset = offset[i], index = i }
   end

@@ -54,11 +54,15 @@ function answers.choice(job, index, prompt)
     job = job, index = index, prompt = prompt, made = 0, text = {}, ids = json.array {}, offset = 0,
     pieces = pieces.new(tokenizer, prompt, wanted.stops), rows = {},
   }
+  local text = (wanted.echo or wanted.logprobs) and pieces.valid(tokenizer:decode(prompt, false))
   if wanted.echo then
-    self.text[1] = pieces.valid(tokenizer:decode(prompt, false))
+    self.text[1] = text
     if wanted.logprobs then
-      self.rows[1] = { token = prompt[1], bytes = tokenizer:token(prompt[1]) }
+      self.echoed = pieces.new(tokenizer, {}, {})
+      self.rows[1] = { token = prompt[1], bytes = self.echoed:bytes(prompt[1]) }
     end
+  elseif text then
+    self.offset = characters(text)
   end
   return self
 end
@@ -74,7 +78,7 @@ function answers.take(choice, event)
     return ""
   end
   local ends = event.finish == "stop"
-  local bytes = event.prompt and choice.job.model.tokenizer:token(event.token)
+  local bytes = event.prompt and choice.echoed:bytes(event.token)
     or ends and "" or choice.pieces:bytes(event.token)
   if wanted.logprobs then
     table.insert(choice.rows, { token = event.token, bytes = bytes, logprob = event.logprob,
@@ -92,6 +96,8 @@ end
 
 -- log-probabilities ------------------------------------------------------------------------------
 
+--- Offsets count characters of prompt and answer together, also where the prompt is not echoed, and
+--- only what a token adds to the text: of a special token nothing.
 local function completion_logprobs(choice, rows)
   local tokenizer, list = choice.job.model.tokenizer, {}
   for _, name in ipairs { "tokens", "token_logprobs", "top_logprobs", "text_offset" } do

@@ -82,10 +82,8 @@ local function base_program(rank, bytes, group_names, group_index)
     }
   end
   local results = {}
-  for name, key in pairs {
-    loss = "loss", grad_norm = "grad norm", control = "control", count = "count",
-  } do
-    local v = rank.persistent[key]
+  for _, name in ipairs { "loss", "grad_norm", "control", "count" } do
+    local v = rank.persistent[(name:gsub("_", " "))]
     results[name] = v and self:tensor(v) or nil
   end
   local sections = {}
@@ -93,7 +91,13 @@ local function base_program(rank, bytes, group_names, group_index)
     if range[2] > 0 then sections[name] = range end
   end
   for _, facts in ipairs(rank.kept) do facts.tensor = self:tensor(facts.view) end
-  for _, v in pairs(rank.persistent) do v.tensor = self:tensor(v) end
+  local lasting = {} -- sorted: tensors are numbered here
+  for key in pairs(rank.persistent) do lasting[#lasting + 1] = key end
+  table.sort(lasting)
+  for _, key in ipairs(lasting) do
+    local v = rank.persistent[key]
+    v.tensor = self:tensor(v)
+  end
   return {
     arena_bytes = bytes, groups = group_names, tensors = self.tensors, sites = sites,
     sections = sections, instructions = instructions, results = results, name_of = self.names,

@@ -106,10 +106,12 @@ function pipeline.cross(self, list, chunk, env, backward)
   local step, kind = backward and -1 or 1, backward and 1 or 0
   local arriving, leaving = {}, {}
   for i, border in ipairs(list) do
-    local from, to = border.from * step, border.to * step
-    local at, entry = chunk * step, { value = border.value, channel = 4 * (i - 1) + kind }
-    if at > from and at <= to then arriving[#arriving + 1] = entry end
-    if at >= from and at < to then leaving[#leaving + 1] = entry end
+    local from, to, at = border.from * step, border.to * step, chunk * step
+    if at >= from and at <= to then
+      local entry = { value = border.value, channel = 4 * (i - 1) + kind }
+      if at > from then arriving[#arriving + 1] = entry end
+      if at < to then leaving[#leaving + 1] = entry end
+    end
   end
   local phase = backward and "backward" or "forward"
   local site = self.plan.spec.model.site
@@ -150,18 +152,28 @@ local function add_node(self, items, node, phase, is_loss)
   add("cast", function(env) env.arrives() end)
 end
 
+--- The nodes of each chunk, forward and backward, and those of the loss: sorted once, since every
+--- pass of every micro-batch asks for its own.
+local function sort_nodes(plan, chunk_of, chunks)
+  local forward_nodes, backward_nodes, loss_nodes = {}, {}, {}
+  for chunk = 0, chunks - 1 do forward_nodes[chunk], backward_nodes[chunk] = {}, {} end
+  for _, node in ipairs(plan["local"].nodes) do
+    if not node.step then table.insert(forward_nodes[chunk_of[node.layer]], node) end
+  end
+  for _, node in ipairs(plan.backward.nodes) do
+    table.insert(node.phase == "loss" and loss_nodes or backward_nodes[chunk_of[node.layer]], node)
+  end
+  return forward_nodes, backward_nodes, loss_nodes
+end
+
 --- What a forward pass of a chunk does.
 local function forward_items(self, shared, chunk, loss_use)
   local items = {}
-  for _, node in ipairs(self.l.nodes) do
-    if not node.step and self.chunk_of[node.layer] == chunk then
-      add_node(self, items, node, "forward")
-    end
+  for _, node in ipairs(shared.forward_nodes[chunk]) do
+    add_node(self, items, node, "forward")
   end
   if chunk < shared.chunks - 1 then return items end
-  for _, node in ipairs(self.b.nodes) do
-    if node.phase == "loss" then add_node(self, items, node, "loss", true) end
-  end
+  for _, node in ipairs(shared.loss_nodes) do add_node(self, items, node, "loss", true) end
   items[#items + 1] = { op = "loss", is_loss = true,
     run = function(env) self:accumulate(loss_use, env, "loss") end }
   return items
@@ -190,11 +202,10 @@ local function frozen(value)
 end
 
 --- What a backward pass of a chunk does, or only its phase `want`, as items of weave.lua.
-local function backward_items(self, chunk, want)
+local function backward_items(self, shared, chunk, want)
   local items = {}
-  for _, node in ipairs(self.b.nodes) do
-    if node.phase ~= "loss" and self.chunk_of[node.layer] == chunk and (want == "backward"
-      or node.phase == want) then
+  for _, node in ipairs(shared.backward_nodes[chunk]) do
+    if want == "backward" or node.phase == want then
       if not node.use then
         add_node(self, items, node, "backward")
       elseif not frozen(node.use.value) then
@@ -209,7 +220,7 @@ end
 local function backward(self, shared, env, chunk, want)
   local receive, send = pipeline.cross(self, shared.backward_borders, chunk, env, true)
   if want ~= "weight" then receive() end
-  for _, item in ipairs(backward_items(self, chunk, want)) do item.run(env) end
+  for _, item in ipairs(backward_items(self, shared, chunk, want)) do item.run(env) end
   if want ~= "weight" then send() end
 end
 
@@ -217,7 +228,7 @@ end
 local function together(self, shared, envs, item)
   local chunk = item.chunk or 0
   if item.phase == "backward" then
-    return weave.run(self, backward_items(self, chunk, "backward"), envs)
+    return weave.run(self, backward_items(self, shared, chunk, "backward"), envs)
   end
   for _, env in ipairs(envs) do load(self, env, 0) end
   weave.run(self, forward_items(self, shared, chunk, self.b.loss_use), envs)
@@ -359,7 +370,9 @@ function pipeline.run(plan)
   local layout = plan.spec.layout
   local chunk_of, chunks, counts = pipeline.chunk_table(plan)
   local micros = plan.spec.batch.samples // layout.dp // plan.spec.batch.micro
+  local forward_nodes, backward_nodes, loss_nodes = sort_nodes(plan, chunk_of, chunks)
   local shared = {
+    forward_nodes = forward_nodes, backward_nodes = backward_nodes, loss_nodes = loss_nodes,
     chunks = chunks, chunk_of = chunk_of, keep = keep_of(plan), holders = holders(plan, chunk_of,
       layout.pp),
     forward_borders = pipeline.borders(plan["local"].nodes, chunk_of, false),
