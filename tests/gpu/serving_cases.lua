@@ -237,4 +237,12 @@ sample(700, 704, function(n) -- many equal ones, zeros of both signs, minus infi
   return core.tensor("f32", { n, 704 }, values)
 end)
 
+for _, rows in ipairs { 1, 256, 2048 } do
+  add("follow", ("%d rows"):format(rows), function()
+    local fed, made = {}, {}
+    for i = 1, rows do fed[i], made[i] = (i * 7919) % (2 * rows + 2) - rows - 1, i * 31 - 1 end
+    return { list(fed), list(made) }, { poison("i32", { rows }) }, {}
+  end)
+end
+
 return cases

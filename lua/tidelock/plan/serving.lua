@@ -5,11 +5,14 @@
 ---     controls  temperature and top_p of each row: f32
 ---     table     pages of each request: i32, written when one begins
 ---                  |
----     serve0    1 row     embedding, .., cache_write, attention_cached, .., logits,
+---     serve0    1 row     follow, embedding, .., cache_write, attention_cached, .., logits,
 ---     serve1    4 rows    sample, row_max, row_sum_exp, cross_entropy
 ---     ..        serve.rows
 ---                  |
 ---     ids       the token of each row      nll   its negative log-probability, a loss like others
+---
+--- A token that a step has just chosen need not have been read by the host: it is fed as the row
+--- that chose it, which `follow` looks up among the ids of the step before.
 ---
 --- A section has a fixed number of rows; rows that are none have request -1. All sections share the
 --- weights and the pages. No sum runs over rows, so a row's bits are those of the training forward
@@ -179,6 +182,17 @@ function Serve:shared(name, dtype, rows, width)
   return view
 end
 
+--- Tokens of the rows. Only the last rank of a pipeline has the ids of the step before.
+function Serve:follow(rows)
+  if self.plan.spec.layout.pp > 1 then return self.feed.ids end
+  local low = self.lower
+  self:shared("ids", "i32", rows)
+  local tokens = low:make("i32", { rows }, "activations", "tokens")
+  low:emit("follow", { self.feed.ids, low.persistent.ids }, { tokens }, {},
+    { site = self.plan.spec.model.site, micro = 0, phase = "forward", path = "follow" })
+  return tokens
+end
+
 local special = {}
 
 function special.position_ids(self, node, env)
@@ -340,8 +354,8 @@ function Serve:section(index, made)
   self.feed = self:open_feed(made.rows)
   local env, stage = { micro = 0 }, low.rank
   low.step_env = { micro = 0 }
-  env[l.ids.id] = self.feed.ids
   lower.section(low, "serve" .. index, function()
+    env[l.ids.id] = self:follow(made.rows)
     local receive, send = pipeline.cross(low, made.borders, stage, env, false)
     receive()
     for _, node in ipairs(made.nodes) do
@@ -379,7 +393,7 @@ local function mark_persistent(plan)
     local list = {}
     for key, view in pairs(low.persistent) do
       local outside = key:find "^weight " or key:find "^feed " or key:find "^controls "
-        or key:find "^table"
+        or key:find "^table" or key == "ids"
       if outside and view.tensor then list[#list + 1] = view.tensor end
     end
     table.sort(list)

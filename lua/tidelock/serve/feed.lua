@@ -1,6 +1,6 @@
 --- feed.lua - what a step's rows are told: the lists that plan/serving.lua's sections read.
 ---
----     ids        | token of each row          | 0 ..     each list is filled up to 16 elements
+---     ids        | token of each row, or where | 0 ..    each list is filled up to 16 elements
 ---     positions  | its place in its request   | 0 ..
 ---     requests   | slot                       | 0 ..
 ---     next       | -1 choose, -2 none, or known
@@ -21,6 +21,9 @@ local feed = {}
 ---@field first integer # position of that row
 ---@field count integer
 ---@field decodes boolean # one row, which chooses
+---@field token? integer # of a row that decodes; -2 - i: what row i (from 0) of the step before chose
+---@field chooses boolean # its last row does
+---@field vain boolean # its request had ended when the step did
 
 ---@class tidelock.Feed
 local Feed = {}
@@ -67,7 +70,7 @@ local function fill_row(set, span)
     list[2 * stride + i], list[3 * stride + i] = request.slot, -1
     begin_choice(set, i, request)
   end
-  list[i], list[stride + i] = request.tokens[span.first + 1], span.first
+  list[i], list[stride + i] = span.token, span.first
   list[set.draws + 6 * i] = span.first + 1
   return is_new
 end
