@@ -200,6 +200,13 @@ for _, rows in ipairs { 1, 3, 8, 9, 16 } do
   few(rows, 352, { 3000 }, 2, "bf16")
 end
 
+--- Leaves side by side in a cluster: tiles that are full and not, of 64 and 128 rows and columns.
+for _, rows in ipairs { 17, 64, 100, 128, 200, 256 } do
+  few(rows, 704, { 256, 72 }, 4, "bf16")
+  few(rows, 2048, { 136 }, 4, "f32", "f32")
+  few(rows, 160, { 2048 }, 4, "bf16", "bf16")
+end
+
 --- Rows with all controls: { next, temperature, top_p, top_k, seed, request, position } each.
 local function sample(columns, width, make)
   add("sample", ("%d of %d columns"):format(columns, width), function()
