@@ -118,6 +118,8 @@ attention("pages of 256", { lengths = { 500, 3 }, heads = 8, kv_heads = 1, width
   kv_block = 128, runs = { { 0, 300, 16 } } })
 attention("pages of 64, a warp a row", { lengths = { 1, 2, 63, 64, 65, 127, 128, 129, 191, 192, 193,
   256, 257, 300, 2049, 2300 }, heads = 16, kv_heads = 2, width = 64, page = 64, kv_block = 128 })
+attention("pages of 64, rows that have a block of keys ahead", { lengths = { 300, 140 }, heads = 4,
+  kv_heads = 2, width = 64, page = 64, kv_block = 128, runs = { { 0, 95, 205 }, { 1, 120, 8 } } })
 attention("pages of 128, a warp a row of three heads", { lengths = { 400, 90 }, heads = 6,
   kv_heads = 2, width = 64, page = 128, kv_block = 128, runs = { { 0, 50, 3 }, { -1, 0, 2 },
   { 0, 250, 9 }, { 1, 60, 5 } } })
