@@ -306,6 +306,15 @@ static tl_status launch_few(const tl_gemm *gemm, const variant *v, int32_t is_sp
   memcpy(args.columns, all->columns, sizeof args.columns);
   memcpy(args.data, all->data, sizeof args.data);
   memcpy(args.bias, all->bias, sizeof args.bias);
+  tl_gemm_run run;
+  for (int32_t part = 0; part < gemm->parts; part++) {
+    whole_run(gemm, part, 0, &run);
+    args.weight[part] = run.b.data;
+    args.weight_stride[part] = stride_of(&run.b) * (int64_t)sizeof(uint16_t);
+  }
+  args.depth = (int32_t)(run.count / gemm->leaves);
+  if (args.ahead) /* of what a block reads of a row */
+    args.fetches = (int32_t)(is_split ? args.depth : run.count) * 2 / 128;
   const uint32_t blocks = is_split ? (uint32_t)(tiles * gemm->leaves)
                                    : count_blocks(v, tiles, facts);
   const tl_cuda_grid grid = {.blocks = {blocks},

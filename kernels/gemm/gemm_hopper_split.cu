@@ -34,8 +34,7 @@ __device__ __forceinline__ float4 tree_of(uint32_t at, int first) {
 template <int rows, int columns, int leaves>
 struct Split {
   typedef Few<rows, columns, 0> Block;
-  static constexpr int readers = Block::groups * 128, share = columns / 8 / leaves;
-  static_assert(columns / 8 % leaves == 0, "columns of a block");
+  static constexpr int readers = Block::groups * 128, pieces = columns / 8;
 
   template <bool weights>
   static __device__ __forceinline__ void produce(const Block &f, const tl_gemm_hopper_few_args &g,
@@ -58,13 +57,13 @@ struct Split {
       store_shared_f32(own + j * readers * 16,
                        make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
     cluster_sync();
-    float total[share * 4];
 #pragma unroll
-    for (int i = 0; i < share; i++) {
-      const float4 v = tree_of<leaves>(own + (leaf * share + i) * readers * 16, 0);
-      total[4 * i] = v.x, total[4 * i + 1] = v.y, total[4 * i + 2] = v.z, total[4 * i + 3] = v.w;
+    for (int i = 0; i < pieces; i += leaves) {
+      if (i + leaf >= pieces) break;
+      const float4 v = tree_of<leaves>(own + (i + leaf) * readers * 16, 0);
+      float total[4] = {v.x, v.y, v.z, v.w};
+      Block::template store<1>(g, {p.part, p.column + (i + leaf) * 8, p.row}, group, total);
     }
-    Block::template store<share>(g, {p.part, p.column + leaf * share * 8, p.row}, group, total);
     cluster_sync();  // nobody reads a block's sums any more
   }
 
@@ -77,7 +76,10 @@ struct Split {
     __syncthreads();
     next_begin();
     if (threadIdx.x >= readers + 32) {
-      if (threadIdx.x > readers + 32) return;
+      if (threadIdx.x > readers + 32) {
+        Block::fetch_ahead(g, p, int64_t(leaf) * g.depth * 2, threadIdx.x - readers - 33);
+        return;
+      }
       earlier_wait();
       produce<false>(f, g, p, leaf);
     } else if (threadIdx.x >= readers) {

@@ -246,6 +246,15 @@ sample(700, 704, function(n) -- many equal ones, zeros of both signs, minus infi
   return core.tensor("f32", { n, 704 }, values)
 end)
 
+for _, dtype in ipairs { "f32", "bf16" } do
+  for _, width in ipairs { 2048, 21 } do
+    add("pick_rows", ("width %d, %s"):format(width, dtype), function()
+      local rows = {}
+      for i = 1, 256 do rows[i] = i % 9 == 0 and -1 or i * 7919 % 300 end
+      return { spread(dtype, { 300, width }), list(rows) }, { poison(dtype, { 256, width }) }, {}
+    end)
+  end
+end
 for _, rows in ipairs { 1, 256, 2048 } do
   add("follow", ("%d rows"):format(rows), function()
     local fed, made = {}, {}

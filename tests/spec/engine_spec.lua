@@ -96,6 +96,32 @@ for _, shape in ipairs(shapes) do
         { ahead = true, chunk = 2, poison = 255 })))
     end)
 
+    it("gives the same bits where many rows are computed and few choose", function()
+      local many, each = {}, {}
+      for i = 1, 40 do
+        local request = requests[(i - 1) % #requests + 1]
+        many[i] = request.echo and requests[1] or request
+        each[i] = request.echo and expected[1] or expected[(i - 1) % #requests + 1]
+      end
+      for _, request in ipairs(many) do assert(#request.tokens < 20) end
+      local wide = { ["serve.rows"] = 272, ["serve.requests"] = 80 }
+      local long = {}
+      for i = 1, 40 do
+        local tokens = models.tokens(i, 11, models.defaults.vocab)
+        long[i] = { tokens = tokens, max_tokens = 2, temperature = 1, seed = i }
+      end
+      local whole = serve.outcomes(file, { ["serve.rows"] = 16 }, long)
+      table.move(long, 1, 40, #many + 1, many)
+      table.move(whole, 1, 40, #each + 1, each)
+      for _, ahead in ipairs { false, true } do
+        local text, stats = serve.outcomes(file, wide, many, { ahead = ahead, poison = 255 })
+        assert.same(each, text)
+        assert.is_true(stats.steps < 16)
+      end
+      assert.same(each, (serve.outcomes(file, models.with(wide, { ["layout.tp"] = 2 }), many)))
+      assert.same(each, (serve.outcomes(file, models.with(wide, { ["layout.pp"] = 2 }), many)))
+    end)
+
     it("gives the same bits in a pool so small that pages are taken from prefixes", function()
       assert.same(expected, (serve.outcomes(file, { ["serve.pages"] = 5 }, requests)))
     end)

@@ -22,7 +22,7 @@ local carried_most = 1000 -- tensors that a queued step takes along, less than r
 ---@class tidelock.Flight
 ---@field spans tidelock.Span[]
 ---@field rows integer # that are used
----@field count integer # of the section
+---@field count integer # of the rows that have an id, those of the section or those that choose
 ---@field place integer # of the queue of runs, 0 or 1
 ---@field tops boolean # logits of some rows are read
 
@@ -79,8 +79,7 @@ end
 --- Its last row chooses a token.
 local function note_choice(request, span)
   span.chooses = span.first + span.count == #request.tokens + request.pending
-  if not span.chooses then return end
-  request.pending, request.row = request.pending + 1, span.at + span.count - 2
+  if span.chooses then request.pending = request.pending + 1 end
 end
 
 local function add_span(spans, place, request, at, count)
@@ -117,6 +116,32 @@ local function choose_rows(self, place)
   return spans, rows
 end
 
+--- The short section of a class, where the step can be one: nobody wants to know about rows that do
+--- not choose.
+local function find_short(self, spans, class)
+  local choices = 0
+  for _, span in ipairs(spans) do
+    if span.request.echo then return nil end
+    if span.chooses then choices = choices + 1 end
+  end
+  for _, short in ipairs(self.plan.shorts) do
+    if short.class == class and choices <= self.plan.choosers then return short end
+  end
+end
+
+--- Where each choice will stand among the ids of the step.
+local function place_choices(spans, short)
+  local choices = 0
+  for _, span in ipairs(spans) do
+    span.choice = nil
+    if span.chooses then
+      choices = choices + 1
+      span.choice = short and choices or span.at + span.count - 1
+      span.request.row = span.choice - 1
+    end
+  end
+end
+
 --- Queues a step, if some request wants rows.
 function flights.take_off(self)
   local place = self.flights[1] and 1 - self.flights[1].place or 0
@@ -125,12 +150,19 @@ function flights.take_off(self)
   local class, tops = 1, false
   while self.plan.classes[class] < rows do class = class + 1 end
   for _, span in ipairs(spans) do tops = tops or span.request.top > 0 end
-  local count = self.plan.classes[class]
-  local lists, controls = self.feed:fill(spans, rows, count)
-  flights.write(self, "feed " .. count, lists)
+  local short, count = find_short(self, spans, class), self.plan.classes[class]
+  local section, key, lists, controls = class - 1, "feed " .. count, nil, nil
+  place_choices(spans, short)
+  if short then
+    lists, controls = self.feed:fill_short(spans, rows, count, self.plan.choosers)
+    section, key, count = short.index, key .. " short", self.plan.choosers
+  else
+    lists, controls = self.feed:fill(spans, rows, count)
+  end
+  flights.write(self, key, lists)
   if controls then flights.write(self, "controls " .. count, controls) end
   local last = flights.last(self)
-  self.ranks:queue(place, "serve" .. class - 1, { step = self.steps, fresh = self.plain },
+  self.ranks:queue(place, "serve" .. section, { step = self.steps, fresh = self.plain },
     self.carried, { last, flights.tensor(self, "ids " .. count),
       last, flights.tensor(self, "nll " .. count) })
   if controls then controls:close() end
@@ -226,7 +258,8 @@ end
 local function settle_span(self, flight, span, at, events)
   local request, first, logits = span.request, span.first, nil
   for k = request.echo and 0 or span.count - 1, span.count - 1 do
-    local known, row = feeds.next_of(span, k), span.at + k
+    local known = feeds.next_of(span, k)
+    local row = known == -1 and span.choice or span.at + k
     if known ~= -2 then -- else of a prompt, without echo
       local event = settle(request, first + k, known, at(row))
       if request.top > 0 then
