@@ -286,6 +286,8 @@ static int32_t are_ahead(const tl_gemm *gemm) {
   return (gemm->call->ahead >> 1 & weights) == weights;
 }
 
+#include <stdlib.h>
+static int tlx(const char *n, int d) { return getenv(n) ? atoi(getenv(n)) : d; }
 static tl_status launch_few(const tl_gemm *gemm, const variant *v, int32_t is_split, tl_cuda *cuda,
                             const tl_gemm_hopper_args *all) {
   const tl_cuda_facts *facts = tl_cuda_device(cuda);
@@ -313,7 +315,8 @@ static tl_status launch_few(const tl_gemm *gemm, const variant *v, int32_t is_sp
     args.weight_stride[part] = stride_of(&run.b) * (int64_t)sizeof(uint16_t);
   }
   args.depth = (int32_t)(run.count / gemm->leaves);
-  if (args.ahead) /* of what a block reads of a row */
+  if (tlx("TLX_AHEAD", 1) == 0) args.ahead = 0;
+  if (args.ahead && tlx("TLX_FETCH", 1)) /* of what a block reads of a row */
     args.fetches = (int32_t)(is_split ? args.depth : run.count) * 2 / 128;
   const uint32_t blocks = is_split ? (uint32_t)(tiles * gemm->leaves)
                                    : count_blocks(v, tiles, facts);
@@ -330,7 +333,7 @@ tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t p
   const variant *v = NULL;
   *done = 0;
   if (!fits(product, gemm, piece_stride, facts)) return TL_OK;
-  const variant *split = choose_split(product, gemm, facts, tl_cuda_get_blocks(cuda));
+  const variant *split = tlx("TLX_SPLIT", 1) == 0 || (tlx("TLX_SPLIT", 1) == 2 && gemm->rows > 64) ? NULL : choose_split(product, gemm, facts, tl_cuda_get_blocks(cuda));
   v = split != NULL ? split : choose(product, gemm, facts, tl_cuda_get_blocks(cuda));
   if (v == NULL) v = choose(product, gemm, facts, &(tl_cuda_blocks){0});
   if (v == NULL || count_tiles(gemm, v) >= INT32_MAX / 2) return TL_OK;

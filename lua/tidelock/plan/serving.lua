@@ -200,7 +200,7 @@ function Serve:follow(rows)
   if self.plan.spec.layout.pp > 1 then return self.feed.ids end
   local low = self.lower
   self:shared("ids", "i32", rows)
-  local tokens = low:make("i32", { rows }, "activations", "tokens")
+  local tokens = self:shared("tokens", "i32", rows)
   low:emit("follow", { self.feed.ids, low.persistent.ids }, { tokens }, {},
     { site = self.plan.spec.model.site, micro = 0, phase = "forward", path = "follow" })
   return tokens
