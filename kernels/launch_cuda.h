@@ -12,7 +12,6 @@
 #include "../runtime/cuda.h"
 #include "device_args.h"
 #include "rows.h"
-#include "soon_args.h"
 
 TL_INLINE tl_array tl_array_of(const tl_view *view) {
   return (tl_array){.data = view->data,
@@ -69,24 +68,6 @@ TL_INLINE tl_status tl_overlap_threads(tl_cuda *cuda, const char *kernel, int64_
                                        const void *arguments) {
   const int64_t blocks = (threads + TL_DEVICE_THREADS - 1) / TL_DEVICE_THREADS;
   return tl_launch(cuda, kernel, blocks, TL_DEVICE_THREADS, 1, arguments);
-}
-
-/* Of the weights that a call's product to come reads, the last 1 / `part` of each row; as its kernel
-** begins with the others. */
-TL_INLINE tl_soon_args tl_soon_of(const tl_call *call, int32_t part) {
-  tl_soon_args s = {0};
-  if (call->soon_count == 0 || call->soon_count > TL_SOON_PARTS) return s;
-  const int64_t stride = tl_view_row(&call->soon[0]) * tl_dtype_bytes(call->soon[0].dtype);
-  for (int32_t i = 0; i < call->soon_count; i++) {
-    if (tl_view_row(&call->soon[i]) * tl_dtype_bytes(call->soon[i].dtype) != stride) return s;
-    s.data[i] = call->soon[i].data;
-    s.rows[i] = (int32_t)call->soon[i].shape[0];
-  }
-  s.stride = stride;
-  s.lines = (int32_t)(stride / 128 / part);
-  s.first = (int32_t)(stride / 128) - s.lines;
-  s.parts = call->soon_count;
-  return s;
 }
 
 #endif

@@ -42,10 +42,6 @@ typedef struct tl_call {
   /* On a GPU: bit i is set where nothing that was queued in this section writes input i, so that a
   ** kernel may read it before earlier kernels have ended. */
   uint64_t ahead;
-  /* On a GPU, of kernels that wait for others in generation: weights that a product soon after this
-  ** call reads, and nothing in the section writes. They may be fetched into the cache. */
-  const tl_view *soon;
-  int32_t soon_count;
 } tl_call;
 
 /* tl_step as kernels on a GPU read it; written before each step, so that a captured step can be

@@ -199,12 +199,7 @@ static tl_status queue_message(tl_gpu *gpu, tl_executor *e, int32_t index) {
 static tl_call call_of(const tl_gpu *gpu, const tl_executor *e, int32_t index) {
   const tl_program *p = gpu->program;
   const tl_instruction *i = &p->instructions[index];
-  const int32_t skipped = i->op == TL_OP_attention_cached ? 1 : i->op == TL_OP_cache_write ? 0 : -1;
-  const int32_t next = skipped < 0 ? -1 : tl_uses_soon(p, index, skipped);
-  const tl_instruction *soon = next < 0 ? NULL : &p->instructions[next];
-  return (tl_call){.soon = soon == NULL ? NULL : e->views + soon->in.first + 1,
-                   .soon_count = soon == NULL ? 0 : (int32_t)p->ints[soon->ints.first],
-                   .in = e->views + i->in.first,
+  return (tl_call){.in = e->views + i->in.first,
                    .out = e->views + i->out.first,
                    .in_count = i->in.count,
                    .out_count = i->out.count,

@@ -7,24 +7,19 @@ static int places_meet(const tl_program *p, int32_t a, int32_t b) {
   return x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
 }
 
-/* The serving section of an instruction; count 0: it is in none. */
-static tl_range section_of(const tl_program *p, int32_t index) {
-  for (int s = TL_SECTION_SERVE_0; s < TL_SECTIONS; s++)
-    if (index >= p->sections[s].first && index < p->sections[s].first + p->sections[s].count)
-      return p->sections[s];
-  return (tl_range){0};
-}
-
 uint64_t tl_uses_ahead(const tl_program *p, int32_t index) {
   const tl_instruction *own = &p->instructions[index];
   const int32_t inputs = own->in.count < 64 ? own->in.count : 64;
   uint64_t ahead = inputs == 64 ? UINT64_MAX : (UINT64_C(1) << inputs) - 1;
-  const tl_range section = section_of(p, index);
+  int32_t first = -1;
   if (own->op != TL_OP_linear && own->op != TL_OP_attention_cached &&
       own->op != TL_OP_cache_write)
     return 0;
-  if (section.count == 0) return 0;
-  for (int32_t i = section.first; i < index; i++) {
+  for (int s = TL_SECTION_SERVE_0; s < TL_SECTIONS; s++)
+    if (index >= p->sections[s].first && index < p->sections[s].first + p->sections[s].count)
+      first = p->sections[s].first;
+  if (first < 0) return 0;
+  for (int32_t i = first; i < index; i++) {
     const tl_instruction *other = &p->instructions[i];
     for (int32_t k = 0; k < inputs; k++)
       for (int32_t j = 0; j < other->out.count; j++)
@@ -32,20 +27,6 @@ uint64_t tl_uses_ahead(const tl_program *p, int32_t index) {
           ahead &= ~(UINT64_C(1) << k);
   }
   return ahead;
-}
-
-int32_t tl_uses_soon(const tl_program *p, int32_t index, int32_t skipped) {
-  enum { FAR = 16 }; /* instructions */
-  const tl_range section = section_of(p, index);
-  const int32_t end = section.first + section.count;
-  for (int32_t i = index + 1; i < end && i < index + FAR; i++) {
-    const tl_instruction *other = &p->instructions[i];
-    if (other->op != TL_OP_linear || skipped-- > 0) continue;
-    const int32_t parts = (int32_t)p->ints[other->ints.first];
-    const uint64_t weights = ((UINT64_C(1) << parts) - 1) << 1;
-    return (tl_uses_ahead(p, i) & weights) == weights ? i : -1;
-  }
-  return -1;
 }
 
 /* Whether `whole` covers `part`. */

@@ -13,10 +13,6 @@
 ** whose kernels do not ask, and outside generation, where little is gained. */
 uint64_t tl_uses_ahead(const tl_program *program, int32_t index);
 
-/* The product after `index`, of those that follow in its section number `skipped` from 0, whose
-** weights may be fetched while `index` runs; -1: there is none. */
-int32_t tl_uses_soon(const tl_program *program, int32_t index, int32_t skipped);
-
 /* What `out` says of who reads the outputs of `index`, in a section that ends at `end`. */
 void tl_uses_note(const tl_program *program, int32_t index, int32_t end, tl_fused_call *out);
 

@@ -87,10 +87,7 @@ static int fits_boxes(const tl_cached_args *k, const tl_cuda_facts *facts) {
          k->kv_block == TL_CACHED_HOPPER_KEYS && k->window >= most && k->split >= most;
 }
 
-#include <stdlib.h>
-static int tlx(const char *n, int d) { return getenv(n) ? atoi(getenv(n)) : d; }
-static tl_status launch_boxes(const tl_call *call, const tl_cached_args *k) {
-  tl_cuda *cuda = call->cuda;
+static tl_status launch_boxes(tl_cuda *cuda, const tl_cached_args *k) {
   const int64_t page = k->at.page, heads = k->kv_heads, pages = k->at.pages;
   const tl_tensor_box keys = {
       .data = k->keys,
@@ -109,8 +106,7 @@ static tl_status launch_boxes(const tl_call *call, const tl_cached_args *k) {
       .box = {BOX, 1,     BOX         }
   };
   const int64_t units = k->at.rows * k->kv_heads, few = 3 * tl_cuda_device(cuda)->multiprocessors;
-  tl_cached_hopper_args args = {.a = *k, .soon = tl_soon_of(call, tlx("TLX_UP", 2) ? tlx("TLX_UP", 2) : 1), .depth = units <= few ? 2 : 1};
-  if (tlx("TLX_UP", 2) == 0) args.soon.parts = 0;
+  tl_cached_hopper_args args = {.a = *k, .depth = units <= few ? 2 : 1};
   TL_TRY(tl_tensor_map_make(cuda, "map of keys", &keys, &args.keys));
   TL_TRY(tl_tensor_map_make(cuda, "map of values", &values, &args.values));
   const tl_cuda_grid grid = {
@@ -122,12 +118,11 @@ static tl_status launch_boxes(const tl_call *call, const tl_cached_args *k) {
 }
 
 /* O of earlier parts waits behind everything else, where there may be several parts. */
-static tl_status launch_bf16(const tl_call *call, tl_cached_args *k) {
-  tl_cuda *cuda = call->cuda;
+static tl_status launch_bf16(tl_cuda *cuda, tl_cached_args *k) {
   const int32_t width = k->width > k->value_width ? k->width : k->value_width;
   const variant *v = many;
   const int32_t are_many = k->at.rows >= MANY_ROWS || tl_cuda_get_blocks(cuda)->attention_rows > 0;
-  if (!are_many && fits_boxes(k, tl_cuda_device(cuda))) return launch_boxes(call, k);
+  if (!are_many && fits_boxes(k, tl_cuda_device(cuda))) return launch_boxes(cuda, k);
   while (v->width < width) v++;
   if (are_many && k->group <= TL_CACHED_VECTORS / 2 && k->kv_block <= v->chunk)
     k->tile = TL_CACHED_VECTORS / k->group;
@@ -180,5 +175,5 @@ tl_status tl_attention_cached_args_of(const tl_call *call, tl_cached_args *out) 
 tl_status tl_cuda_attention_cached(const tl_call *call) {
   tl_cached_args k;
   TL_TRY(tl_attention_cached_args_of(call, &k));
-  return call->in[0].dtype == TL_BF16 ? launch_bf16(call, &k) : launch_f32(call->cuda, &k);
+  return call->in[0].dtype == TL_BF16 ? launch_bf16(call->cuda, &k) : launch_f32(call->cuda, &k);
 }

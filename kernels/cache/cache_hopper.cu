@@ -16,7 +16,6 @@
 // block has 128 keys, and there is no window, which the launcher looks at.
 #include "../attention/attention_bf16.cuh"
 #include "../hopper.cuh"
-#include "../soon.cuh"
 #include "cache_hopper_args.h"
 
 enum {
@@ -274,9 +273,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 6)
                       position >> g.at.shift < g.at.pages_max;
   if (exists && g.ahead && threadIdx.x < 32) look_up(g, u, 0);
   if (g.ahead) earlier_wait();
-  if (exists && threadIdx.x < 32)
-    for (int i = 0; i < 2 * k.depth; i++) ask(k, u, ring, bars, i / 2 * KEYS, i % 2);
-  fetch_soon(k.soon);
   if (!exists) return fill_row(g, row, u.kv_head, request < 0 ? 0 : 0x7fffffffu);
+  if (threadIdx.x < 32)
+    for (int i = 0; i < 2 * k.depth; i++) ask(k, u, ring, bars, i / 2 * KEYS, i % 2);
   attend(k, row, u, ring, bars, shared);
 }

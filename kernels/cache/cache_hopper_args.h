@@ -3,7 +3,6 @@
 #define TL_CACHE_HOPPER_ARGS_H
 
 #include "../tensor_map.h"
-#include "../soon_args.h"
 #include "cache_args.h"
 
 enum {
@@ -16,7 +15,6 @@ enum {
 typedef struct tl_cached_hopper_args {
   tl_tensor_map keys, values; /* (P G, w, B), box 64 x 64; (P B, G, x), box 64 x 1 x 64 */
   tl_cached_args a;
-  tl_soon_args soon;
   int32_t depth; /* blocks of keys that the ring holds: 1 or 2 */
 } tl_cached_hopper_args;
 

@@ -1,7 +1,6 @@
 /* fused.cu - kernels that do the work of several instructions: fused.h says which. */
 #include "../cache/cache_device.cuh"
 #include "../elementwise/rope.cuh"
-#include "../soon.cuh"
 #include "fused_args.h"
 
 enum { SPAN = TL_DEVICE_PARTIALS }; /* elements of a row that its threads take at a time */
@@ -121,7 +120,6 @@ extern "C" __global__ void __launch_bounds__(TL_ROPE_WRITE_THREADS)
   const int q_units = rope_units(f.q), k_items = (int)(f.k.channels - f.k.pairs);
   const int q_all = (int)f.q.heads * q_units, k_all = w.kv_heads * k_items;
   const int values = w.kv_heads * w.value_width / (f.wide ? 16 / w.bytes : 1);
-  fetch_soon(f.soon);
   if (f.ahead) wait_earlier();
   for (int i = threadIdx.x; i < q_all + k_all + values; i += TL_ROPE_WRITE_THREADS) {
     if (i < q_all) {

@@ -5,7 +5,6 @@
 #include "../cache/cache_args.h"
 #include "../elementwise/elementwise_args.h"
 #include "../norm/norm_args.h"
-#include "../soon_args.h"
 
 typedef struct tl_add_norm_args {
   tl_array a, b;
@@ -15,7 +14,6 @@ typedef struct tl_add_norm_args {
 typedef struct tl_rope_write_args {
   tl_rope_args q, k; /* k.y: nothing is written there */
   tl_cache_write_args write;
-  tl_soon_args soon;
   int32_t wide;  /* values are copied 16 bytes at a time */
   int32_t ahead; /* no kernel that may still run writes request, position or table */
 } tl_rope_write_args;

@@ -73,8 +73,6 @@ static int fits_rope_write(const tl_fused_call *f, int32_t count) {
   return are_apart(&q->out[0], &k->in[0]);
 }
 
-#include <stdlib.h>
-static int tlx(const char *n, int d) { return getenv(n) ? atoi(getenv(n)) : d; }
 static tl_status launch_rope_write(const tl_fused_call *f) {
   tl_rope_write_args k;
   TL_TRY(tl_rope_rows_check(&f[0].call));
@@ -85,8 +83,6 @@ static tl_status launch_rope_write(const tl_fused_call *f) {
   const tl_cache_write_args *w = &k.write;
   k.wide = (uintptr_t)w->v % 16 == 0 && (uintptr_t)w->values % 16 == 0 &&
            (int64_t)w->kv_heads * w->value_width * w->bytes % 16 == 0;
-  k.soon = tl_soon_of(&f[2].call, tlx("TLX_OUT", 1));
-  if (tlx("TLX_OUT", 1) == 0) k.soon.parts = 0;
   k.ahead = (f[2].call.ahead >> 2 & 7) == 7;
   return tl_launch(f[0].call.cuda, "fused_rope_write", f[0].call.in[0].shape[0],
                    TL_ROPE_WRITE_THREADS, 1, &k);

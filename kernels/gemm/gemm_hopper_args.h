@@ -51,10 +51,6 @@ typedef struct tl_gemm_hopper_few_args {
   int32_t out_is_bf16, bias_is_bf16;
   int32_t ring, box_rows; /* slots of a block's ring, rows of a box of x */
   int32_t ahead; /* weights are read before earlier kernels have ended: none of them writes any */
-  int32_t depth;   /* k of a leaf */
-  int32_t fetches; /* lines of 128 bytes of a row of weights that are fetched ahead; 0: none */
-  const void *weight[TL_GEMM_HOPPER_PARTS];
-  int64_t weight_stride[TL_GEMM_HOPPER_PARTS]; /* bytes */
   void *data[TL_GEMM_HOPPER_PARTS];
   const void *bias[TL_GEMM_HOPPER_PARTS];
 } tl_gemm_hopper_few_args;

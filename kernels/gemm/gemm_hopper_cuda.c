@@ -13,7 +13,7 @@ enum { /* of gemm_hopper_few.cu: bytes of shared memory */
        RING_MAX = 24
 };
 
-enum { SPLIT_ROWS = 256 }; /* of x at most, for gemm_hopper_split.cu */
+enum { SPLIT_ABOVE = 32, SPLIT_ROWS = 256 }; /* rows of x for gemm_hopper_split.cu */
 
 typedef struct variant {
   int32_t leaves_least, leaves_most;
@@ -155,7 +155,8 @@ static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
 static const variant *choose_split(tl_gemm_product product, const tl_gemm *gemm,
                                    const tl_cuda_facts *facts, const tl_cuda_blocks *blocks) {
   const variant *best = NULL;
-  if (product != TL_GEMM_LINEAR || gemm->rows > SPLIT_ROWS || blocks->gemm_rows != 0) return NULL;
+  if (product != TL_GEMM_LINEAR || blocks->gemm_rows != 0) return NULL;
+  if (gemm->rows <= SPLIT_ABOVE || gemm->rows > SPLIT_ROWS) return NULL;
   for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++) {
     if (splits[i].leaves_most != gemm->leaves) continue;
     best = &splits[i];
@@ -286,8 +287,6 @@ static int32_t are_ahead(const tl_gemm *gemm) {
   return (gemm->call->ahead >> 1 & weights) == weights;
 }
 
-#include <stdlib.h>
-static int tlx(const char *n, int d) { return getenv(n) ? atoi(getenv(n)) : d; }
 static tl_status launch_few(const tl_gemm *gemm, const variant *v, int32_t is_split, tl_cuda *cuda,
                             const tl_gemm_hopper_args *all) {
   const tl_cuda_facts *facts = tl_cuda_device(cuda);
@@ -308,16 +307,6 @@ static tl_status launch_few(const tl_gemm *gemm, const variant *v, int32_t is_sp
   memcpy(args.columns, all->columns, sizeof args.columns);
   memcpy(args.data, all->data, sizeof args.data);
   memcpy(args.bias, all->bias, sizeof args.bias);
-  tl_gemm_run run;
-  for (int32_t part = 0; part < gemm->parts; part++) {
-    whole_run(gemm, part, 0, &run);
-    args.weight[part] = run.b.data;
-    args.weight_stride[part] = stride_of(&run.b) * (int64_t)sizeof(uint16_t);
-  }
-  args.depth = (int32_t)(run.count / gemm->leaves);
-  if (tlx("TLX_AHEAD", 1) == 0) args.ahead = 0;
-  if (args.ahead && tlx("TLX_FETCH", 1)) /* of what a block reads of a row */
-    args.fetches = (int32_t)(is_split ? args.depth : run.count) * 2 / 128;
   const uint32_t blocks = is_split ? (uint32_t)(tiles * gemm->leaves)
                                    : count_blocks(v, tiles, facts);
   const tl_cuda_grid grid = {.blocks = {blocks},
@@ -333,7 +322,7 @@ tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t p
   const variant *v = NULL;
   *done = 0;
   if (!fits(product, gemm, piece_stride, facts)) return TL_OK;
-  const variant *split = tlx("TLX_SPLIT", 1) == 0 || (tlx("TLX_SPLIT", 1) == 2 && gemm->rows > 64) ? NULL : choose_split(product, gemm, facts, tl_cuda_get_blocks(cuda));
+  const variant *split = choose_split(product, gemm, facts, tl_cuda_get_blocks(cuda));
   v = split != NULL ? split : choose(product, gemm, facts, tl_cuda_get_blocks(cuda));
   if (v == NULL) v = choose(product, gemm, facts, &(tl_cuda_blocks){0});
   if (v == NULL || count_tiles(gemm, v) >= INT32_MAX / 2) return TL_OK;

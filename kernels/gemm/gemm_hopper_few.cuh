@@ -177,22 +177,6 @@ struct Few {
     }
   }
 
-  // Weights of a tile that the ring has no room for, into the second-level cache: by idle lanes, 1
-  // KiB of each row after the other, as they will be wanted.
-  static __device__ __forceinline__ void fetch_ahead(const tl_gemm_hopper_few_args &g,
-                                                     const Place &p, int64_t first, int lane) {
-    if (!g.fetches) return;
-    const int there = g.columns[p.part] - p.column, rows_here = there < columns ? there : columns;
-    const int64_t stride = g.weight_stride[p.part];
-    const char *from = (const char *)g.weight[p.part] + p.column * stride + first;
-    const int held = g.ring * depth * 2 / 128, lines = g.fetches;  // of a row
-    for (int line = held; line < lines; line += 8)
-      for (int i = lane; i < rows_here * 8; i += 31) {
-        const int at = line + i % 8;
-        if (at < lines) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i / 8 * stride + at * 128));
-      }
-  }
-
   // Where things are in shared memory; the barriers hold after a __syncthreads.
   __device__ __forceinline__ void open(const unsigned char *shared, int ring_slots) {
     slots = ring_slots;
@@ -216,10 +200,7 @@ struct Few {
     if (threadIdx.x == readers) map_prefetch(&g.b[find(g, blockIdx.x).part]);
     if (threadIdx.x == readers + 32) map_prefetch(&g.a);
     if (threadIdx.x >= readers + 32) {
-      if (threadIdx.x > readers + 32) {
-        fetch_ahead(g, find(g, blockIdx.x), 0, threadIdx.x - readers - 33);
-        return;
-      }
+      if (threadIdx.x > readers + 32) return;
       earlier_wait();
       f.template produce<false>(g);
     } else if (threadIdx.x >= readers) {

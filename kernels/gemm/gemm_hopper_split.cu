@@ -76,10 +76,7 @@ struct Split {
     __syncthreads();
     next_begin();
     if (threadIdx.x >= readers + 32) {
-      if (threadIdx.x > readers + 32) {
-        Block::fetch_ahead(g, p, int64_t(leaf) * g.depth * 2, threadIdx.x - readers - 33);
-        return;
-      }
+      if (threadIdx.x > readers + 32) return;
       earlier_wait();
       produce<false>(f, g, p, leaf);
     } else if (threadIdx.x >= readers) {

@@ -220,9 +220,9 @@ static int ranks_queue(lua_State *L) {
   run.fresh = run.eager = lua_toboolean(L, -1);
   luaL_argcheck(L, lua_rawlen(L, 6) <= 2 * TL_QUEUE_OUTS_MAX, 6, "more than 4 tensors");
   const int32_t ins = read_carried(L, ranks, 5, 3, in), outs = read_carried(L, ranks, 6, 2, out);
+  bind_check(L, tl_ranks_queue(ranks, (int32_t)place, &run, in, ins, out, outs));
   lua_pushvalue(L, 6);
   lua_setiuservalue(L, 1, 3 + (int)place);
-  bind_check(L, tl_ranks_queue(ranks, (int32_t)place, &run, in, ins, out, outs));
   return 0;
 }
 
