@@ -1,5 +1,5 @@
-// cache_hopper.cu - attention_cached of bf16 for steps in which many requests decode: a block of four
-// warps has a row and a KV head, and the copy engine brings what it reads.
+// cache_hopper.cu - attention_cached of bf16 for steps in which many requests decode: a block of
+// four warps has a row and a KV head, and the copy engine brings what it reads.
 //
 //   block of 128 keys   slot 0         slot 1          slot 2           slot 3
 //                       keys 0 .. 63   keys 64 .. 127  values 0 .. 63   values 64 .. 127
@@ -56,7 +56,7 @@ GPU int slot_of(const tl_cached_hopper_args &k, int block, int values) {
   return block / KEYS % k.depth * 4 + 2 * values;
 }
 
-// Asks for keys or values of the block at `block`, as far as the row goes; all lanes of warp 0 come.
+// Asks for keys or values of the block at `block`, as far as the row goes; warp 0 comes.
 GPU void ask(const tl_cached_hopper_args &k, Unit &u, uint32_t ring, uint32_t bars, int block,
              int values) {
   const tl_cached_args &g = k.a;

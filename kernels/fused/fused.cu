@@ -84,7 +84,8 @@ TL_GPU void write_key(const tl_rope_args &r, int64_t head, int64_t position, int
     put(pool, at, tl_load_one(r.x, head + at));
     return;
   }
-  const int64_t one = r.interleaved ? 2 * item : item, other = r.interleaved ? one + 1 : one + pairs;
+  const int64_t one = r.interleaved ? 2 * item : item;
+  const int64_t other = r.interleaved ? one + 1 : one + pairs;
   const float a = tl_load_one(r.x, head + one), b = tl_load_one(r.x, head + other);
   float cosine = tl_math_float(TL_NAN_BITS), sine = cosine;
   if (position >= 0 && position < r.positions) {

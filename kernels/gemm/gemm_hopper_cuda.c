@@ -150,8 +150,8 @@ static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
   return best;
 }
 
-/* Where a cluster makes the leaves of a tile side by side: a product of few rows whose tiles all run
-** at once, or nearly. */
+/* Where a cluster makes the leaves of a tile side by side: a product of few rows whose tiles all
+** run at once, or nearly. */
 static const variant *choose_split(tl_gemm_product product, const tl_gemm *gemm,
                                    const tl_cuda_facts *facts, const tl_cuda_blocks *blocks) {
   const variant *best = NULL;

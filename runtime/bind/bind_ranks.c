@@ -5,7 +5,8 @@
 **       count =, ms = }; profile: 1 ranges, 2 the profiler starts, 4 it stops (execute.h)
 **   core.profiler() -> true if one listens (nvtx.h); else false and why not
 **   ranks:read(rank, tensor) -> tensor        ranks:write(rank, tensor, from)
-**   ranks:queue(place, section, { step =, fresh = }, { rank, tensor, from, .. }, { rank, tensor, .. })
+**   ranks:queue(place, section, { step =, fresh = }, { rank, tensor, from, .. },
+**     { rank, tensor, .. })
 **   ranks:await(place) -> tensors, in the order of the last list    ranks:queues() -> boolean
 **   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols,
 **     pitch }) -> integer

@@ -87,7 +87,7 @@ for _, shape in ipairs(shapes) do
       assert.is_true(stats.hits > 0)
     end)
 
-    it("gives the same bits when steps are queued before those in front of them are read", function()
+    it("gives the same bits when a step is queued before the last one is read", function()
       for late = 0, 1 do
         assert.same(expected, (serve.outcomes(file, { ["serve.rows"] = 5 }, requests,
           { ahead = true }, serve.order(#requests, late), late)))
@@ -250,7 +250,7 @@ describe("the engine", function()
 
   for _, name in ipairs { "", ", steps ahead" } do
     local how = { ahead = name ~= "" }
-    it("ends at a stop token, at the context, and when cancelled; and frees what they had" .. name, function()
+    it("ends at a stop, at the context, when cancelled, and frees all" .. name, function()
       local e <close> = serve.open(file, nil, how)
       local greedy = assert(e:submit { tokens = { 1, 2 }, max_tokens = 3 })
       local events = {}

@@ -87,7 +87,7 @@ embedding.cases[#embedding.cases + 1] = {
 
 embedding.cases[#embedding.cases + 1] = {
   op = "pick_rows", name = "rows in any order, twice, and none", rows = 6, attrs = {},
-  by_row = { false, false },
+  by_row = { false, true },
   inputs = function(dtype)
     return { spread(dtype, { 5, 21 }, 2), core.tensor("i32", { 6 }, { 4, 0, -1, 4, 2, -7 }) }
   end,

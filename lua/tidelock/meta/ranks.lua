@@ -17,8 +17,8 @@ local Ranks = {}
 ---@return { loss?: number, loss_bits?: string, grad_norm?: number, grad_norm_bits?: string,
 ---  control?: number[], skipped?: string, count?: integer, ms: number }
 function Ranks:run(section, options) end
---- The same at a place of the queue, with what is written before it and read after it; on one GPU it
---- returns when all that is queued.
+--- The same at a place of the queue, with what is written before it and read after it; on one GPU
+--- it returns when all that is queued.
 ---@param place 0|1
 ---@param section string
 ---@param options { step?: integer, fresh?: boolean }

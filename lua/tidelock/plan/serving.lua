@@ -128,8 +128,8 @@ end
 
 local function padded(count) return (count + 15) // 16 * 16 end
 
---- Parts of the feed of `rows` rows: { name, first, shape }, in elements; and its size. `chosen`: how
---- many of them choose, in a short section.
+--- Parts of the feed of `rows` rows: { name, first, shape }, in elements; and its size. `chosen`:
+--- how many of them choose, in a short section.
 local function feed_parts(rows, chosen)
   local list, at = {}, 0
   local function add(name, shape)

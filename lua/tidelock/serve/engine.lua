@@ -120,8 +120,8 @@ end
 ---@field chunk? integer # most tokens of one prompt in a step; unset: all rows
 ---@field prefix? boolean # false: prefixes are not kept
 ---@field batch? boolean # false: one request at a time
----@field ahead? boolean # a step is queued before the one in front of it has been read; unset: where
----  that saves time, on one GPU. A request that meets one of its stops then has cost a row more
+---@field ahead? boolean # a step is queued before the one in front of it has been read; unset:
+---  where that saves time, on one GPU. A request that meets a stop has then cost a row more
 ---@field plain? boolean # for comparison: neither batches nor prefixes nor captured graphs,
 ---  and the memory of each step comes from the allocator and goes back to it
 ---@field poison? integer
@@ -142,7 +142,8 @@ function engine.open(model, options)
     plan = plan, sizes = sizes, context = sizes.context, vocab = plan.spec.model.vocab,
     pages = pages.new(sizes.pages, sizes.page, options.prefix ~= false),
     chunk = options.chunk or sizes.rows, waiting = {}, running = {}, by_id = {}, free_slots = {},
-    flights = {}, carried = {}, last_id = 0, steps = 0, rows_run = 0, ended = {}, feed = feeds.new(), plain = options.plain,
+    flights = {}, carried = {}, last_id = 0, steps = 0, rows_run = 0, ended = {},
+    feed = feeds.new(), plain = options.plain,
   }, Engine)
   local most = options.batch == false and 1 or sizes.requests
   for slot = most - 1, 0, -1 do self.free_slots[#self.free_slots + 1] = slot end

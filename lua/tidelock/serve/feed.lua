@@ -7,7 +7,7 @@
 ---     draws      | top_k, seed, request, position: 6 a row
 ---     controls   | temperature, top_p         f32, a tensor of its own
 ---
----     short      ids, positions, requests, then of rows that choose: chosen (which row), next, draws
+---     short      ids, positions, requests; of rows that choose: chosen (which row), next, draws
 ---
 --- Rows come as spans: positions of one request that follow each other, a whole chunk of a prompt
 --- or one row that decodes. While requests decode, a row goes on with the request that it had: then
@@ -23,7 +23,7 @@ local feed = {}
 ---@field first integer # position of that row
 ---@field count integer
 ---@field decodes boolean # one row, which chooses
----@field token? integer # of a row that decodes; -2 - i: what row i (from 0) of the step before chose
+---@field token? integer # of a row that decodes; -2 - i: what row i of the step before chose
 ---@field chooses boolean # its last row does
 ---@field choice integer? # its place, from 1, among the ids of the step
 ---@field vain boolean # its request had ended when the step did

@@ -1,5 +1,5 @@
---- flights.lua - steps of the engine that are under way, at most two: while the device computes one,
---- the one before it is read, told as events, and the one after it is prepared.
+--- flights.lua - steps of the engine that are under way, at most two: while the device computes
+--- one, the one before it is read and told as events, and the one after it is prepared.
 ---
 ---     take_off   rows of the next step are chosen and queued
 ---     land       waits for the oldest step, and settles what its rows have come to
@@ -10,8 +10,8 @@
 --- A step that is queued ahead takes what it can know: how far each request will be, but not the
 --- tokens that the step under way chooses. Those are fed as places among its ids (sampling.h,
 --- `follow`). A request that will be as long as it may be takes no row; one that turns out to have
---- met a stop, or is cancelled meanwhile, has taken one in vain, and keeps slot and pages until that
---- step has ended. No bit depends on any of it.
+--- met a stop, or is cancelled meanwhile, has taken one in vain, and keeps slot and pages until
+--- that step has ended. No bit depends on any of it.
 local core = require "tidelock.core"
 local feeds = require "tidelock.serve.feed"
 
@@ -171,7 +171,7 @@ function flights.take_off(self)
     tops = tops }
 end
 
---- Whether the step after the one under way may be queued now: logits that are read stay until then.
+--- Whether the step after the one under way may be queued now: not while logits are to be read.
 function flights.may_go_ahead(self)
   return self.ahead and #self.flights == 1 and not self.flights[1].tops
 end
