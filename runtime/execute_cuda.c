@@ -445,10 +445,14 @@ static tl_status run_section(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
   return wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda));
 }
 
+int32_t tl_gpu_queues(const tl_gpu *gpu) {
+  return gpu->comm == NULL && !gpu->routes && gpu->staging_bytes == 0;
+}
+
 tl_status tl_gpu_queue(tl_gpu *gpu, tl_executor *e, const tl_run *run, int32_t *queued) {
-  const int32_t looks = run->check || run->eager || e->trace != NULL || e->fault_count > 0 ||
-                        e->delay_us > 0 || gpu->routes || gpu->staging_bytes > 0;
-  *queued = !looks && gpu->comm == NULL && gpu->runs[run->section] > 0;
+  const int32_t looks =
+      run->check || run->eager || e->trace != NULL || e->fault_count > 0 || e->delay_us > 0;
+  *queued = !looks && tl_gpu_queues(gpu) && gpu->runs[run->section] > 0;
   if (!*queued) return TL_OK;
   TL_TRY(tl_cuda_enter(gpu->cuda));
   tl_cuda_set_apart(gpu->cuda, 0);

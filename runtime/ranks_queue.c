@@ -15,8 +15,9 @@
 enum { ALIGNED = 64 };
 
 int32_t tl_ranks_queues(const tl_ranks *ranks) {
-  return ranks->count == 1 && ranks->job == NULL && ranks->poison < 0 &&
-         ranks->list[0].executor.gpu != NULL;
+  const tl_gpu *gpu = ranks->list[0].executor.gpu;
+  return ranks->count == 1 && ranks->job == NULL && ranks->poison < 0 && gpu != NULL &&
+         tl_gpu_queues(gpu);
 }
 
 static tl_status check(tl_ranks *ranks, int error, const char *what) {
@@ -163,9 +164,11 @@ tl_status tl_ranks_await(tl_ranks *ranks, int32_t place, const void **outs) {
 void tl_ranks_end_queue(tl_ranks *ranks) {
   for (int32_t i = 0; i < TL_QUEUE_PLACES; i++) {
     tl_queue_place *p = &ranks->queue[i];
-    if (p->event != NULL && tl_cuda_enter(tl_gpu_cuda(ranks->list[0].executor.gpu)) == TL_OK) {
+    if (p->room == NULL) continue;
+    if (tl_ranks_queues(ranks)) {
+      if (tl_cuda_enter(tl_gpu_cuda(ranks->list[0].executor.gpu)) != TL_OK) continue;
       if (p->flies) api_of(ranks)->event_wait(p->event);
-      api_of(ranks)->event_destroy(p->event);
+      if (p->event != NULL) api_of(ranks)->event_destroy(p->event);
     }
     free_room(ranks, p);
   }
