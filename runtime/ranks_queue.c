@@ -84,15 +84,16 @@ static tl_status queue_in(tl_ranks *ranks, const tl_carried *in, int32_t count, 
   return TL_OK;
 }
 
-static tl_status queue_out(tl_ranks *ranks, tl_queue_place *p, const tl_carried *out,
-                           int32_t count, char *at) {
+static tl_status queue_out(tl_ranks *ranks, tl_queue_place *p, const tl_carried *out, int32_t count,
+                           char *at) {
   void *stream = tl_cuda_stream(tl_gpu_cuda(ranks->list[0].executor.gpu));
   for (int32_t i = 0; i < count; i++) {
     tl_view view;
     TL_TRY(tl_ranks_view(ranks, 0, out[i].tensor, &view));
     p->outs[i] = at;
-    TL_TRY(check(ranks, api_of(ranks)->copy_out(at, address(ranks, out[i].tensor),
-                                               (size_t)tl_view_bytes(&view), stream),
+    TL_TRY(check(ranks,
+                 api_of(ranks)->copy_out(at, address(ranks, out[i].tensor),
+                                         (size_t)tl_view_bytes(&view), stream),
                  "copy out"));
     at += padded(&view);
   }
@@ -124,8 +125,8 @@ static tl_status run_now(tl_ranks *ranks, tl_queue_place *p, const tl_run *run,
 tl_status tl_ranks_queue(tl_ranks *ranks, int32_t place, const tl_run *run, const tl_carried *in,
                          int32_t in_count, const tl_carried *out, int32_t out_count) {
   if (place < 0 || place >= TL_QUEUE_PLACES || out_count > TL_QUEUE_OUTS_MAX)
-    return tl_fail(TL_ARGUMENT, "queue: place %d, %d outs; there are %d places, each for %d",
-                   place, out_count, TL_QUEUE_PLACES, TL_QUEUE_OUTS_MAX);
+    return tl_fail(TL_ARGUMENT, "queue: place %d, %d outs; there are %d places, each for %d", place,
+                   out_count, TL_QUEUE_PLACES, TL_QUEUE_OUTS_MAX);
   tl_queue_place *p = &ranks->queue[place];
   if (p->busy) return tl_fail(TL_ARGUMENT, "queue: the run at place %d was not awaited", place);
   int64_t bytes = ALIGNED;

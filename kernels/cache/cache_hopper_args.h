@@ -6,7 +6,7 @@
 #include "cache_args.h"
 
 enum {
-  TL_CACHED_HOPPER_KEYS = 128, /* of a block */
+  TL_CACHED_HOPPER_KEYS = 128,       /* of a block */
   TL_CACHED_HOPPER_BLOCK = 4 * 8192, /* bytes of a block of keys and values in shared memory */
   TL_CACHED_HOPPER_REST = 4352,      /* and of what else is there */
   TL_CACHED_HOPPER_THREADS = 128

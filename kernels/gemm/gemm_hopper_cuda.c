@@ -307,8 +307,8 @@ static tl_status launch_few(const tl_gemm *gemm, const variant *v, int32_t is_sp
   memcpy(args.columns, all->columns, sizeof args.columns);
   memcpy(args.data, all->data, sizeof args.data);
   memcpy(args.bias, all->bias, sizeof args.bias);
-  const uint32_t blocks = is_split ? (uint32_t)(tiles * gemm->leaves)
-                                   : count_blocks(v, tiles, facts);
+  const uint32_t blocks =
+      is_split ? (uint32_t)(tiles * gemm->leaves) : count_blocks(v, tiles, facts);
   const tl_cuda_grid grid = {.blocks = {blocks},
                              .threads = {v->threads},
                              .shared = size_ring(v, tiles, facts, &args.ring),

@@ -431,7 +431,7 @@ end
 
 --- Sections for many rows of which few choose, as in prompts: after the layers, only those go on.
 --- Where logits are made by something else than one product there are none.
-local function find_shorts(plan, sections)
+local function find_shorts(sections)
   local list, some = {}, nil
   for class, made in ipairs(sections) do
     if made.rows == choosers then some = class end
@@ -470,7 +470,7 @@ function serving.plan(recipe)
   local sections = {}
   for i, rows in ipairs(plan.classes) do sections[i] = rows_of(plan, rows) end
   plan["local"] = sections[#sections].l
-  plan.shorts, plan.choosers = find_shorts(plan, sections), choosers
+  plan.shorts, plan.choosers = find_shorts(sections), choosers
   pipeline.step_borders(plan, plan.chunk_of)
   plan.ranks = {}
   for stage = 0, plan.spec.layout.pp - 1 do
