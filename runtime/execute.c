@@ -289,3 +289,15 @@ tl_status tl_execute(tl_executor *e, const tl_run *run) {
   if (status == TL_OK) tl_world_at(e->world, e->rank, -1);
   return status;
 }
+
+tl_status tl_execute_kernels(const tl_program *p) {
+  for (int32_t i = 0; i < p->instruction_count; i++) {
+    const tl_op_row *row = &tl_ops[p->instructions[i].op];
+    char place[256];
+    if (row->traits & (TL_TRAIT_DATA | TL_TRAIT_COMM) || row->cuda != NULL) continue;
+    tl_program_describe(p, i, place, sizeof place);
+    return tl_fail(TL_DEVICE, "%s: this build has no GPU kernel for it; use device = \"host\"",
+                   place);
+  }
+  return TL_OK;
+}

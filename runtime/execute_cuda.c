@@ -62,19 +62,6 @@ static tl_status plan_staging(tl_gpu *gpu) {
   return TL_OK;
 }
 
-/* Every kernel that the program needs must be there before anything runs. */
-static tl_status check_kernels(const tl_program *p) {
-  for (int32_t i = 0; i < p->instruction_count; i++) {
-    const tl_op_row *row = &tl_ops[p->instructions[i].op];
-    char place[256];
-    if (row->traits & (TL_TRAIT_DATA | TL_TRAIT_COMM) || row->cuda != NULL) continue;
-    tl_program_describe(p, i, place, sizeof place);
-    return tl_fail(TL_DEVICE, "%s: this build has no GPU kernel for it; use device = \"host\"",
-                   place);
-  }
-  return TL_OK;
-}
-
 static int32_t has_op(const tl_program *p, tl_op op) {
   for (int32_t i = 0; i < p->instruction_count; i++)
     if (p->instructions[i].op == op) return 1;
@@ -84,7 +71,7 @@ static int32_t has_op(const tl_program *p, tl_op op) {
 static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison,
                           const tl_cuda_blocks *blocks) {
   void *pinned;
-  TL_TRY(check_kernels(gpu->program));
+  TL_TRY(tl_execute_kernels(gpu->program));
   gpu->routes = has_op(gpu->program, TL_OP_route) || has_op(gpu->program, TL_OP_route_table);
   TL_TRY(plan_staging(gpu));
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
@@ -434,6 +421,14 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   return status;
 }
 
+/* Queues the section as a graph; the first time that is made. */
+static tl_status replay(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step,
+                        void **graph) {
+  if (*graph == NULL) TL_TRY(capture(gpu, e, run, step, graph));
+  TRY_CUDA(gpu, "replay", graph_launch(*graph, tl_cuda_stream(gpu->cuda)));
+  return TL_OK;
+}
+
 /* Runs the section; the first time, and whenever the host has to look, one by one. */
 static tl_status run_section(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
   const int traced = gpu->trace != NULL, kept = e->trace != NULL && !traced;
@@ -446,9 +441,22 @@ static tl_status run_section(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
     ++*runs;
     return TL_OK;
   }
-  if (*graph == NULL) TL_TRY(capture(gpu, e, run, step, graph));
-  TRY_CUDA(gpu, "replay", graph_launch(*graph, tl_cuda_stream(gpu->cuda)));
+  TL_TRY(replay(gpu, e, run, step, graph));
   return wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda));
+}
+
+int32_t tl_gpu_queues(const tl_gpu *gpu) {
+  return gpu->comm == NULL && !gpu->routes && gpu->staging_bytes == 0;
+}
+
+tl_status tl_gpu_queue(tl_gpu *gpu, tl_executor *e, const tl_run *run, int32_t *queued) {
+  const int32_t looks =
+      run->check || run->eager || e->trace != NULL || e->fault_count > 0 || e->delay_us > 0;
+  *queued = !looks && tl_gpu_queues(gpu) && gpu->runs[run->section] > 0;
+  if (!*queued) return TL_OK;
+  TL_TRY(tl_cuda_enter(gpu->cuda));
+  tl_cuda_set_apart(gpu->cuda, 0);
+  return replay(gpu, e, run, &run->step, &gpu->graphs[run->section]);
 }
 
 /* What kernels found wrong in the section, once it has ended. */

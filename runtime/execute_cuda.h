@@ -46,6 +46,12 @@ void tl_gpu_forget(tl_gpu *gpu);
 /* tl_execute for a rank on a GPU: waits until the section has ended there. */
 tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *executor, const tl_run *run);
 
+/* The same without waiting, for a section that runs as a graph: *queued 1. 0: nothing was done, as
+** someone looks at the section or it has not run yet, or as the program has peers, routes or
+** samples, which tl_gpu_queues says. The numbers of the step are those of its last run. */
+int32_t tl_gpu_queues(const tl_gpu *gpu);
+tl_status tl_gpu_queue(tl_gpu *gpu, tl_executor *executor, const tl_run *run, int32_t *queued);
+
 /* Records into `trace` from the next run on; NULL: no more. Hashes and times are then taken by
 ** kernels between the instructions; where operands are kept too, by the host, which waits for each
 ** instruction. The caller closes the trace after it has been replaced. */

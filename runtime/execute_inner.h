@@ -19,6 +19,9 @@ tl_status tl_execute_faults(const tl_executor *executor, int32_t index, int64_t 
 /* How long delay_us makes this rank wait before this instruction, in ns. */
 int64_t tl_execute_delay(const tl_executor *executor, int32_t index, int64_t step);
 
+/* Every GPU kernel that the program needs must be there before anything runs. */
+tl_status tl_execute_kernels(const tl_program *program);
+
 /* Puts the place (rank, step, micro-batch, instruction, recipe line) in front of the thread's
 ** message; returns `status`. */
 tl_status tl_execute_locate(const tl_executor *executor, int32_t index, const tl_step *step,

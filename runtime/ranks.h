@@ -66,6 +66,25 @@ typedef struct tl_results {
 ** bit: else TL_NUMERIC. A failure of a rank is returned with that rank's code and message. */
 tl_status tl_ranks_run(tl_ranks *ranks, const tl_run *run, tl_results *out);
 
+/* A whole tensor of a rank, on its way in or out. */
+typedef struct tl_carried {
+  int32_t rank, tensor;
+  const void *from; /* of one that goes in */
+} tl_carried;
+
+enum { TL_QUEUE_PLACES = 2, TL_QUEUE_OUTS_MAX = 4 };
+
+/* What run does, with what is written before it and read after it, at place 0 or 1 of a queue: on
+** one GPU it returns when all that is queued, so that the next run can be prepared, and queued at
+** the other place, while this one runs; elsewhere when it has ended. What is written is copied
+** first. A place has room made for what it carries, at its first use or when that grows. */
+tl_status tl_ranks_queue(tl_ranks *ranks, int32_t place, const tl_run *run, const tl_carried *in,
+                         int32_t in_count, const tl_carried *out, int32_t out_count);
+/* Waits for the run of the place, and returns where its outs lie until the place is used again. */
+tl_status tl_ranks_await(tl_ranks *ranks, int32_t place, const void **outs);
+/* 1: queued runs and this thread's work are side by side. */
+int32_t tl_ranks_queues(const tl_ranks *ranks);
+
 /* Dtype and shape of a tensor of a rank's program; `data` is NULL. */
 tl_status tl_ranks_view(const tl_ranks *ranks, int32_t rank, int32_t tensor, tl_view *out);
 /* Copies a whole tensor out of the rank's arena or into it, wherever that is. */

@@ -37,6 +37,17 @@ typedef struct tl_rank {
   int64_t later_ns; /* of a rank elsewhere: what makes its clock ours */
 } tl_rank;
 
+/* A place of the queue of runs: ranks_queue.c. */
+typedef struct tl_queue_place {
+  char *room; /* what goes in, then what comes out; pinned where a GPU is */
+  int64_t bytes;
+  const void *outs[TL_QUEUE_OUTS_MAX];
+  int32_t out_count;
+  int32_t busy;  /* 1: nobody has awaited the run */
+  int32_t flies; /* 1: the GPU may still work on it */
+  void *event;
+} tl_queue_place;
+
 struct tl_ranks {
   tl_world *world;
   tl_threads *transport;
@@ -57,8 +68,12 @@ struct tl_ranks {
   int32_t closing, lost;
   tl_run run;
   float scalars[TL_SCALARS_MAX];
+  tl_queue_place queue[TL_QUEUE_PLACES];
   tl_rank list[];
 };
+
+/* Waits for what is queued, and gives back its room. */
+void tl_ranks_end_queue(tl_ranks *ranks);
 
 int32_t tl_ranks_here(const tl_ranks *ranks, int32_t rank);
 

@@ -282,6 +282,7 @@ void tl_ranks_close(tl_ranks *ranks) {
   for (int32_t i = 0; i < ranks->count && !ranks->lost; i++)
     if (ranks->list[i].started) pthread_join(ranks->list[i].thread, NULL);
   if (ranks->lost) return;
+  tl_ranks_end_queue(ranks);
   for (int32_t i = 0; i < ranks->count; i++) tl_gpu_forget(ranks->list[i].executor.gpu);
   tl_peers_close(ranks->peers);
   tl_nccl_close(ranks->nccl);

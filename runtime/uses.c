@@ -12,7 +12,8 @@ uint64_t tl_uses_ahead(const tl_program *p, int32_t index) {
   const int32_t inputs = own->in.count < 64 ? own->in.count : 64;
   uint64_t ahead = inputs == 64 ? UINT64_MAX : (UINT64_C(1) << inputs) - 1;
   int32_t first = -1;
-  if (own->op != TL_OP_linear && own->op != TL_OP_attention_cached) return 0;
+  if (own->op != TL_OP_linear && own->op != TL_OP_attention_cached && own->op != TL_OP_cache_write)
+    return 0;
   for (int s = TL_SECTION_SERVE_0; s < TL_SECTIONS; s++)
     if (index >= p->sections[s].first && index < p->sections[s].first + p->sections[s].count)
       first = p->sections[s].first;

@@ -105,13 +105,15 @@ static tl_status launch_boxes(tl_cuda *cuda, const tl_cached_args *k) {
       .stride = {1,   BOX,   BOX * heads },
       .box = {BOX, 1,     BOX         }
   };
-  tl_cached_hopper_args args = {.a = *k};
+  const int64_t units = k->at.rows * k->kv_heads, few = 3 * tl_cuda_device(cuda)->multiprocessors;
+  tl_cached_hopper_args args = {.a = *k, .depth = units <= few ? 2 : 1};
   TL_TRY(tl_tensor_map_make(cuda, "map of keys", &keys, &args.keys));
   TL_TRY(tl_tensor_map_make(cuda, "map of values", &values, &args.values));
-  const tl_cuda_grid grid = {.blocks = {(uint32_t)(k->at.rows * k->kv_heads)},
-                             .threads = {TL_DEVICE_WARP},
-                             .shared = TL_CACHED_HOPPER_SHARED,
-                             .overlaps = 1};
+  const tl_cuda_grid grid = {
+      .blocks = {(uint32_t)units},
+      .threads = {TL_CACHED_HOPPER_THREADS},
+      .shared = (uint32_t)(args.depth * TL_CACHED_HOPPER_BLOCK + TL_CACHED_HOPPER_REST),
+      .overlaps = 1};
   return tl_cuda_launch(cuda, "attention_cached_hopper_64", &grid, &args);
 }
 

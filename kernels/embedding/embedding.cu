@@ -30,6 +30,22 @@ TL_KERNEL embedding_rows(const __grid_constant__ tl_embedding_args k) {
   tl_store(k.y, p.row * k.dim + p.at, n, y);
 }
 
+TL_KERNEL pick_rows(const __grid_constant__ tl_pick_rows_args k) {
+  tl_after_earlier();
+  const tl_place_of p = tl_row_piece(tl_thread(), k.dim);
+  if (p.row >= k.count) return;
+  const int n = tl_piece_length(k.dim, p.at);
+  const int32_t from = k.rows[p.row];
+  for (int i = 0; i < n; i++) {
+    const int64_t to = p.row * k.dim + p.at + i, at = from * k.dim + p.at + i;
+    const bool is_there = from >= 0 && from < k.all;
+    if (k.x.bf16)
+      ((uint16_t *)k.y.data)[to] = is_there ? ((const uint16_t *)k.x.data)[at] : 0;
+    else
+      ((uint32_t *)k.y.data)[to] = is_there ? ((const uint32_t *)k.x.data)[at] : 0;
+  }
+}
+
 /* --- embedding_grad --------------------------------------------------------------------------- */
 
 /* The id of row first + i, counted from the start of the part; -1 for one of another part. */

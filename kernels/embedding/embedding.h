@@ -19,6 +19,10 @@
 **   ascend, so no thread or shard count changes a bit.
 **
 ** position_ids   ids[t] = t - the start of t's segment, from cu
+**
+** pick_rows      x (R, d) f32 or bf16, rows (T) i32 -> y (T, d) of x's dtype
+**   y[t] = x[rows[t]], bit for bit; +0 where rows[t] < 0. A row from R on is an error, and +0 on a
+**   GPU, which cannot say so.
 */
 #ifndef TL_EMBEDDING_H
 #define TL_EMBEDDING_H
@@ -30,6 +34,7 @@ enum { TL_EMBEDDING_BLOCK_ROWS_MAX = TL_SCRATCH_BYTES / 16 }; /* of embedding_gr
 tl_status tl_host_embedding(const tl_call *call);
 tl_status tl_host_embedding_grad(const tl_call *call);
 tl_status tl_host_position_ids(const tl_call *call);
+tl_status tl_host_pick_rows(const tl_call *call);
 
 /* What host twin and launcher refuse (embedding_check.c). Segments are numbers in memory, which the
 ** host alone looks at. */
@@ -37,5 +42,6 @@ tl_status tl_embedding_check(const tl_call *call);
 int64_t tl_embedding_dim(const tl_call *call); /* d, whichever way the table lies */
 tl_status tl_embedding_grad_check(const tl_call *call);
 tl_status tl_position_ids_check(const tl_call *call);
+tl_status tl_pick_rows_check(const tl_call *call);
 
 #endif

@@ -20,6 +20,12 @@ typedef struct tl_embedding_grad_args {
   int32_t mode;
 } tl_embedding_grad_args;
 
+typedef struct tl_pick_rows_args {
+  tl_array x, y;
+  const int32_t *rows;
+  int64_t all, dim, count; /* rows of x, their width, rows of y */
+} tl_pick_rows_args;
+
 typedef struct tl_position_ids_args {
   const int32_t *cu;
   int32_t *ids;

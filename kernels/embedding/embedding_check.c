@@ -44,3 +44,15 @@ tl_status tl_position_ids_check(const tl_call *call) {
   TL_TRY(tl_expect("position_ids", "cu_seqlens", cu, TL_KIND_I32, entries));
   return tl_expect_range("position_ids", "entries of cu_seqlens", entries, 1, INT32_MAX);
 }
+
+tl_status tl_pick_rows_check(const tl_call *call) {
+  const char *op = "pick_rows";
+  const tl_view *x = &call->in[0], *rows = &call->in[1], *y = &call->out[0];
+  const int64_t dim = tl_view_row(x), count = tl_view_count(rows);
+  TL_TRY(tl_expect(op, "x", x, TL_KIND_FLOAT, x->shape[0] * dim));
+  TL_TRY(tl_expect(op, "rows", rows, TL_KIND_I32, count));
+  TL_TRY(tl_expect(op, "y", y, TL_KIND_FLOAT, count * dim));
+  if (y->dtype == x->dtype) return TL_OK;
+  return tl_fail(TL_DTYPE, "%s: x is %s and y %s", op, tl_dtype_name(x->dtype),
+                 tl_dtype_name(y->dtype));
+}

@@ -64,3 +64,15 @@ tl_status tl_cuda_position_ids(const tl_call *call) {
       .cu = cu->data, .ids = ids->data, .entries = entries, .rows = rows};
   return tl_launch_threads(call->cuda, "position_ids_rows", rows, &k);
 }
+
+tl_status tl_cuda_pick_rows(const tl_call *call) {
+  TL_TRY(tl_pick_rows_check(call));
+  const tl_view *x = &call->in[0];
+  const tl_pick_rows_args k = {.x = tl_array_of(x),
+                               .y = tl_array_of(&call->out[0]),
+                               .rows = call->in[1].data,
+                               .all = x->shape[0],
+                               .dim = tl_view_row(x),
+                               .count = tl_view_count(&call->in[1])};
+  return tl_overlap_threads(call->cuda, "pick_rows", k.count * tl_pieces(k.dim), &k);
+}

@@ -1,6 +1,8 @@
 /* embedding_host.c - gathers rows by id, and adds gradients to them, on the host. */
 #include "embedding.h"
 
+#include <string.h>
+
 #include "../rows.h"
 
 typedef struct embedding {
@@ -145,6 +147,28 @@ tl_status tl_host_position_ids(const tl_call *call) {
   int32_t *out = ids->data;
   for (int64_t segment = 0; segment + 1 < tl_view_count(cu); segment++) {
     for (int32_t t = start[segment]; t < start[segment + 1]; t++) out[t] = t - start[segment];
+  }
+  return TL_OK;
+}
+
+/* --- pick_rows -------------------------------------------------------------------------------- */
+
+tl_status tl_host_pick_rows(const tl_call *call) {
+  TL_TRY(tl_pick_rows_check(call));
+  const tl_view *x = &call->in[0];
+  const int32_t *rows = call->in[1].data;
+  const int64_t count = tl_view_count(&call->in[1]), all = x->shape[0];
+  const int64_t bytes = tl_view_row(x) * tl_dtype_bytes(x->dtype);
+  char *y = call->out[0].data;
+  for (int64_t t = 0; t < count; t++)
+    if (rows[t] >= all)
+      return tl_fail(TL_ARGUMENT, "pick_rows: row %lld takes row %d; there are %lld", (long long)t,
+                     rows[t], (long long)all);
+  for (int64_t t = 0; t < count; t++) {
+    if (rows[t] < 0)
+      memset(y + t * bytes, 0, (size_t)bytes);
+    else
+      memcpy(y + t * bytes, (const char *)x->data + rows[t] * bytes, (size_t)bytes);
   }
   return TL_OK;
 }

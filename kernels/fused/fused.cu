@@ -74,66 +74,68 @@ TL_GPU void put(const Pool &pool, int64_t channel, float x) {
     pool.four[channel * pool.step] = tl_math_bits(x);
 }
 
-/* A unit of k: turned, and put into its page. */
-TL_GPU void write_unit(const tl_rope_args &r, int64_t head, int64_t position, int unit,
-                       const Pool &pool) {
-  const int pair_units = (int)((r.pairs + TL_P - 1) / TL_P);
-  float a[TL_P], b[TL_P];
-  if (unit >= pair_units) {
-    const int64_t at = 2 * r.pairs + (unit - pair_units) * TL_P;
-    const int n = tl_piece_length(r.channels, at);
-    tl_load_piece(r.x, head + at, n, a);
-    for (int i = 0; i < n; i++) put(pool, at + i, a[i]);
+/* Pairs of k, then channels behind them, one at a time: what a thread writes lies far apart, so
+** more threads share it. */
+TL_GPU void write_key(const tl_rope_args &r, int64_t head, int64_t position, int item,
+                      const Pool &pool) {
+  const int pairs = (int)r.pairs;
+  if (item >= pairs) {
+    const int64_t at = pairs + item; /* 2 pairs + (item - pairs) */
+    put(pool, at, tl_load_one(r.x, head + at));
     return;
   }
-  const int64_t pair = unit * TL_P;
-  const int n = tl_piece_length(r.pairs, pair);
-  for (int i = 0; i < TL_P; i++) {
-    const int64_t one = r.interleaved ? 2 * (pair + i) : pair + i;
-    a[i] = i < n ? tl_load_one(r.x, head + one) : 0.0f;
-    b[i] = i < n ? tl_load_one(r.x, head + (r.interleaved ? one + 1 : one + r.pairs)) : 0.0f;
+  const int64_t one = r.interleaved ? 2 * item : item;
+  const int64_t other = r.interleaved ? one + 1 : one + pairs;
+  const float a = tl_load_one(r.x, head + one), b = tl_load_one(r.x, head + other);
+  float cosine = tl_math_float(TL_NAN_BITS), sine = cosine;
+  if (position >= 0 && position < r.positions) {
+    const int64_t at = (position * r.pairs + item) * 2;
+    cosine = tl_load_one(r.table, at), sine = tl_load_one(r.table, at + 1);
   }
-  turn(r, position, pair, n, a, b);
-  for (int i = 0; i < n; i++) {
-    const int64_t one = r.interleaved ? 2 * (pair + i) : pair + i;
-    put(pool, one, a[i]);
-    put(pool, r.interleaved ? one + 1 : one + r.pairs, b[i]);
-  }
+  sine = r.sign * sine;
+  put(pool, one, fmaf(a, cosine, -(b * sine)));
+  put(pool, other, fmaf(b, cosine, a * sine));
 }
 
-TL_GPU void write_value(const tl_cache_write_args &w, int64_t from, int64_t to) {
-  if (w.bytes == 2)
+/* 16 bytes, or an element, of a row's values. */
+TL_GPU void write_value(const tl_cache_write_args &w, int wide, int64_t from, int64_t to) {
+  if (wide)
+    ((uint4 *)w.values)[to] = ((const uint4 *)w.v)[from];
+  else if (w.bytes == 2)
     ((uint16_t *)w.values)[to] = ((const uint16_t *)w.v)[from];
   else
     ((uint32_t *)w.values)[to] = ((const uint32_t *)w.v)[from];
 }
 
-/* A block a row: units of q, units of k, then values. */
-TL_KERNEL fused_rope_write(const __grid_constant__ tl_rope_write_args f) {
-  tl_after_earlier();
+/* A block a row: units of q, pairs of k, then values. */
+extern "C" __global__ void __launch_bounds__(TL_ROPE_WRITE_THREADS)
+    fused_rope_write(const __grid_constant__ tl_rope_write_args f) {
+  begin_next();
   const tl_cache_write_args &w = f.write;
+  if (!f.ahead) wait_earlier();
   const int64_t row = blockIdx.x;
   const int position = w.at.position[row], request = w.at.request[row];
   const int page = request >= 0 && is_place(w.at, request, position)
                        ? page_of(w.at, request, position) : -1;
   const int place = page_place(w.at, position);
-  const int q_units = rope_units(f.q), k_units = rope_units(f.k);
-  const int q_all = (int)f.q.heads * q_units, k_all = w.kv_heads * k_units;
-  const int values = w.kv_heads * w.value_width;
-  for (int i = threadIdx.x; i < q_all + k_all + values; i += TL_DEVICE_THREADS) {
+  const int q_units = rope_units(f.q), k_items = (int)(f.k.channels - f.k.pairs);
+  const int q_all = (int)f.q.heads * q_units, k_all = w.kv_heads * k_items;
+  const int values = w.kv_heads * w.value_width / (f.wide ? 16 / w.bytes : 1);
+  if (f.ahead) wait_earlier();
+  for (int i = threadIdx.x; i < q_all + k_all + values; i += TL_ROPE_WRITE_THREADS) {
     if (i < q_all) {
       turn_unit(f.q, (row * f.q.heads + i / q_units) * f.q.channels, position, i % q_units);
     } else if (page < 0) {
       break;
     } else if (i < q_all + k_all) {
-      const int head = (i - q_all) / k_units;
+      const int head = (i - q_all) / k_items;
       const int64_t at = ((int64_t)page * w.kv_heads + head) * w.width * w.at.page + place;
       const Pool pool = {w.bytes == 2 ? (uint16_t *)w.keys + at : nullptr,
                          w.bytes == 4 ? (uint32_t *)w.keys + at : nullptr, w.at.page};
-      write_unit(f.k, (row * w.kv_heads + head) * w.width, position, (i - q_all) % k_units, pool);
+      write_key(f.k, (row * w.kv_heads + head) * w.width, position, (i - q_all) % k_items, pool);
     } else {
       const int64_t channel = i - q_all - k_all;
-      write_value(w, row * values + channel,
+      write_value(w, f.wide, row * values + channel,
                   ((int64_t)page * w.at.page + place) * values + channel);
     }
   }

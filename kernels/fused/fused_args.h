@@ -14,6 +14,10 @@ typedef struct tl_add_norm_args {
 typedef struct tl_rope_write_args {
   tl_rope_args q, k; /* k.y: nothing is written there */
   tl_cache_write_args write;
+  int32_t wide;  /* values are copied 16 bytes at a time */
+  int32_t ahead; /* no kernel that may still run writes request, position or table */
 } tl_rope_write_args;
+
+enum { TL_ROPE_WRITE_THREADS = 320 };
 
 #endif

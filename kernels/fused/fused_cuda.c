@@ -80,8 +80,12 @@ static tl_status launch_rope_write(const tl_fused_call *f) {
   tl_rope_rows_args(&f[0].call, &k.q);
   tl_rope_rows_args(&f[1].call, &k.k);
   TL_TRY(tl_cache_write_args_of(&f[2].call, &k.write));
-  return tl_launch(f[0].call.cuda, "fused_rope_write", f[0].call.in[0].shape[0], TL_DEVICE_THREADS,
-                   1, &k);
+  const tl_cache_write_args *w = &k.write;
+  k.wide = (uintptr_t)w->v % 16 == 0 && (uintptr_t)w->values % 16 == 0 &&
+           (int64_t)w->kv_heads * w->value_width * w->bytes % 16 == 0;
+  k.ahead = (f[2].call.ahead >> 2 & 7) == 7;
+  return tl_launch(f[0].call.cuda, "fused_rope_write", f[0].call.in[0].shape[0],
+                   TL_ROPE_WRITE_THREADS, 1, &k);
 }
 
 int32_t tl_fused_begins(tl_op op) { return op == TL_OP_binary || op == TL_OP_rope_rows; }

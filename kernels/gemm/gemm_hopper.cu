@@ -4,4 +4,5 @@
 #define LARGE(leaves, columns, slots, kept, room, cost, dx, dw) \
   KERNEL(linear_hopper_##columns##_##leaves, LINEAR, leaves, columns, 2, slots, kept, room)
 #define FEW(...)
+#define SPLIT(...)
 #include "gemm_hopper.def"

@@ -50,6 +50,7 @@ typedef struct tl_gemm_hopper_few_args {
   int32_t rows;
   int32_t out_is_bf16, bias_is_bf16;
   int32_t ring, box_rows; /* slots of a block's ring, rows of a box of x */
+  int32_t ahead; /* weights are read before earlier kernels have ended: none of them writes any */
   void *data[TL_GEMM_HOPPER_PARTS];
   const void *bias[TL_GEMM_HOPPER_PARTS];
 } tl_gemm_hopper_few_args;

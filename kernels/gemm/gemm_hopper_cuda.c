@@ -13,6 +13,8 @@ enum { /* of gemm_hopper_few.cu: bytes of shared memory */
        RING_MAX = 24
 };
 
+enum { SPLIT_ABOVE = 32, SPLIT_ROWS = 256 }; /* rows of x for gemm_hopper_split.cu */
+
 typedef struct variant {
   int32_t leaves_least, leaves_most;
   int32_t rows, columns; /* of the outputs of a block */
@@ -39,10 +41,22 @@ typedef struct variant {
   {1, 1 << (levels), rows, columns, 1, cost, together,                         \
    ((rows) < 64 ? 1 : (rows) / 64) * 128 + 64, 0,                              \
    {"linear_hopper_few_" #rows "_" #columns, NULL, NULL}},
-/* clang-format on */
+#define SPLIT(...)
 static const variant variants[] = {
 #include "gemm_hopper.def"
 };
+#undef LARGE
+#undef FEW
+#undef SPLIT
+#define LARGE(...)
+#define FEW(...)
+#define SPLIT(rows, columns, leaves)                                           \
+  {leaves, leaves, rows, columns, 1, 0, 1, (rows) / 64 * 128 + 64, 0,          \
+   {"linear_hopper_split_" #rows "_" #columns "_" #leaves, NULL, NULL}},
+static const variant splits[] = {
+#include "gemm_hopper.def"
+};
+/* clang-format on */
 
 static int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -133,6 +147,23 @@ static const variant *choose(tl_gemm_product product, const tl_gemm *gemm,
     const int64_t cost = share * v->cost;
     if (cost < least) best = v, least = cost;
   }
+  return best;
+}
+
+/* Where a cluster makes the leaves of a tile side by side: a product of few rows whose tiles all
+** run at once, or nearly. */
+static const variant *choose_split(tl_gemm_product product, const tl_gemm *gemm,
+                                   const tl_cuda_facts *facts, const tl_cuda_blocks *blocks) {
+  const variant *best = NULL;
+  if (product != TL_GEMM_LINEAR || blocks->gemm_rows != 0) return NULL;
+  if (gemm->rows <= SPLIT_ABOVE || gemm->rows > SPLIT_ROWS) return NULL;
+  for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++) {
+    if (splits[i].leaves_most != gemm->leaves) continue;
+    best = &splits[i];
+    if (best->rows >= gemm->rows) break;
+  }
+  if (best == NULL || count_tiles(gemm, best) * gemm->leaves > 2 * facts->multiprocessors)
+    return NULL;
   return best;
 }
 
@@ -250,7 +281,13 @@ static int32_t may_overlap(const tl_gemm *gemm, const tl_cuda_facts *facts) {
   return 2 * bytes <= facts->cache || bytes >= facts->cache;
 }
 
-static tl_status launch_few(const tl_gemm *gemm, const variant *v, tl_cuda *cuda,
+/* Whether nothing in the section writes the weights before they are read. */
+static int32_t are_ahead(const tl_gemm *gemm) {
+  const uint64_t weights = (UINT64_C(1) << gemm->parts) - 1;
+  return (gemm->call->ahead >> 1 & weights) == weights;
+}
+
+static tl_status launch_few(const tl_gemm *gemm, const variant *v, int32_t is_split, tl_cuda *cuda,
                             const tl_gemm_hopper_args *all) {
   const tl_cuda_facts *facts = tl_cuda_device(cuda);
   const int64_t tiles = count_tiles(gemm, v);
@@ -263,16 +300,19 @@ static tl_status launch_few(const tl_gemm *gemm, const variant *v, tl_cuda *cuda
                                   .rows = all->rows,
                                   .out_is_bf16 = all->out_is_bf16,
                                   .bias_is_bf16 = all->bias_is_bf16,
+                                  .ahead = are_ahead(gemm),
                                   .box_rows = box_rows(gemm, v)};
   memcpy(args.b, all->b, sizeof args.b);
   memcpy(args.first_tile, all->first_tile, sizeof args.first_tile);
   memcpy(args.columns, all->columns, sizeof args.columns);
   memcpy(args.data, all->data, sizeof args.data);
   memcpy(args.bias, all->bias, sizeof args.bias);
-  const tl_cuda_grid grid = {.blocks = {count_blocks(v, tiles, facts)},
+  const uint32_t blocks =
+      is_split ? (uint32_t)(tiles * gemm->leaves) : count_blocks(v, tiles, facts);
+  const tl_cuda_grid grid = {.blocks = {blocks},
                              .threads = {v->threads},
                              .shared = size_ring(v, tiles, facts, &args.ring),
-                             .overlaps = may_overlap(gemm, facts)};
+                             .overlaps = args.ahead || may_overlap(gemm, facts)};
   return tl_cuda_launch(cuda, v->kernel[TL_GEMM_LINEAR], &grid, &args);
 }
 
@@ -282,7 +322,8 @@ tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t p
   const variant *v = NULL;
   *done = 0;
   if (!fits(product, gemm, piece_stride, facts)) return TL_OK;
-  v = choose(product, gemm, facts, tl_cuda_get_blocks(cuda));
+  const variant *split = choose_split(product, gemm, facts, tl_cuda_get_blocks(cuda));
+  v = split != NULL ? split : choose(product, gemm, facts, tl_cuda_get_blocks(cuda));
   if (v == NULL) v = choose(product, gemm, facts, &(tl_cuda_blocks){0});
   if (v == NULL || count_tiles(gemm, v) >= INT32_MAX / 2) return TL_OK;
   tl_gemm_hopper_args args = {
@@ -297,7 +338,7 @@ tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t p
   TL_TRY(map_factors(product, gemm, piece_stride, v, cuda, &args));
   TL_TRY(fill_outputs(gemm, v, cuda, &args));
   *done = 1;
-  if (v->shared == 0) return launch_few(gemm, v, cuda, &args);
+  if (v->shared == 0) return launch_few(gemm, v, split != NULL, cuda, &args);
   const tl_cuda_grid grid = {.blocks = {count_blocks(v, count_tiles(gemm, v), facts)},
                              .threads = {v->threads},
                              .shared = v->shared,

@@ -8,4 +8,5 @@
               slots, kept, room) KERNEL_##dw(linear_grad_weight_hopper_##columns##_##leaves, \
                                              GRAD_WEIGHT, leaves, columns, 2, slots, kept, room)
 #define FEW(...)
+#define SPLIT(...)
 #include "gemm_hopper.def"

@@ -1,4 +1,5 @@
-// sampling.cu - sample on a GPU: sampling.h says what. A block of threads chooses for a row.
+// sampling.cu - sample and follow on a GPU: sampling.h says what. A block of threads chooses for a
+// row.
 //
 //   largest      all threads             weights      all threads
 //   S at borders a thread a block of 256 candidates, then one thread over the blocks
@@ -287,4 +288,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) g.ids[row] = id;
     __syncthreads();  // shared memory may be written again
   }
+}
+
+TL_KERNEL follow_rows(const __grid_constant__ tl_follow_args g) {
+  tl_after_earlier();
+  const int64_t row = tl_thread();
+  if (row >= g.rows) return;
+  const int32_t fed = g.fed[row], from = -2 - fed;
+  g.ids[row] = fed >= -1 ? fed : from < g.made_rows ? g.made[from] : -1;
 }

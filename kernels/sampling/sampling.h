@@ -1,4 +1,5 @@
-/* sampling.h - the next token of a row of logits. This text is the specification.
+/* sampling.h - the next token of a row of logits, and how it comes back. This text is the
+** specification.
 **
 **   sample   z (T, V') f32, next (T) i32, controls (T, 2) f32, draws (T, 6) i32 -> ids (T) i32
 **            int columns: V true columns, V <= V'
@@ -37,6 +38,14 @@
 **
 ** The token's log-probability needs no operator: it is minus the loss of the token (loss.h), taken
 ** from the logits as they are, whatever the controls.
+**
+**   follow   fed (T) i32, made (M) i32 -> ids (T) i32
+**
+** The token of a row that goes on with what a step before chose, which the host need not have seen:
+**
+** fed[t] >= -1   ids[t] = fed[t]: a token, or none
+** fed[t] < -1    ids[t] = made[-2 - fed[t]], the choice of that row; a row from M on is an error,
+**                and -1 on a GPU, which cannot say so
 */
 #ifndef TL_SAMPLING_H
 #define TL_SAMPLING_H
@@ -49,5 +58,8 @@ enum { TL_SAMPLE_COLUMNS_MAX = TL_SCRATCH_BYTES / 8 /* weights and candidates of
 tl_status tl_host_sample(const tl_call *call);
 /* Shapes and dtypes; no operand is read. */
 tl_status tl_sample_check(const tl_call *call);
+
+tl_status tl_host_follow(const tl_call *call);
+tl_status tl_follow_check(const tl_call *call);
 
 #endif

@@ -29,4 +29,10 @@ typedef struct tl_sample_args {
   int32_t rows, width, columns;
 } tl_sample_args;
 
+typedef struct tl_follow_args {
+  const int32_t *fed, *made; /* (rows), (made_rows) */
+  int32_t *ids;              /* (rows) */
+  int32_t rows, made_rows;
+} tl_follow_args;
+
 #endif

@@ -1,4 +1,4 @@
-/* sampling_check.c - what sample refuses before it reads a number. */
+/* sampling_check.c - what sample and follow refuse before they read a number. */
 #include "../rows.h"
 #include "sampling.h"
 
@@ -14,4 +14,12 @@ tl_status tl_sample_check(const tl_call *call) {
   TL_TRY(tl_expect(op, "ids", &call->out[0], TL_KIND_I32, rows));
   TL_TRY(tl_expect_range(op, "columns", call->ints[0], 1, z->shape[1]));
   return tl_expect_range(op, "columns", call->ints[0], 1, TL_SAMPLE_COLUMNS_MAX);
+}
+
+tl_status tl_follow_check(const tl_call *call) {
+  const char *op = "follow";
+  const int64_t rows = tl_view_count(&call->in[0]);
+  TL_TRY(tl_expect(op, "fed", &call->in[0], TL_KIND_I32, rows));
+  TL_TRY(tl_expect(op, "made", &call->in[1], TL_KIND_I32, tl_view_count(&call->in[1])));
+  return tl_expect(op, "ids", &call->out[0], TL_KIND_I32, rows);
 }

@@ -1,4 +1,5 @@
-/* sampling_cuda.c - queues the kernel of sample: a block a row, as many as scratch has room for. */
+/* sampling_cuda.c - queues the kernels of sample, a block a row, as many as scratch has room for,
+** and of follow. */
 #include "../launch_cuda.h"
 #include "sampling.h"
 
@@ -22,4 +23,17 @@ tl_status tl_cuda_sample(const tl_call *call) {
                             .width = (int32_t)z->shape[1],
                             .columns = (int32_t)call->ints[0]};
   return tl_launch(call->cuda, "sample_rows", rows < most ? rows : most, TL_SAMPLE_THREADS, 1, &k);
+}
+
+tl_status tl_cuda_follow(const tl_call *call) {
+  TL_TRY(tl_follow_check(call));
+  const int64_t rows = tl_view_count(&call->in[0]), made = tl_view_count(&call->in[1]);
+  TL_TRY(tl_expect_range("follow", "rows", rows, 0, INT32_MAX));
+  TL_TRY(tl_expect_range("follow", "rows made", made, 0, INT32_MAX));
+  const tl_follow_args k = {.fed = call->in[0].data,
+                            .made = call->in[1].data,
+                            .ids = call->out[0].data,
+                            .rows = (int32_t)rows,
+                            .made_rows = (int32_t)made};
+  return tl_overlap_threads(call->cuda, "follow_rows", rows, &k);
 }

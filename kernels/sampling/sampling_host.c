@@ -205,3 +205,18 @@ tl_status tl_host_sample(const tl_call *call) {
   tl_team_for(call->team, call->in[0].shape[0], sample_row, &s);
   return TL_OK;
 }
+
+tl_status tl_host_follow(const tl_call *call) {
+  TL_TRY(tl_follow_check(call));
+  const int32_t *fed = call->in[0].data, *made = call->in[1].data;
+  const int64_t rows = tl_view_count(&call->in[0]), last = tl_view_count(&call->in[1]);
+  int32_t *ids = call->out[0].data;
+  for (int64_t row = 0; row < rows; row++) {
+    const int64_t from = -2 - (int64_t)fed[row];
+    if (from >= last)
+      return tl_fail(TL_ARGUMENT, "follow: row %lld goes on with row %lld; there are %lld",
+                     (long long)row, (long long)from, (long long)last);
+    ids[row] = from < 0 ? fed[row] : made[from];
+  }
+  return TL_OK;
+}

@@ -5,6 +5,9 @@
 **       count =, ms = }; profile: 1 ranges, 2 the profiler starts, 4 it stops (execute.h)
 **   core.profiler() -> true if one listens (nvtx.h); else false and why not
 **   ranks:read(rank, tensor) -> tensor        ranks:write(rank, tensor, from)
+**   ranks:queue(place, section, { step =, fresh = }, { rank, tensor, from, .. },
+**     { rank, tensor, .. })
+**   ranks:await(place) -> tensors, in the order of the last list    ranks:queues() -> boolean
 **   ranks:hash(rank, tensor, name, { row_first, col_first, cols_full, rows, cols,
 **     pitch }) -> integer
 **   ranks:trace(on)    ranks:times(rank) -> { ns, .. }    ranks:spans(rank) -> { { from, to }, .. }
@@ -43,7 +46,7 @@ static tl_ranks *check_ranks(lua_State *L) {
 static int core_ranks(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   luaL_checkstack(L, 24, "ranks");
-  handle *h = lua_newuserdatauv(L, sizeof *h, 2);
+  handle *h = lua_newuserdatauv(L, sizeof *h, 2 + TL_QUEUE_PLACES);
   h->ranks = NULL;
   luaL_setmetatable(L, class_name);
   const int self = lua_gettop(L);
@@ -175,6 +178,78 @@ static int ranks_write(lua_State *L) {
   bind_check(L, tl_ranks_write(ranks, (int32_t)lua_tointeger(L, 2),
                                (int32_t)lua_tointeger(L, 3) - 1, from->data));
   return 0;
+}
+
+enum { CARRIED_MAX = 1024 }; /* flights.lua keeps below it */
+
+/* Entries of `width` of the list at `index`: what goes in has a third, a tensor. */
+static int32_t read_carried(lua_State *L, const tl_ranks *ranks, int index, int width,
+                            tl_carried *out) {
+  const lua_Integer count = (lua_Integer)lua_rawlen(L, index) / width;
+  luaL_argcheck(L, count <= CARRIED_MAX, index, "more than 1024 tensors");
+  for (lua_Integer i = 0; i < count; i++) {
+    tl_view view;
+    lua_rawgeti(L, index, i * width + 1);
+    lua_rawgeti(L, index, i * width + 2);
+    out[i] = (tl_carried){.rank = (int32_t)luaL_checkinteger(L, -2),
+                          .tensor = (int32_t)luaL_checkinteger(L, -1) - 1};
+    lua_pop(L, 2);
+    bind_check(L, tl_ranks_view(ranks, out[i].rank, out[i].tensor, &view));
+    if (width < 3) continue;
+    lua_rawgeti(L, index, i * width + 3);
+    const tl_view *from = tl_tensor_view(bind_check_tensor(L, -1));
+    luaL_argcheck(L, from->dtype == view.dtype, index, "tensor of another dtype");
+    luaL_argcheck(L, tl_view_count(from) == tl_view_count(&view), index, "tensor of another size");
+    out[i].from = from->data;
+    lua_pop(L, 1);
+  }
+  return (int32_t)count;
+}
+
+/* The list of outs is kept for await, at the handle's user value 3 + place. */
+static int ranks_queue(lua_State *L) {
+  tl_ranks *ranks = check_ranks(L);
+  tl_run run = {.section = TL_SECTION_INIT};
+  tl_carried in[CARRIED_MAX], out[TL_QUEUE_OUTS_MAX];
+  const lua_Integer place = luaL_checkinteger(L, 2);
+  luaL_argcheck(L, place >= 0 && place < TL_QUEUE_PLACES, 2, "no such place");
+  bind_check(L, tl_section_find(luaL_checkstring(L, 3), &run.section));
+  for (int i = 4; i <= 6; i++) luaL_checktype(L, i, LUA_TTABLE);
+  lua_settop(L, 6);
+  run.step.step = bind_integer(L, 4, "queue", "step", 0);
+  lua_getfield(L, 4, "fresh");
+  run.fresh = run.eager = lua_toboolean(L, -1);
+  luaL_argcheck(L, lua_rawlen(L, 6) <= 2 * TL_QUEUE_OUTS_MAX, 6, "more than 4 tensors");
+  const int32_t ins = read_carried(L, ranks, 5, 3, in), outs = read_carried(L, ranks, 6, 2, out);
+  bind_check(L, tl_ranks_queue(ranks, (int32_t)place, &run, in, ins, out, outs));
+  lua_pushvalue(L, 6);
+  lua_setiuservalue(L, 1, 3 + (int)place);
+  return 0;
+}
+
+static int ranks_await(lua_State *L) {
+  tl_ranks *ranks = check_ranks(L);
+  const lua_Integer place = luaL_checkinteger(L, 2);
+  const void *outs[TL_QUEUE_OUTS_MAX];
+  luaL_argcheck(L, place >= 0 && place < TL_QUEUE_PLACES, 2, "no such place");
+  bind_check(L, tl_ranks_await(ranks, (int32_t)place, outs));
+  lua_settop(L, 2);
+  lua_getiuservalue(L, 1, 3 + (int)place);
+  tl_carried list[TL_QUEUE_OUTS_MAX];
+  const int32_t count = read_carried(L, ranks, 3, 2, list);
+  for (int32_t i = 0; i < count; i++) {
+    tl_view view;
+    bind_check(L, tl_ranks_view(ranks, list[i].rank, list[i].tensor, &view));
+    tl_tensor **tensor = bind_push_tensor(L);
+    bind_check(L, tl_tensor_new_unset(view.dtype, view.dims, view.shape, tensor));
+    memcpy(tl_tensor_view(*tensor)->data, outs[i], (size_t)tl_view_bytes(&view));
+  }
+  return count;
+}
+
+static int ranks_queues(lua_State *L) {
+  lua_pushboolean(L, tl_ranks_queues(check_ranks(L)));
+  return 1;
 }
 
 /* The share of a shard; rows and cols default to dim 0 and the product of the others, pitch to
@@ -342,6 +417,9 @@ void bind_ranks_open(lua_State *L) {
       {"run",      ranks_run     },
       {"read",     ranks_read    },
       {"write",    ranks_write   },
+      {"queue",    ranks_queue   },
+      {"await",    ranks_await   },
+      {"queues",   ranks_queues  },
       {"hash",     ranks_hash    },
       {"memory",   ranks_memory  },
       {"traffic",  ranks_traffic },

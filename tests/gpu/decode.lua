@@ -123,6 +123,7 @@ if device == "cuda" and count == 0 then
   os.exit(0)
 end
 local e <close> = engine.open({ recipe = recipe, read = read }, { prefix = false })
+collectgarbage "generational" -- as ./tl serve
 if small then
   prefill(e, 2, 8)
   decode(e, 4, 8, 2)

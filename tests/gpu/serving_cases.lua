@@ -118,6 +118,8 @@ attention("pages of 256", { lengths = { 500, 3 }, heads = 8, kv_heads = 1, width
   kv_block = 128, runs = { { 0, 300, 16 } } })
 attention("pages of 64, a warp a row", { lengths = { 1, 2, 63, 64, 65, 127, 128, 129, 191, 192, 193,
   256, 257, 300, 2049, 2300 }, heads = 16, kv_heads = 2, width = 64, page = 64, kv_block = 128 })
+attention("pages of 64, rows that have a block of keys ahead", { lengths = { 300, 140 }, heads = 4,
+  kv_heads = 2, width = 64, page = 64, kv_block = 128, runs = { { 0, 95, 205 }, { 1, 120, 8 } } })
 attention("pages of 128, a warp a row of three heads", { lengths = { 400, 90 }, heads = 6,
   kv_heads = 2, width = 64, page = 128, kv_block = 128, runs = { { 0, 50, 3 }, { -1, 0, 2 },
   { 0, 250, 9 }, { 1, 60, 5 } } })
@@ -200,6 +202,13 @@ for _, rows in ipairs { 1, 3, 8, 9, 16 } do
   few(rows, 352, { 3000 }, 2, "bf16")
 end
 
+--- Leaves side by side in a cluster: tiles that are full and not, of 64 and 128 rows and columns.
+for _, rows in ipairs { 17, 64, 100, 128, 200, 256 } do
+  few(rows, 704, { 256, 72 }, 4, "bf16")
+  few(rows, 2048, { 136 }, 4, "f32", "f32")
+  few(rows, 160, { 2048 }, 4, "bf16", "bf16")
+end
+
 --- Rows with all controls: { next, temperature, top_p, top_k, seed, request, position } each.
 local function sample(columns, width, make)
   add("sample", ("%d of %d columns"):format(columns, width), function()
@@ -236,5 +245,22 @@ sample(700, 704, function(n) -- many equal ones, zeros of both signs, minus infi
   end
   return core.tensor("f32", { n, 704 }, values)
 end)
+
+for _, dtype in ipairs { "f32", "bf16" } do
+  for _, width in ipairs { 2048, 21 } do
+    add("pick_rows", ("width %d, %s"):format(width, dtype), function()
+      local rows = {}
+      for i = 1, 256 do rows[i] = i % 9 == 0 and -1 or i * 7919 % 300 end
+      return { spread(dtype, { 300, width }), list(rows) }, { poison(dtype, { 256, width }) }, {}
+    end)
+  end
+end
+for _, rows in ipairs { 1, 256, 2048 } do
+  add("follow", ("%d rows"):format(rows), function()
+    local fed, made = {}, {}
+    for i = 1, rows do fed[i], made[i] = (i * 7919) % (2 * rows + 2) - rows - 1, i * 31 - 1 end
+    return { list(fed), list(made) }, { poison("i32", { rows }) }, {}
+  end)
+end
 
 return cases

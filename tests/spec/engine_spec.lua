@@ -87,6 +87,41 @@ for _, shape in ipairs(shapes) do
       assert.is_true(stats.hits > 0)
     end)
 
+    it("gives the same bits when a step is queued before the last one is read", function()
+      for late = 0, 1 do
+        assert.same(expected, (serve.outcomes(file, { ["serve.rows"] = 5 }, requests,
+          { ahead = true }, serve.order(#requests, late), late)))
+      end
+      assert.same(expected, (serve.outcomes(file, { ["layout.tp"] = 2 }, requests,
+        { ahead = true, chunk = 2, poison = 255 })))
+    end)
+
+    it("gives the same bits where many rows are computed and few choose", function()
+      local many, each = {}, {}
+      for i = 1, 40 do
+        local request = requests[(i - 1) % #requests + 1]
+        many[i] = request.echo and requests[1] or request
+        each[i] = request.echo and expected[1] or expected[(i - 1) % #requests + 1]
+      end
+      for _, request in ipairs(many) do assert(#request.tokens < 20) end
+      local wide = { ["serve.rows"] = 272, ["serve.requests"] = 80 }
+      local long = {}
+      for i = 1, 40 do
+        local tokens = models.tokens(i, 11, models.defaults.vocab)
+        long[i] = { tokens = tokens, max_tokens = 2, temperature = 1, seed = i }
+      end
+      local whole = serve.outcomes(file, { ["serve.rows"] = 16 }, long)
+      table.move(long, 1, 40, #many + 1, many)
+      table.move(whole, 1, 40, #each + 1, each)
+      for _, ahead in ipairs { false, true } do
+        local text, stats = serve.outcomes(file, wide, many, { ahead = ahead, poison = 255 })
+        assert.same(each, text)
+        assert.is_true(stats.steps < 16)
+      end
+      assert.same(each, (serve.outcomes(file, models.with(wide, { ["layout.tp"] = 2 }), many)))
+      assert.same(each, (serve.outcomes(file, models.with(wide, { ["layout.pp"] = 2 }), many)))
+    end)
+
     it("gives the same bits in a pool so small that pages are taken from prefixes", function()
       assert.same(expected, (serve.outcomes(file, { ["serve.pages"] = 5 }, requests)))
     end)
@@ -213,46 +248,77 @@ describe("the engine", function()
     assert.equal(planned[1], arenas({})[1])
   end)
 
-  it("ends at a stop token, at the context, and when cancelled; and frees what they had", function()
-    local e <close> = serve.open(file)
-    local greedy = assert(e:submit { tokens = { 1, 2 }, max_tokens = 3 })
-    local events = {}
-    while not e:idle() do table.move(e:step(), 1, 9, #events + 1, events) end
-    assert.same({ greedy, "length" }, { events[3].id, events[3].finish })
-    local stopped = assert(e:submit { tokens = { 1, 2 }, max_tokens = 9,
-      stop = { events[1].token } })
-    local first = e:step()[1]
-    assert.same({ stopped, events[1].token, "stop" }, { first.id, first.token, first.finish })
-    local long = assert(e:submit { tokens = { 3 }, max_tokens = 100 })
-    local waits = assert(e:submit { tokens = { 4 }, max_tokens = 100 })
-    e:step()
-    assert.is_true(e:cancel(long))
-    assert.is_false(e:cancel(long))
-    assert.same({ id = long, finish = "cancelled" }, e:step()[1])
-    local last
-    while not e:idle() do last = e:step()[1] end
-    assert.same({ waits, "length", 15 }, { last.id, last.finish, last.position })
-    local stats = e:stats()
-    assert.equal(stats.pages, stats.free + stats.kept)
-    assert.same({ 0, 0 }, { stats.waiting, stats.running })
-  end)
+  for _, name in ipairs { "", ", steps ahead" } do
+    local how = { ahead = name ~= "" }
+    it("ends at a stop, at the context, when cancelled, and frees all" .. name, function()
+      local e <close> = serve.open(file, nil, how)
+      local greedy = assert(e:submit { tokens = { 1, 2 }, max_tokens = 3 })
+      local events = {}
+      while not e:idle() do table.move(e:step(), 1, 9, #events + 1, events) end
+      assert.same({ greedy, "length" }, { events[3].id, events[3].finish })
+      local stopped = assert(e:submit { tokens = { 1, 2 }, max_tokens = 9,
+        stop = { events[1].token } })
+      local first = e:step()[1]
+      assert.same({ stopped, events[1].token, "stop" }, { first.id, first.token, first.finish })
+      local long = assert(e:submit { tokens = { 3 }, max_tokens = 100 })
+      local waits = assert(e:submit { tokens = { 4 }, max_tokens = 100 })
+      e:step()
+      assert.is_true(e:cancel(long))
+      assert.is_false(e:cancel(long))
+      assert.same({ id = long, finish = "cancelled" }, e:step()[1])
+      local last
+      while not e:idle() do last = e:step()[1] end
+      assert.same({ waits, "length", 15 }, { last.id, last.finish, last.position })
+      local stats = e:stats()
+      assert.equal(stats.pages, stats.free + stats.kept)
+      assert.same({ 0, 0 }, { stats.waiting, stats.running })
+    end)
 
-  it("gives the likeliest tokens beside each", function()
-    local e <close> = serve.open(file)
-    assert(e:submit { tokens = { 7, 8 }, max_tokens = 2, top = 3, echo = true })
-    local given = e:step()
-    local made = e:step()[1]
-    for _, event in ipairs { given[1], given[2], made } do
-      assert.equal(3, #event.top)
-      assert.is_true(event.top[1].logprob >= event.top[2].logprob
-        and event.top[2].logprob >= event.top[3].logprob)
-    end
-    for _, event in ipairs { given[2], made } do -- greedy: the first one is the token
-      assert.same({ event.token, event.logprob }, { event.top[1].token, event.top[1].logprob })
-    end
-    local _, message = e:submit { tokens = { 1 }, max_tokens = 1, top = 21 }
-    assert.matches("top is 21; 0 to 20", message)
-  end)
+    it("gives the likeliest tokens beside each" .. name, function()
+      local e <close> = serve.open(file, nil, how)
+      assert(e:submit { tokens = { 7, 8 }, max_tokens = 2, top = 3, echo = true })
+      local given = e:step()
+      local made = e:step()[1]
+      for _, event in ipairs { given[1], given[2], made } do
+        assert.equal(3, #event.top)
+        assert.is_true(event.top[1].logprob >= event.top[2].logprob
+          and event.top[2].logprob >= event.top[3].logprob)
+      end
+      for _, event in ipairs { given[2], made } do -- greedy: the first one is the token
+        assert.same({ event.token, event.logprob }, { event.top[1].token, event.top[1].logprob })
+      end
+      local _, message = e:submit { tokens = { 1 }, max_tokens = 1, top = 21 }
+      assert.matches("top is 21; 0 to 20", message)
+    end)
+
+    it("goes on beside requests that have ended" .. name, function()
+      local e <close> = serve.open(file, { ["serve.requests"] = 2 }, how)
+      local one <close> = serve.open(file)
+      local function tokens_of(engine, id, count)
+        local list = {}
+        while not engine:idle() and #list < count do
+          for _, event in ipairs(engine:step()) do
+            if event.id == id then list[#list + 1] = event.token or event.finish end
+          end
+        end
+        return list
+      end
+      local wanted = { tokens = { 5, 6 }, max_tokens = 12 }
+      local expected = tokens_of(one, assert(one:submit(wanted)), 12)
+      local first = tokens_of(one, assert(one:submit { tokens = { 9 }, max_tokens = 3 }), 3)
+      local id = assert(e:submit(wanted))
+      local short = assert(e:submit { tokens = { 9 }, max_tokens = 9, stop = { first[2] } })
+      local gone = assert(e:submit { tokens = { 9, 1 }, max_tokens = 9 })
+      local made = tokens_of(e, id, 4)
+      assert.is_false(e:cancel(short)) -- it met its stop
+      assert.is_true(e:cancel(gone))
+      table.move(tokens_of(e, id, 8), 1, 8, 5, made)
+      assert.same(expected, made)
+      assert.is_true(e:idle())
+      local stats = e:stats()
+      assert.equal(stats.pages, stats.free + stats.kept)
+    end)
+  end
 
   it("gives the log-probability of every token of a prompt with echo", function()
     local e <close> = serve.open(file)

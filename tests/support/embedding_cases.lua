@@ -85,4 +85,21 @@ embedding.cases[#embedding.cases + 1] = {
   error = 0,
 }
 
+embedding.cases[#embedding.cases + 1] = {
+  op = "pick_rows", name = "rows in any order, twice, and none", rows = 6, attrs = {},
+  by_row = { false, true },
+  inputs = function(dtype)
+    return { spread(dtype, { 5, 21 }, 2), core.tensor("i32", { 6 }, { 4, 0, -1, 4, 2, -7 }) }
+  end,
+  outputs = function(dtype, rows) return { { dtype, { rows, 21 } } } end,
+  oracle = function(x)
+    local y = {}
+    for _, from in ipairs(x[2]) do
+      for c = 1, 21 do y[#y + 1] = from >= 0 and x[1][from * 21 + c] or 0.0 end
+    end
+    return { y }
+  end,
+  error = 0,
+}
+
 return embedding

@@ -72,6 +72,7 @@ local any_size = {
   grad_norm = "slots", square_sum = "g slots",
   square_sum_rows = "slots", sum_tokens = "dy x rstd mean",
   linear_grad_weight = "x dy", expert_load = "counts", take_rows = "starts rows",
+  follow = "made", pick_rows = "x",
   expert_swiglu = "offsets", expert_swiglu_grad = "offsets", expert_scale_grad = "offsets",
 }
 

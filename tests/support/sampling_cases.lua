@@ -88,4 +88,15 @@ sampling.cases[1] = {
   end,
 }
 
+sampling.cases[2] = {
+  op = "follow", name = "tokens, none, and rows of a step before", rows = 6, attrs = {},
+  dtypes = { "i32" }, by_row = { true, false }, finite = true,
+  inputs = function()
+    return { core.tensor("i32", { 6 }, { 7, -1, -2, -5, -4, 0 }),
+      core.tensor("i32", { 4 }, { 30, 31, -1, 33 }) }
+  end,
+  outputs = function(_, rows) return { { "i32", { rows } } } end,
+  oracle = function() return { { 7, -1, 30, 33, -1, 0 } } end,
+}
+
 return sampling

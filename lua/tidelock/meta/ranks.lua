@@ -12,11 +12,25 @@ local core = {}
 
 ---@class tidelock.Ranks # threads that execute programs
 local Ranks = {}
----@param section "init"|"step"|"eval"|string # or "serve0" .. "serve9"
+---@param section "init"|"step"|"eval"|string # or "serve0" .. "serve11"
 ---@param options? { step?: integer, scalars?: number[], check?: boolean }
 ---@return { loss?: number, loss_bits?: string, grad_norm?: number, grad_norm_bits?: string,
 ---  control?: number[], skipped?: string, count?: integer, ms: number }
 function Ranks:run(section, options) end
+--- The same at a place of the queue, with what is written before it and read after it; on one GPU
+--- it returns when all that is queued.
+---@param place 0|1
+---@param section string
+---@param options { step?: integer, fresh?: boolean }
+---@param ins any[] # rank, tensor, what is written there; and so on
+---@param outs integer[] # rank, tensor; and so on, four at most
+function Ranks:queue(place, section, options, ins, outs) end
+--- Waits for the run at a place.
+---@param place 0|1
+---@return tidelock.Tensor ... # in the order of outs
+function Ranks:await(place) end
+---@return boolean # whether queued runs are beside this thread's work
+function Ranks:queues() end
 ---@param rank integer # from 0
 ---@param tensor integer # from 1
 ---@return tidelock.Tensor

@@ -5,11 +5,14 @@
 ---     controls  temperature and top_p of each row: f32
 ---     table     pages of each request: i32, written when one begins
 ---                  |
----     serve0    1 row     embedding, .., cache_write, attention_cached, .., logits,
+---     serve0    1 row     follow, embedding, .., cache_write, attention_cached, .., logits,
 ---     serve1    4 rows    sample, row_max, row_sum_exp, cross_entropy
 ---     ..        serve.rows
 ---                  |
 ---     ids       the token of each row      nll   its negative log-probability, a loss like others
+---
+--- A token that a step has just chosen need not have been read by the host: it is fed as the row
+--- that chose it, which `follow` looks up among the ids of the step before.
 ---
 --- A section has a fixed number of rows; rows that are none have request -1. All sections share the
 --- weights and the pages. No sum runs over rows, so a row's bits are those of the training forward
@@ -22,6 +25,7 @@ local arena = require "tidelock.plan.stages.place"
 local emit = require "tidelock.plan.stages.emit"
 local lower = require "tidelock.plan.lower"
 local overrides = require "tidelock.language.overrides"
+local panels = require "tidelock.plan.panels"
 local pipeline = require "tidelock.plan.stages.pipeline"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.text.problems"
@@ -31,6 +35,7 @@ local shard = require "tidelock.plan.stages.shard"
 local serving = {}
 
 local row_classes = { 1, 4, 8, 16, 32, 64, 128, 256, 512 }
+local choosers, short_first = 256, 10 -- rows that choose in a short section; number of the first
 
 --- Numbers of rows that have a section, ascending; `rows` is the last.
 function serving.classes(rows)
@@ -123,15 +128,18 @@ end
 
 local function padded(count) return (count + 15) // 16 * 16 end
 
---- Parts of the feed of `rows` rows: { name, first, shape }, in elements; and its size.
-local function feed_parts(rows)
+--- Parts of the feed of `rows` rows: { name, first, shape }, in elements; and its size. `chosen`:
+--- how many of them choose, in a short section.
+local function feed_parts(rows, chosen)
   local list, at = {}, 0
   local function add(name, shape)
     list[#list + 1] = { name = name, first = at, shape = shape }
     at = at + padded(shape[1] * (shape[2] or 1))
   end
-  for _, name in ipairs { "ids", "positions", "requests", "next" } do add(name, { rows }) end
-  add("draws", { rows, 6 })
+  for _, name in ipairs { "ids", "positions", "requests" } do add(name, { rows }) end
+  if chosen then add("chosen", { chosen }) end
+  add("next", { chosen or rows })
+  add("draws", { chosen or rows, 6 })
   return list, at
 end
 
@@ -151,16 +159,23 @@ function Serve:open_table()
 end
 
 --- Views of the feed for this section; they start where the buffer starts.
-function Serve:open_feed(rows)
+function Serve:open_feed(rows, chosen)
   local largest = self.sizes.rows
   local _, most = feed_parts(largest)
+  if largest > choosers then
+    local _, short = feed_parts(largest, choosers)
+    most = math.max(most, short)
+  end
   local lists = self.lower:lasting("feed", "i32", { most }, "data", "feed")
   local floats = self.lower:lasting("controls", "f32", { largest, 2 }, "data", "controls")
-  local parts, size = feed_parts(rows)
+  local parts, size = feed_parts(rows, chosen)
   local persistent, buffer = self.lower.persistent, lists.buffer
-  persistent["feed " .. rows] = { buffer = buffer, dtype = "i32", shape = { size } }
-  persistent["controls " .. rows] = { buffer = floats.buffer, dtype = "f32", shape = { rows, 2 } }
-  local feed = { controls = persistent["controls " .. rows] }
+  local count = chosen or rows
+  persistent["feed " .. rows .. (chosen and " short" or "")] = { buffer = buffer, dtype = "i32",
+    shape = { size } }
+  persistent["controls " .. count] = persistent["controls " .. count]
+    or { buffer = floats.buffer, dtype = "f32", shape = { count, 2 } }
+  local feed = { controls = persistent["controls " .. count] }
   for _, part in ipairs(parts) do
     feed[part.name] = { buffer = buffer, dtype = "i32", shape = part.shape,
       offset = part.first * 4 }
@@ -173,10 +188,22 @@ end
 function Serve:shared(name, dtype, rows, width)
   local largest = self.sizes.rows
   local whole = self.lower:lasting(name, dtype, { largest, width }, "state", name)
-  local view = { buffer = whole.buffer, dtype = dtype, shape = width and { rows, width }
-    or { rows } }
-  self.lower.persistent[name .. " " .. rows] = view
+  local key = name .. " " .. rows
+  local view = self.lower.persistent[key] or { buffer = whole.buffer, dtype = dtype,
+    shape = width and { rows, width } or { rows } }
+  self.lower.persistent[key] = view
   return view
+end
+
+--- Tokens of the rows. Only the last rank of a pipeline has the ids of the step before.
+function Serve:follow(rows)
+  if self.plan.spec.layout.pp > 1 then return self.feed.ids end
+  local low = self.lower
+  self:shared("ids", "i32", rows)
+  local tokens = self:shared("tokens", "i32", rows)
+  low:emit("follow", { self.feed.ids, low.persistent.ids }, { tokens }, {},
+    { site = self.plan.spec.model.site, micro = 0, phase = "forward", path = "follow" })
+  return tokens
 end
 
 local special = {}
@@ -279,51 +306,6 @@ local function rows_of(plan, rows)
     borders = pipeline.borders(carried, plan.chunk_of, false) }
 end
 
--- panels -----------------------------------------------------------------------------------------
-
---- The weights that a node multiplies with, or looks up in; and whether that is all it does.
-local function matrices_of(node)
-  local takes = node.op == "linear" and node.attrs.parts or node.op == "embedding" and 1 or 0
-  local list, pure = {}, true
-  for i, value in ipairs(node.inputs) do
-    while value.alias do value = value.alias end
-    local param = value.param
-    if param then
-      local matrix = i > 1 and i <= 1 + takes
-      pure = pure and (not matrix or param.fields.dtype == "f32" and not param.expert)
-      if matrix or takes == 0 then list[#list + 1] = param.name end
-    end
-  end
-  return list, pure and takes > 0
-end
-
---- Names of weights that lie in panels (kernels/panels.h), on the host in f32: those that nothing
---- reads but products and the embedding. A step of few rows reads all of them, from front to back.
-local function in_panels(plan, nodes)
-  local found, other = {}, {}
-  if plan.spec.device ~= "host" then return found end
-  for _, node in ipairs(nodes) do
-    local list, good = matrices_of(node)
-    for _, name in ipairs(list) do (good and found or other)[name] = true end
-  end
-  local function spread() -- the parts of one product lie alike
-    for _, node in ipairs(nodes) do
-      local list = matrices_of(node)
-      local bad
-      for _, name in ipairs(list) do bad = bad or other[name] end
-      for _, name in ipairs(bad and list or {}) do
-        if not other[name] then
-          other[name] = true
-          return true
-        end
-      end
-    end
-  end
-  repeat local more = spread() until not more
-  for name in pairs(other) do found[name] = nil end
-  return found
-end
-
 --- Stands in for Lower.weight.
 local function weight_view(low, param)
   if not low.in_panels[param.name] then return lower.Lower.weight(low, param) end
@@ -332,21 +314,35 @@ local function weight_view(low, param)
     param.name)
 end
 
+--- Of the rows of `made`, those that choose: its logits are computed as those of a section that has
+--- no other rows.
+function Serve:choose_some(made, some, env)
+  local low, x = self.lower, made.logits.node.inputs[1]
+  local rows, node = low:at(x, env), some.logits.node
+  low.l, self.l, self.rows = some.l, some.l, some.rows
+  local own = { micro = 0 }
+  low:emit("pick_rows", { rows, self.feed.chosen }, { low:at(node.inputs[1], own) }, {},
+    { site = node.site, micro = 0, phase = "forward", path = node.path })
+  low:node(node, own, "forward")
+  self:choose(some.logits, own)
+end
+
 --- The section of `made.rows` rows on this rank of the pipeline: what arrives, its layers, what
---- leaves.
-function Serve:section(index, made)
+--- leaves. `some`: a short one, in which as many rows choose as `some` has.
+function Serve:section(index, made, some)
   local plan, low, l = self.plan, self.lower, made.l
   low.l, self.l, self.rows, self.attentions = l, l, made.rows, 0
-  self.feed = self:open_feed(made.rows)
+  self.feed = self:open_feed(made.rows, some and some.rows)
   local env, stage = { micro = 0 }, low.rank
   low.step_env = { micro = 0 }
-  env[l.ids.id] = self.feed.ids
   lower.section(low, "serve" .. index, function()
+    env[l.ids.id] = self:follow(made.rows)
     local receive, send = pipeline.cross(low, made.borders, stage, env, false)
     receive()
     for _, node in ipairs(made.nodes) do
       local o = { site = node.site, micro = 0, phase = "forward", path = node.path }
       local here = plan.chunk_of[node.layer] == stage
+      here = here and not (some and node == made.logits.node)
       if special[node.op] and (here or node.op == "position_ids") then
         special[node.op](self, node, env, o)
       elseif here then
@@ -354,7 +350,13 @@ function Serve:section(index, made)
       end
     end
     send()
-    if stage == plan.chunk_of.head then self:choose(made.logits, env) end
+    if stage == plan.chunk_of.head then
+      if some then
+        self:choose_some(made, some, env)
+      else
+        self:choose(made.logits, env)
+      end
+    end
   end)
 end
 Serve.__index = Serve
@@ -379,7 +381,7 @@ local function mark_persistent(plan)
     local list = {}
     for key, view in pairs(low.persistent) do
       local outside = key:find "^weight " or key:find "^feed " or key:find "^controls "
-        or key:find "^table"
+        or key:find "^table" or key == "ids"
       if outside and view.tensor then list[#list + 1] = view.tensor end
     end
     table.sort(list)
@@ -405,12 +407,15 @@ end
 local function lower_stage(plan, stage, sections)
   local low = lower.new(plan, stage, 0, { chunk_of = plan.chunk_of, keep = {} })
   low.evaluating, low.params = true, {}
-  low.in_panels, low.weight = in_panels(plan, sections[1].nodes), weight_view
+  low.in_panels, low.weight = panels.find(plan, sections[1].nodes), weight_view
   local self = setmetatable({ plan = plan, lower = low, sizes = plan.sizes }, Serve)
   for i, made in ipairs(sections) do
     local first_buffer = #low.buffers + 1
     self:section(i - 1, made)
     keep_apart(low, made, first_buffer)
+  end
+  for _, short in ipairs(plan.shorts) do
+    self:section(short.index, sections[short.class], sections[short.some])
   end
   lower.section(low, "init", function() self:init() end)
   for _, param in ipairs(self.l.params) do
@@ -424,11 +429,27 @@ local function lower_stage(plan, stage, sections)
   return low
 end
 
+--- Sections for many rows of which few choose, as in prompts: after the layers, only those go on.
+--- Where logits are made by something else than one product there are none.
+local function find_shorts(sections)
+  local list, some = {}, nil
+  for class, made in ipairs(sections) do
+    if made.rows == choosers then some = class end
+    if made.rows > choosers and some and made.logits.node.op == "linear" then
+      list[#list + 1] = { index = short_first + #list, class = class, some = some }
+    end
+  end
+  return list
+end
+
 ---@class tidelock.ServingPlan
 ---@field spec table
 ---@field sizes { context: integer, page: integer, pages: integer, pages_each: integer,
 ---  pages_row: integer, rows: integer, requests: integer }
 ---@field classes integer[] # rows of the sections serve0, serve1, ..
+---@field shorts { index: integer, class: integer }[] # sections of many rows, `choosers` of which
+---  choose, and whose rows they are
+---@field choosers integer
 ---@field programs table[] # by rank of the pipeline, then tp rank
 ---@field ranks table[] # of the pipeline: { persistent = tensors by key, params = its weights }
 
@@ -449,6 +470,7 @@ function serving.plan(recipe)
   local sections = {}
   for i, rows in ipairs(plan.classes) do sections[i] = rows_of(plan, rows) end
   plan["local"] = sections[#sections].l
+  plan.shorts, plan.choosers = find_shorts(sections), choosers
   pipeline.step_borders(plan, plan.chunk_of)
   plan.ranks = {}
   for stage = 0, plan.spec.layout.pp - 1 do

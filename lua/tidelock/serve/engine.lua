@@ -18,6 +18,7 @@ local blocks = require "tidelock.language.blocks"
 local core = require "tidelock.core"
 local emit = require "tidelock.plan.stages.emit"
 local feeds = require "tidelock.serve.feed"
+local flights = require "tidelock.serve.flights"
 local gpus = require "tidelock.machine.gpus"
 local pages = require "tidelock.serve.pages"
 local problems = require "tidelock.text.problems"
@@ -27,8 +28,6 @@ local serving = require "tidelock.plan.serving"
 local submission = require "tidelock.serve.submission"
 
 local engine = {}
-
-local next_of = feeds.next_of
 
 ---@class tidelock.Engine
 ---@field plan tidelock.ServingPlan
@@ -48,8 +47,7 @@ Engine.__index = Engine
 ---@field top? { token: integer, logprob: number }[] # the likeliest tokens, with `top`
 ---@field finish? "stop"|"length"|"cancelled" # the last event of its request
 
---- The rank of the pipeline, as planned, that `rank` is: ranks count tp first.
-local function stage_of(plan, rank) return plan.ranks[rank // plan.spec.layout.tp + 1] end
+local stage_of = flights.stage_of
 
 --- The weights of the model go to every rank that holds a part of them.
 local function load_weights(self, read)
@@ -122,6 +120,8 @@ end
 ---@field chunk? integer # most tokens of one prompt in a step; unset: all rows
 ---@field prefix? boolean # false: prefixes are not kept
 ---@field batch? boolean # false: one request at a time
+---@field ahead? boolean # a step is queued before the one in front of it has been read; unset:
+---  where that saves time, on one GPU. A request that meets a stop has then cost a row more
 ---@field plain? boolean # for comparison: neither batches nor prefixes nor captured graphs,
 ---  and the memory of each step comes from the allocator and goes back to it
 ---@field poison? integer
@@ -142,11 +142,15 @@ function engine.open(model, options)
     plan = plan, sizes = sizes, context = sizes.context, vocab = plan.spec.model.vocab,
     pages = pages.new(sizes.pages, sizes.page, options.prefix ~= false),
     chunk = options.chunk or sizes.rows, waiting = {}, running = {}, by_id = {}, free_slots = {},
-    last_id = 0, steps = 0, rows_run = 0, ended = {}, feed = feeds.new(), plain = options.plain,
+    flights = {}, carried = {}, last_id = 0, steps = 0, rows_run = 0, ended = {},
+    feed = feeds.new(), plain = options.plain,
   }, Engine)
   local most = options.batch == false and 1 or sizes.requests
   for slot = most - 1, 0, -1 do self.free_slots[#self.free_slots + 1] = slot end
   self.ranks = open_ranks(plan, options)
+  self.ahead = options.ahead
+  if self.ahead == nil then self.ahead = self.ranks:queues() and not options.plain end
+  self.ahead = self.ahead and plan.spec.layout.pp == 1
   self.ranks:run("init", { step = 0, scalars = {} })
   load_weights(self, model.read)
   return self
@@ -173,27 +177,10 @@ function Engine:submit(given)
   if not request then return nil, message end
   self.last_id = self.last_id + 1
   request.id = self.last_id
-  request.span = { request = request }
+  request.spans = { [0] = { request = request }, { request = request } }
+  request.pending, request.flying = 0, 0
   self.waiting[#self.waiting + 1], self.by_id[request.id] = request, request
   return request.id
-end
-
-local function remove(list, item)
-  for i, other in ipairs(list) do
-    if other == item then return table.remove(list, i) end
-  end
-end
-
---- Gives back slot and pages. Later pages go first: they are the first to be forgotten.
-local function release(self, request)
-  if request.slot then
-    for i = #request.pages, 1, -1 do self.pages:release(request.pages[i]) end
-    self.free_slots[#self.free_slots + 1] = request.slot
-    remove(self.running, request)
-  else
-    remove(self.waiting, request)
-  end
-  self.by_id[request.id] = nil
 end
 
 --- Ends a request now; its last event comes with the next step. False: there is no such request.
@@ -201,7 +188,8 @@ end
 function Engine:cancel(id)
   local request = self.by_id[id]
   if not request then return false end
-  release(self, request)
+  flights.finish(self, request)
+  flights.land_over(self)
   self.ended[#self.ended + 1] = { id = id, finish = "cancelled" }
   return true
 end
@@ -222,15 +210,11 @@ end
 
 -- admission --------------------------------------------------------------------------------------
 
---- Tells every rank which pages the request has.
+--- Every rank is to know which pages the request has, before its first row.
 local function write_table(self, request)
   local key, list = "table " .. request.slot, {}
   for i = 1, self.sizes.pages_row do list[i] = request.pages[i] or -1 end
-  local pages_of <close> = core.tensor("i32", { #list }, list)
-  for rank = 0, self.ranks:count() - 1 do
-    local view = stage_of(self.plan, rank).persistent[key]
-    if view then self.ranks:write(rank, view.tensor, pages_of) end
-  end
+  flights.write(self, key, core.tensor("i32", { #list }, list))
 end
 
 --- Slot and pages for the request; false when they are not there.
@@ -252,6 +236,7 @@ local function admit(self, request)
   for i = #found + 1, all do request.pages[i] = self.pages:take() end
   write_table(self, request)
   request.done = #found * size -- positions whose keys and values are there
+  request.planned = request.done -- or will be, when steps under way have ended
   self.running[#self.running + 1] = request
   return true
 end
@@ -262,169 +247,30 @@ end
 
 -- one step ---------------------------------------------------------------------------------------
 
---- Rows of this step, as spans (feed.lua), and how many. Requests that decode come first.
-local function choose_rows(self)
-  local spans, rows, most = {}, 0, self.sizes.rows
-  for _, request in ipairs(self.running) do
-    if #request.tokens - request.done == 1 and rows < most then
-      local span = request.span
-      rows = rows + 1
-      span.at, span.first, span.count, span.decodes = rows, request.done, 1, true
-      spans[rows] = span
-    end
-  end
-  for _, request in ipairs(self.running) do
-    local left = #request.tokens - request.done
-    local count = left > 1 and math.min(left, self.chunk, most - rows) or 0
-    if count > 0 then
-      local span = request.span
-      span.at, span.first, span.count, span.decodes = rows + 1, request.done, count, false
-      spans[#spans + 1], rows = span, rows + count
-    end
-  end
-  return spans, rows
-end
-
---- A tensor of the pipeline's last rank, which chooses the tokens.
-local function read_last(self, key)
-  local plan = self.plan
-  local rank = (#plan.ranks - 1) * plan.spec.layout.tp
-  return self.ranks:read(rank, plan.ranks[#plan.ranks].persistent[key].tensor)
-end
-
---- Runs the rows of spans. Returns their tokens and negative log-probabilities, as tensors.
-local function run_rows(self, spans, rows)
-  local class = 1
-  while self.plan.classes[class] < rows do class = class + 1 end
-  local count = self.plan.classes[class]
-  local lists, controls = self.feed:fill(spans, rows, count)
-  for rank = 0, self.ranks:count() - 1 do
-    local persistent = stage_of(self.plan, rank).persistent
-    local feed, choice = persistent["feed " .. count], persistent["controls " .. count]
-    if feed then self.ranks:write(rank, feed.tensor, lists) end
-    if controls and choice then self.ranks:write(rank, choice.tensor, controls) end
-  end
-  if controls then controls:close() end
-  self.ranks:run("serve" .. class - 1, { step = self.steps, fresh = self.plain })
-  self.steps, self.rows_run, self.last_rows = self.steps + 1, self.rows_run + rows, count
-  return read_last(self, "ids " .. count), read_last(self, "nll " .. count)
-end
-
---- Pages that have become full of tokens may be found by others.
-local function name_pages(self, request)
-  for index = #request.serials + 1, request.done // self.sizes.page do
-    local parent = index == 1 and 0 or request.serials[index - 1]
-    local serial = self.pages:name(request.pages[index], parent, request.tokens, index)
-    if not serial then return end
-    request.serials[index] = serial
-  end
-end
-
-local function finish_of(request, token)
-  if request.stop[token] then return "stop" end
-  if #request.tokens >= request.last then return "length" end
-end
-
---- The likeliest tokens of row `index` of the last step's logits, with their log-probabilities: by
---- falling logit, equal ones by rising id.
-local function top_of(self, logits, index, count)
-  local z, n = logits:narrow(1, index, 1), self.plan["local"].n
-  local flat, list = z:flat(), {}
-  for id = 0, self.vocab - 1 do
-    local place = #list + 1
-    while place > 1 and flat[list[place - 1].token + 1] < flat[id + 1] do place = place - 1 end
-    if place <= count then
-      table.insert(list, place, { token = id })
-      list[count + 1] = nil
-    end
-  end
-  local function stat() return core.tensor("f32", { 1 }) end
-  local m, s, zt, zsum, nll = stat(), stat(), stat(), stat(), stat()
-  core.call("row_max", { z }, { m }, { columns = self.vocab })
-  for _, entry in ipairs(list) do
-    local target = core.tensor("i32", { 1 }, { entry.token })
-    core.call("row_sum_exp", { z, m, target }, { s, zt, zsum }, { columns = self.vocab, first = 0,
-      leaves = n })
-    core.call("cross_entropy", { m, s, zt, zsum, target }, { nll }, { vocab = self.vocab,
-      smoothing = 0, z = 0 })
-    entry.logprob = -nll:flat()[1]
-  end
-  return list
-end
-
---- What a row has come to, as an event. `known`: its next token, where it was given.
-local function settle(request, position, known, token, nll, bits)
-  if known < 0 and token < 0 then -- a GPU's way to say what the host says by itself
-    error({ status = 1, message = ("request %d: the logits at position %d hold a NaN or "
-      .. "Inf"):format(request.id, position) }, 0)
-  end
-  local event = { id = request.id, token = token, position = position + 1, logprob = -nll,
-    logprob_bits = bits ~ 0x80000000 }
-  if known >= 0 then
-    event.prompt = true
-    return event
-  end
-  request.tokens[#request.tokens + 1] = token
-  event.finish = finish_of(request, token)
-  if event.finish then request.finished = true end
-  return event
-end
-
---- What the step has made, row by row: at(row) -> token, nll, bits. Of a step that makes few tokens
---- these are read one by one.
-local function results(self, spans, rows)
-  local ids, nll = run_rows(self, spans, rows)
-  local few = #spans * 8 < rows
-  for _, span in ipairs(spans) do few = few and not span.request.echo end
-  if few then
-    return function(row)
-      local id <close> = ids:narrow(1, row, 1)
-      local loss <close> = nll:narrow(1, row, 1)
-      return id:flat()[1], loss:flat()[1], loss:bits()[1]
-    end
-  end
-  local tokens, losses, bits = ids:flat(), nll:flat(), nll:bits()
-  return function(row) return tokens[row], losses[row], bits[row] end
-end
-
---- Events of a span's rows.
-local function settle_span(self, span, at, events)
-  local request, first, logits = span.request, span.first, nil
-  for k = request.echo and 0 or span.count - 1, span.count - 1 do
-    local known, row = next_of(span, k), span.at + k
-    if known ~= -2 then -- else of a prompt, without echo
-      local event = settle(request, first + k, known, at(row))
-      if request.top > 0 then
-        logits = logits or self:logits(self.last_rows)
-        event.top = top_of(self, logits, row, request.top)
-      end
-      events[#events + 1] = event
-    end
-  end
-  request.done = first + span.count
-end
-
 --- Computes the next rows. Events come in a fixed order: ended requests, then row by row.
 ---@return tidelock.Event[]
 function Engine:step()
   local events = self.ended
   self.ended = {}
-  admit_waiting(self)
-  local spans, rows = choose_rows(self)
-  if rows == 0 then return events end
-  local at = results(self, spans, rows)
-  for _, span in ipairs(spans) do settle_span(self, span, at, events) end
-  for _, span in ipairs(spans) do
-    local request = span.request
-    if not span.decodes or request.done % self.sizes.page == 0 then name_pages(self, request) end
-    if request.finished then release(self, request) end
+  if #self.flights == 0 then
+    admit_waiting(self)
+    flights.take_off(self)
   end
+  if flights.may_go_ahead(self) then
+    admit_waiting(self)
+    flights.take_off(self)
+  end
+  if #self.flights > 0 then flights.land(self, events) end
+  flights.land_over(self)
   return events
 end
 
---- The logits of the last step's rows, (rows, padded vocabulary).
+--- The logits of the last step's rows, (rows, padded vocabulary); where steps go ahead, of a step
+--- that has rows with `top`.
 ---@param rows integer # of the section
-function Engine:logits(rows) return read_last(self, "logits " .. rows) end
+function Engine:logits(rows)
+  return self.ranks:read(flights.last(self), flights.tensor(self, "logits " .. rows))
+end
 
 function Engine:close()
   if self.ranks then self.ranks:close() end

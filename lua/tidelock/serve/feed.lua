@@ -1,11 +1,13 @@
 --- feed.lua - what a step's rows are told: the lists that plan/serving.lua's sections read.
 ---
----     ids        | token of each row          | 0 ..     each list is filled up to 16 elements
+---     ids        | token of each row, or where | 0 ..    each list is filled up to 16 elements
 ---     positions  | its place in its request   | 0 ..
 ---     requests   | slot                       | 0 ..
 ---     next       | -1 choose, -2 none, or known
 ---     draws      | top_k, seed, request, position: 6 a row
 ---     controls   | temperature, top_p         f32, a tensor of its own
+---
+---     short      ids, positions, requests; of rows that choose: chosen (which row), next, draws
 ---
 --- Rows come as spans: positions of one request that follow each other, a whole chunk of a prompt
 --- or one row that decodes. While requests decode, a row goes on with the request that it had: then
@@ -21,13 +23,19 @@ local feed = {}
 ---@field first integer # position of that row
 ---@field count integer
 ---@field decodes boolean # one row, which chooses
+---@field token? integer # of a row that decodes; -2 - i: what row i of the step before chose
+---@field chooses boolean # its last row does
+---@field choice integer? # its place, from 1, among the ids of the step
+---@field vain boolean # its request had ended when the step did
 
 ---@class tidelock.Feed
 local Feed = {}
 Feed.__index = Feed
 
 ---@return tidelock.Feed
-function feed.new() return setmetatable({ sets = {}, last = nil }, Feed) end
+function feed.new()
+  return setmetatable({ sets = {}, shorts = {}, counted = {}, last = nil }, Feed)
+end
 
 local function padded(count) return (count + 15) // 16 * 16 end
 
@@ -67,7 +75,7 @@ local function fill_row(set, span)
     list[2 * stride + i], list[3 * stride + i] = request.slot, -1
     begin_choice(set, i, request)
   end
-  list[i], list[stride + i] = request.tokens[span.first + 1], span.first
+  list[i], list[stride + i] = span.token, span.first
   list[set.draws + 6 * i] = span.first + 1
   return is_new
 end
@@ -140,6 +148,59 @@ function Feed:fill(spans, rows, count)
   put(set, spans, math.max(rows, set.used), whole)
   self.last, set.used = count, rows
   return set.tensor, changed and core.tensor("f32", { count, 2 }, set.controls) or nil
+end
+
+-- short sections --------------------------------------------------------------------------------
+
+local function new_short(count, choosers)
+  local set = { list = {}, controls = {}, stride = padded(count), wide = padded(choosers) }
+  set.draws = 3 * set.stride + 2 * set.wide
+  for i = 1, set.draws + padded(6 * choosers) do set.list[i] = 0 end
+  for i = 1, choosers do set.controls[2 * i - 1], set.controls[2 * i] = 0, 1 end
+  set.tensor = core.tensor("i32", { #set.list }, set.list)
+  return set
+end
+
+--- Tokens, positions and slots of a span's rows.
+local function fill_rows(self, set, span)
+  local list, stride, request, at = set.list, set.stride, span.request, span.at
+  local first, count, counted, slot = span.first, span.count, self.counted, span.request.slot
+  for k = #counted, first + count - 1 do counted[k + 1] = k end
+  if span.decodes then
+    list[at] = span.token
+  else
+    table.move(request.tokens, first + 1, first + count, at, list)
+  end
+  table.move(counted, first + 1, first + count, stride + at, list)
+  for i = 2 * stride + at, 2 * stride + at + count - 1 do list[i] = slot end
+end
+
+--- The lists of `spans` for a short section, whose choices come in the order of spans.
+---@param spans tidelock.Span[]
+---@param rows integer
+---@param count integer
+---@param choosers integer
+---@return tidelock.Tensor lists
+---@return tidelock.Tensor controls
+function Feed:fill_short(spans, rows, count, choosers)
+  local set = self.shorts[count] or new_short(count, choosers)
+  self.shorts[count], self.last = set, nil
+  local list, stride, chosen = set.list, set.stride, 3 * set.stride
+  local next_ = chosen + set.wide
+  for i = rows + 1, count do list[i], list[stride + i], list[2 * stride + i] = -1, 0, -1 end
+  for i = 1, choosers do list[chosen + i], list[next_ + i] = -1, -2 end
+  for _, span in ipairs(spans) do
+    local request, c = span.request, span.choice
+    fill_rows(self, set, span)
+    if c then
+      list[chosen + c], list[next_ + c] = span.at + span.count - 2, -1
+      set.controls[2 * c - 1], set.controls[2 * c] = request.temperature, request.top_p
+      table.move(request.draws, 1, 5, set.draws + 6 * (c - 1) + 1, list)
+      list[set.draws + 6 * c] = span.first + span.count
+    end
+  end
+  set.tensor:put(list, 1, #list)
+  return set.tensor, core.tensor("f32", { choosers, 2 }, set.controls)
 end
 
 return feed

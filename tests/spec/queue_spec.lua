@@ -1,0 +1,41 @@
+-- Runs that are queued, with what goes in before them and comes out behind them.
+local support = require "support"
+local programs = require "support.programs"
+local message = programs.message
+
+local function summing()
+  local b = programs.new { "all" }
+  local x = b:tensor("f32", { 64 }, { persistent = true, name = "x" })
+  local y = b:tensor("f32", { 64 }, { name = "y" })
+  b:add("step", "scale", { x }, { y }, { factor = 2 })
+  b:add("step", "all_reduce", { y }, { y }, { group = 0 }, { micro = 3 })
+  b:add("step", "scale", { y }, { x }, { factor = 0.5 })
+  return b
+end
+
+describe("ranks", function()
+  it("run what is queued, with what goes in and comes out", function()
+    local p <close> = summing():program()
+    local ranks <close> = programs.ranks(p, 2)
+    local expected <close> = programs.ranks(p, 2)
+    for step = 0, 2 do
+      local place, ins = step % 2, {}
+      for rank = 0, 1 do
+        local x = support.filled("f32", { 64 }, 10 * step + rank)
+        expected:write(rank, 1, x)
+        table.move({ rank, 1, x }, 1, 3, #ins + 1, ins)
+      end
+      ranks:queue(place, "step", { step = step }, ins, { 1, 1, 0, 2 })
+      assert.matches("the run at place " .. place .. " was not awaited", message(function()
+        ranks:queue(place, "step", { step = step }, {}, {})
+      end))
+      expected:run("step", { step = step })
+      local x, y = ranks:await(place)
+      assert.bits(expected:read(1, 1), x)
+      assert.bits(expected:read(0, 2), y)
+    end
+    assert.matches("nothing is queued at place 1", message(function() ranks:await(1) end))
+    assert.is_false(ranks:queues()) -- ranks of the host
+    assert.error_matches(function() ranks:queue(2, "step", {}, {}, {}) end, "no such place")
+  end)
+end)
