@@ -77,6 +77,21 @@ describe("a completion", function()
       logprobs = { token_logprobs = logprobs } })
   end)
 
+  it("streams no token that was not asked for", function()
+    local asked = { prompt = "Ti", max_tokens = 0, echo = true, return_token_ids = true }
+    assert.same({}, server:choices(asked)[1].token_ids)
+    asked.stream = true
+    local events = talks.events(server:ask("/v1/completions", asked).body)
+    assert.equal("[DONE]", table.remove(events))
+    local finish
+    for _, event in ipairs(events) do
+      local choice = core.json.decode(event).choices[1]
+      assert.same({}, choice.token_ids)
+      finish = choice.finish_reason
+    end
+    assert.equal("length", finish)
+  end)
+
   it("takes texts, ids, and lists of them; n choices of each", function()
     local one = server:choices { prompt = "Tide", seed = 2, n = 3 }
     assert.equal(3, #one)

@@ -153,11 +153,12 @@ local function deliver(self, event)
   if not choice or not event.token then return end -- its client has left, or it met its stop
   local job, made_before = choice.job, choice.made
   local text = answers.take(choice, event)
-  if choice.made > made_before then
+  local is_made = choice.made > made_before -- not of a prompt, and asked for
+  if is_made then
     self.metrics:token(made_before == 0 and core.files.seconds() - job.came)
   end
   if job.wanted.stream and (text ~= "" or choice.finish or #choice.rows > 0 or job.wanted.ids) then
-    local ids = core.json.array { not event.prompt and event.token or nil }
+    local ids = core.json.array { is_made and event.token or nil }
     self.http:send(job.http_id, answers.part(choice, text, ids))
   end
   if not choice.finish then return end
