@@ -96,6 +96,50 @@ return tl.load "%s":over("depth", { 1, 2 }):over("batch.micro", { 4, 8 })
       assert.same({ 32, 1, 3 }, { spec.model.dim, spec.model.layers, spec.train.steps })
     end)
 
+    it("in a script loses nothing that was set, swept or chosen since the file was loaded", function()
+      local text = written.recipe { head = head, dim = "p.width", layers = "p.depth",
+        tail = ":with { ['train.steps'] = p.depth * 10 }" }
+      local function loaded() return written.load(text) end
+      local function steps(count) return { ["train.steps"] = count } end
+      for _, case in ipairs {
+        { "5 64 50", loaded():with { depth = 5 } },
+        { "5 64 7", loaded():with(steps(7)):with { depth = 5 } },
+        { "5 64 9", loaded():with(steps(7)):override { "train.steps=9" }:with { depth = 5 } },
+        { "5 64 7", loaded():override { "train.steps=9" }:with(steps(7)):with { depth = 5 } },
+        { "5 64 7", loaded():with(steps(7)):over("depth", { 3, 5 }):points()[2] },
+        { "5 32 50", loaded():with { width = 32 }:over("depth", { 3, 5 }):points()[2] },
+        { "5 32 50", loaded():over("depth", { 3, 5 }):points()[2]:with { width = 32 } },
+        { "4 32 6", loaded():over("train.steps", { 3, 6 }):points()[2]:with { width = 32 } },
+      } do
+        local spec = assert(written.spec(case[2]))
+        assert.equal(case[1],
+          ("%d %d %d"):format(spec.model.layers, spec.model.dim, spec.train.steps))
+      end
+      local point = loaded():over("train.steps", { 3, 6 }):points()[2]:with { width = 32 }
+      assert.equal("steps 6", point.label)
+    end)
+
+    it("loads axes again that the file makes of its knobs", function()
+      local text = written.recipe { head = head, dim = "p.width", layers = "p.depth",
+        tail = ":over('train.steps', { p.depth, 2 * p.depth })" }
+      local found = {}
+      for i, point in ipairs(written.load(text):over("width", { 32 }):with { depth = 3 }:points()) do
+        found[i] = point.label
+      end
+      assert.same({ "steps 3, width 32", "steps 6, width 32" }, found)
+    end)
+
+    it("keeps mistakes that were made since, and forgets those of other values", function()
+      local path = written.file(written.recipe { head = head, layers = "p.depth" })
+      local one = require("tidelock.language.recipe").load(path)
+      local function text_of(recipe) return select(2, written.spec(recipe)) end
+      assert.matches("dept: no such field or knob", text_of(one:with { dept = 1, depth = 3 }))
+      assert.matches("train.stps: no such key",
+        text_of(one:with { ["train.stps"] = 1 }:over("depth", { 3 }):points()[1]))
+      one = require("tidelock.language.recipe").load(path)
+      assert.is_nil(text_of(one:with { depth = 0 }:with { depth = 2 }))
+    end)
+
     it("keeps a file once among what a run came from", function()
       local loaded = written.load(outer ":with { depth = 1 }:with { depth = 2 }")
       assert.equal(2, #loaded.files)

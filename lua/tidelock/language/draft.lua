@@ -113,6 +113,8 @@ function draft.new(values)
     axes = {},
     set = {},
     changed = {},
+    own_axes = 0,
+    own_problems = 0,
     declared = context and context.declared or {},
     files = context and context.files or {},
     problems = collected,
@@ -145,17 +147,34 @@ function methods.site(self, path)
 end
 
 --- The recipe with knobs of its file at other values: the file is loaded again, and what was set
---- or swept since is set again.
+--- or swept since is set again. Of a sweep's point, which has no axes, what it chose is kept.
 local function reknob(self, knobs)
-  local state, all = states[self], {}
+  local state, all, axes = states[self], {}, {}
   for name, entry in pairs(state.knobs or {}) do all[name] = entry end
   for name, entry in pairs(knobs) do all[name] = entry end
   local base = draft.again(self, all)
   if not base then return self end
+  states[base].problems:merge(state.problems, state.own_problems + 1)
+  if not state.point then
+    axes = table.move(states[base].axes, 1, #states[base].axes, 1, {})
+    table.move(state.axes, state.own_axes + 1, #state.axes, #axes + 1, axes)
+  end
   return apply(derive(base, {
-    knobs = all, axes = state.axes, set = state.set, changed = state.changed,
-    expects_same_bits = state.expects_same_bits,
+    knobs = all, axes = axes, set = state.set, changed = state.changed, point = state.point,
+    label = state.label, expects_same_bits = state.expects_same_bits,
   }), state.changed)
+end
+
+--- What its file gave: changes, axes and mistakes that come later are there again when the file has
+--- been loaded again.
+function draft.loaded(self, more)
+  more.changed, more.own_axes = {}, #states[self].axes
+  more.own_problems = #(more.problems or states[self].problems)
+  return derive(self, more)
+end
+
+local function joined(list, other)
+  return table.move(other, 1, #other, #list + 1, table.move(list, 1, #list, 1, {}))
 end
 
 --- Splits what `with` was given into fields, sorted by name, and knobs: name -> { value, place }.
@@ -197,9 +216,7 @@ function methods.with(self, changes)
     end
   end
   local base = knobs and reknob(self, knobs) or self
-  local changed = table.move(states[base].changed, 1, #states[base].changed, 1, {})
-  table.move(list, 1, #list, #changed + 1, changed)
-  return derive(apply(base, list), { changed = changed })
+  return derive(apply(base, list), { changed = joined(states[base].changed, list) })
 end
 
 --- A sweep: one more axis, the section, field or knob `key` with each of `values`.
@@ -277,12 +294,18 @@ local function point_of(self, chosen)
     words[i] = axis.key == "layout" and label_of(value)
       or axis.key:match "[^.]+$" .. " " .. label_of(value)
   end
-  local base = reload and draft.reload(state.file, given) or self
+  local base = self
+  if reload then
+    base = draft.reload(state.file, given)
+    states[base].problems:merge(state.problems, state.own_problems + 1)
+    base = apply(base, state.changed)
+  end
   for _, change in ipairs(state.set) do changes[#changes + 1] = change end
   local one = apply(base, changes)
-  return derive(
-    one, { axes = {}, set = state.set, point = point, label = table.concat(words, ", ") }
-  )
+  return derive(one, {
+    axes = {}, set = state.set, point = point, label = table.concat(words, ", "),
+    changed = joined(state.changed, changes),
+  })
 end
 
 --- The points of a sweep, in written order, the last axis fastest; of other recipes themselves.
@@ -350,7 +373,9 @@ function draft.set(self, list)
       states[self].problems:add(overrides.place, entry.key, message)
     end
   end
-  return derive(apply(self, fresh), { set = changes })
+  return derive(apply(self, fresh), {
+    set = changes, changed = joined(states[self].changed, fresh),
+  })
 end
 
 draft.derive = derive

@@ -107,7 +107,7 @@ local function run_apart(path, context, given)
   for name, value in pairs(context.declared) do declared[name] = value end
   context.declared, context.given = declared, before
   if not result then error(context, 0) end -- noted already; run_file knows this error by its value
-  return draft.derive(result, { source = path })
+  return draft.loaded(result, { source = path })
 end
 
 --- Loads `path` with the knobs `given` (name -> { value, place }); raises when there is no recipe.
@@ -120,7 +120,7 @@ function recipe.load_given(path, given, listing)
   local result = run_file(main, context)
   if not result then context.problems:raise() end
   local function finish(one)
-    return draft.derive(one, {
+    return draft.loaded(one, {
       file = path,
       name = main:match "([^/]*)$":gsub("%.lua$", ""),
       given = given,

@@ -50,9 +50,10 @@ local function before(a, b)
   return a.order < b.order
 end
 
---- Adds what another list has.
-function Problems:merge(other)
-  for _, problem in ipairs(other) do
+--- Adds what another list has, from its entry `first` on, or 1.
+function Problems:merge(other, first)
+  for i = first or 1, #other do
+    local problem = other[i]
     if not self.known[problem.line] then
       self.known[problem.line] = true
       self[#self + 1] = problem
