@@ -118,6 +118,12 @@ describe("sweep", function()
     assert.matches("^command line: bathc.samples: no such field or knob.-\nno point takes this; "
       .. "nothing was started\n$", text)
     assert.is_false(core.files.exists(folder:path "rows.jsonl"))
+    file = write 'return base:over("layout.tp", { 1, 3 })' -- 3 is refused for reasons of its own
+    text, status = sweep(file, "bathc.samples=4 train.steps=0")
+    assert.equal(2, status)
+    assert.matches("^command line: bathc.samples: no such field or knob[^\n]*\n"
+      .. "command line: train.steps: [^\n]*\nno point takes this", text)
+    file = write 'return base:over("layout", { { dp = 1 }, { dp = 2 } })'
     local by = select(3, sweep(file, "batch.micro=4 --steps 0")) -- 4 do not divide 2 samples
     assert.same({ "planned", "refused" }, { by["dp 1"].status, by["dp 2"].status })
   end)

@@ -40,7 +40,7 @@ local function fingerprint(spec, known)
   return of[name]
 end
 
---- The points with their hashes: { number, label, id, key?, key_parts?, reason? }.
+--- The points with their hashes: { number, label, id, key?, key_parts?, reason?, told? }.
 local function prepare(points, options)
   local list, known = {}, {}
   for i, recipe in ipairs(points) do
@@ -50,7 +50,10 @@ local function prepare(points, options)
       local text = options.steps > 0 and fingerprint(plan.spec, known) or nil
       entry.key, entry.hash, entry.key_parts = summary.keys(plan, text)
     end)
-    if not good then entry.status, entry.reason = sweep_point.refusal(problem) end
+    if not good then
+      entry.status, entry.reason = sweep_point.refusal(problem)
+      entry.told = type(problem) == "table" and problem.message -- a mistake on each line
+    end
     local words = { entry.hash or entry.label .. "\n" .. entry.reason, options.steps,
       options.repeats }
     entry.id = core.hash(table.concat(words, "\n"))
@@ -59,14 +62,27 @@ local function prepare(points, options)
   return list
 end
 
---- A word of the command line that every point refuses is a mistake there, and no row.
-local function check_words(list)
-  for _, entry in ipairs(list) do
-    local same = entry.status == "refused" and entry.reason == list[1].reason
-    if not same or entry.reason:sub(1, 13) ~= "command line:" then return end
+--- What is wrong with a point's words of the command line, a line each.
+local function complaints(entry)
+  local lines = {}
+  for text in (entry.told or ""):gmatch "[^\n]+" do
+    if text:sub(1, 13) == "command line:" then lines[#lines + 1], lines[text] = text, true end
   end
-  if #list == 0 then return end
-  error({ status = 2, message = list[1].reason .. "\nno point takes this; nothing was started" }, 0)
+  return lines
+end
+
+--- A word of the command line that every point refuses is a mistake there, and no row, whatever
+--- else is wrong with one of them.
+local function check_words(list)
+  local common = list[1] and complaints(list[1]) or {}
+  for _, entry in ipairs(list) do
+    local own, both = entry.status == "refused" and complaints(entry) or {}, {}
+    for _, text in ipairs(common) do both[#both + 1] = own[text] and text end
+    common = both
+  end
+  if #common == 0 then return end
+  error({ status = 2, message = table.concat(common, "\n")
+    .. "\nno point takes this; nothing was started" }, 0)
 end
 
 --- Points that must agree have one key; else says which part of the key splits the first two.
