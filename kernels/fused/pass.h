@@ -39,9 +39,13 @@ int32_t tl_pass_begins(tl_op op);
 
 /* The longest pass that begins with the first of `count` calls, all of one GPU. `phases`: room in
 ** host memory for as many phases as there are calls; they have to be in device memory, at
-** out->args.phases, before the launch, with a tl_pass_meeting of zeros at out->args.meeting. */
-tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, tl_pass_phase *phases,
-                       tl_pass *out);
+** out->args.phases, before the launch, with a tl_pass_meeting of zeros at out->args.meeting and two
+** halves of `mail` bytes at out->args.mail, all of which were TL_PASS_ABSENT at first. Passes that
+** do not run at once share both. */
+tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, int64_t mail,
+                       tl_pass_phase *phases, tl_pass *out);
+/* Bytes of mail that an output of a call may take. */
+int64_t tl_pass_mail(tl_op op, const tl_view *output);
 tl_status tl_pass_launch(struct tl_cuda *cuda, const tl_pass *pass);
 
 #endif

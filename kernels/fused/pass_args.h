@@ -16,7 +16,8 @@ enum {
   TL_PASS_SLOT = TL_PASS_FEATURES * TL_PASS_PITCH, /* bytes */
   TL_PASS_SLOTS_MIN = 8,                           /* a ring below this is not worth it */
   TL_PASS_FOLDS = 2 * TL_PASS_WARPS * 32 * 8,      /* bytes: sums of leaves, two rounds */
-  TL_PASS_PIECES = 8                               /* of the row rule: 256 partials each */
+  TL_PASS_PIECES = 8,                              /* of the row rule: 256 partials each */
+  TL_PASS_PIECE = 16                               /* bytes of a piece of the mail */
 };
 
 /* Heads up to this width, keys at a time, tiles of keys or values in shared memory. */
@@ -34,8 +35,11 @@ typedef struct tl_pass_phase {
   int32_t half;              /* ROPE: channels between the two of a pair */
   int32_t x_pitch;           /* bytes of a row of x in shared memory */
   int32_t positions;         /* ROPE: of the table of angles */
-  int32_t first_is_early;    /* ADD_NORM: the phase before does not write norm.a */
-  int32_t spare[3];          /* phases are whole pieces of 16 bytes */
+  int32_t meets;             /* it begins when all blocks have left the phase before */
+  int32_t from, from_a;      /* pieces of the mail: x, or what is added to norm.a; norm.a */
+  int32_t to, to_sum;        /* what it makes; norm.a + norm.b. -1: not by mail */
+  int32_t next_meets;        /* so does the phase that follows */
+  int32_t first, spare[1];   /* of its calls; phases are whole pieces of 16 bytes */
   const float *angles;       /* ROPE: (positions, half, 2) */
   void *turned;              /* ROPE: q, turned */
   void *gated;               /* SWIGLU */
@@ -50,19 +54,26 @@ typedef struct tl_pass_phase {
 ** bringing warps have and expect, rows, sums, leaves, and their barriers. */
 enum {
   TL_PASS_ROOM =
-      4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS + 32
+      4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS + 48
 };
 
-/* Where the blocks of a pass meet. Both are 0 between launches. */
+/* Values that blocks send each other (pass_mail.cuh). Its words are TL_PASS_ABSENT until they come:
+** no sum, product or rounding of a GPU makes two such bf16. */
+#define TL_PASS_ABSENT 0xffffffffu
+
+/* Where the blocks of a pass meet. `arrived` and `ended` are 0 between launches. Launches take turns
+** with two halves of the mail; `used`: pieces of a half that are not absent. */
 typedef struct tl_pass_meeting {
-  uint32_t arrived, ended;
-  uint32_t spare[30];
+  uint32_t arrived, ended, turn, used[2];
+  uint32_t spare[27];
 } tl_pass_meeting;
 
 typedef struct tl_pass_args {
   const tl_pass_phase *phases;
   tl_pass_meeting *meeting;
+  void *mail[2];
   tl_cache_places at;
+  int32_t mail_used; /* pieces of 16 bytes */
   int32_t count, rows;
   int32_t slots; /* of the ring of weights */
 } tl_pass_args;

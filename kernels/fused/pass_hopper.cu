@@ -5,9 +5,10 @@
 //
 //   shared   | ring of weights | barriers | phases, sums | x, or the tiles of attention |
 //
-// Blocks meet at a number that each adds 1 to when a phase is over, and reads until all have. What
-// they wrote before is then there for the others (release and acquire at the scope of the GPU). All
-// blocks must run at once, which the launch demands (tl_cuda_grid.together).
+// x goes from phase to phase by mail (pass_mail.cuh). What does not, keys and values, is there after
+// a meeting: a number that each block adds 1 to when a phase is over, and reads until all have
+// (release and acquire at the scope of the GPU). All blocks must run at once, which the launch
+// demands (tl_cuda_grid.together).
 #include "../cache/cache_one.cuh"
 #include "pass_linear.cuh"
 
@@ -23,31 +24,30 @@ TL_GPU void leave_phase(tl_pass_meeting *meeting) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&meeting->arrived) : "memory");
 }
 
-// All blocks have left the phase before. The next phase is asked for.
-TL_GPU void begin_phase(const tl_pass_args &s, int phase, const Script &script) {
-  if (phase == 0) return;
-  if (threadIdx.x == 0) {
-    const uint32_t all = (uint32_t)phase * gridDim.x;
-    while (arrivals(&s.meeting->arrived) < all) {
-    }
+// All blocks have left the phase before, for the `meetings`th time.
+TL_GPU void meet(const tl_pass_args &s, int meetings) {
+  if (threadIdx.x != 0) return;
+  const uint32_t all = (uint32_t)meetings * gridDim.x;
+  while (arrivals(&s.meeting->arrived) < all) {
   }
-  all_meet();
-  if (threadIdx.x == READERS - 32) script.ask(phase + 1);
 }
 
-// The last block to end leaves the numbers as it found them.
-TL_GPU void end_pass(tl_pass_meeting *meeting) {
+// The last block to end leaves the numbers as the next launch finds them.
+TL_GPU void end_pass(const tl_pass_args &s) {
+  tl_pass_meeting *m = s.meeting;
   if (threadIdx.x != 0) return;
   __threadfence();
-  if (atomicAdd(&meeting->ended, 1) != gridDim.x - 1) return;
-  meeting->arrived = 0, meeting->ended = 0;
+  if (atomicAdd(&m->ended, 1) != gridDim.x - 1) return;
+  m->arrived = 0, m->ended = 0;
+  m->used[m->turn % 2] = s.mail_used, m->used[1 - m->turn % 2] = 0;
+  m->turn++;
 }
 
 // `rows` of `bytes`, `pitch` bytes apart, line after line, by the lanes of a warp.
 TL_GPU void lines_to_cache(const char *from, int rows, int64_t pitch, int bytes) {
   enum { LINE = 128 };
   const int lines = (bytes + LINE - 1) / LINE;
-  for (int i = threadIdx.x % 32; i < rows * lines; i += 32)
+  for (int i = thread_now() % 32; i < rows * lines; i += 32)
     to_cache(from + i / lines * pitch + i % lines * LINE);
 }
 
@@ -64,7 +64,7 @@ TL_GPU void warm(const tl_pass_phase &p, const Room &room, int rows) {
   if (row.page < 0 || row.position > POSITIONS) return;
   const int key_bytes = w.width * w.at.page * 2, value_bytes = w.value_width * 2;
   const int64_t pitch = (int64_t)w.kv_heads * value_bytes;
-  for (int i = threadIdx.x / 32; i * w.at.page <= row.position; i += TL_PASS_WARPS) {
+  for (int i = thread_now() / 32; i * w.at.page <= row.position; i += TL_PASS_WARPS) {
     const int64_t page = page_of(w.at, row.request, i * w.at.page);
     if (page < 0) continue;
     lines_to_cache((const char *)w.keys + (page * w.kv_heads + head) * key_bytes, 1, 0, key_bytes);
@@ -93,11 +93,39 @@ struct Attention {
     own = stretch.own, knows = stretch.knows;
   }
 
-  __device__ __forceinline__ void attend(const tl_cached_args &g, int row, const RowPlace &place,
+  GPU void fill(const tl_pass_phase &p, int row, int kv_head, uint32_t bits, const Room &room) {
+    const tl_cached_args &g = p.attention;
+    const int count = g.group * g.value_width / 2, first = (row * g.kv_heads + kv_head) * count;
+    fill_row(g, row, kv_head, bits);
+    for (int i = threadIdx.x; i < count; i += TL_CACHED_THREADS)
+      hand_on(p, room, 2 * (first + i), bits >> 16 | (bits & 0xffff0000u));
+  }
+
+  GPU void post_heads(const tl_pass_phase &p, int row, const OneRow &one,
+                      const typename Row::Total &total, const Room &room) {
+    const tl_cached_args &g = p.attention;
+    const int lane = threadIdx.x % 32, count = g.group - one.done;
+    const int first = row * g.heads + one.kv_head * g.group + one.done;
+#pragma unroll
+    for (int i = 0; i < Row::TILES; i++)
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const int head = lane / 4 + r * 8;
+        const int channel = threadIdx.x / 32 * Row::OWN + 8 * i + lane % 4 * 2;
+        if (head >= count || channel >= g.value_width) continue;
+        const float *o = total.o[i] + 2 * r;
+        hand_on(p, room, (first + head) * g.value_width + channel,
+                bf16_pair(o[0] / total.l[r], o[1] / total.l[r]));
+      }
+  }
+
+  __device__ __forceinline__ void attend(const tl_pass_phase &p, const Room &room, int row,
                                          int kv_head, unsigned char *shared) {
-    if (place.request < 0) return fill_row(g, row, kv_head, 0);
+    const tl_cached_args &g = p.attention;
+    const RowPlace &place = room.row[row];
+    if (place.request < 0) return fill(p, row, kv_head, 0, room);
     if (!is_place(g.at, place.request, place.position))
-      return fill_row(g, row, kv_head, 0x7fffffffu);
+      return fill(p, row, kv_head, 0x7fffffffu, room);
 #pragma unroll 1
     for (int done = 0; done < g.group; done += 16) {
       const OneRow one = {place.request, place.position, kv_head, done};
@@ -108,16 +136,20 @@ struct Attention {
         ring = Row::Tiles::begin(g, stretch, shared_address(shared));
       }
       begun = false;
-      Row::run(g, row, one, shared, stretch, ring);
+      typename Row::Total total = {};
+      Row::attend(g, row, one, shared, stretch, ring, total);
+      post_heads(p, row, one, total, room);
+      Row::store(g, row, one, total);
     }
   }
 
-  __device__ __forceinline__ void end(const tl_cached_args &g, const Room &room,
+  __device__ __forceinline__ void end(const tl_pass_phase &p, const Room &room,
                                       unsigned char *shared) {
+    const tl_cached_args &g = p.attention;
     if (threadIdx.x >= TL_CACHED_THREADS) return;
 #pragma unroll 1
     for (int i = blockIdx.x; i < g.at.rows * g.kv_heads; i += gridDim.x) {
-      attend(g, i / g.kv_heads, room.row[i / g.kv_heads], i % g.kv_heads, shared);
+      attend(p, room, i / g.kv_heads, i % g.kv_heads, shared);
       knows = false;
     }
   }
@@ -145,29 +177,39 @@ TL_GPU void run(const tl_pass_args &s) {
     if (threadIdx.x < 4) barrier_make(shared_address(room.arrived + threadIdx.x), 1);
     barriers_made();
   }
+  const uint32_t half = s.meeting->turn % 2;
+  if (threadIdx.x == 0) room.mail = (unsigned char *)s.mail[half];
   find_rows(s.at, s.rows, room.row);
   __syncthreads();
   if (threadIdx.x >= READERS)
     return bring({s.phases, room.ahead, shared_address(room.arrived + 2), s.count}, ring);
   const Script script = {s.phases, room.phase, shared_address(room.arrived), s.count};
-  if (threadIdx.x == 0) script.ask(0), script.ask(1);
+  if (threadIdx.x == 0) script.ask(0);
+  make_absent(s, 1 - half, READERS);
   Turn turn = {0, 0};
+  int meetings = 0;
   for (int i = 0; i < s.count; i++) {
     const tl_pass_phase &p = script.take(i);
+    meetings += p.meets;
     if (p.kind == TL_PASS_ATTENTION) {
       Attention<width, chunk, slots> attention;
       attention.begin(p.attention, room, rest);
-      begin_phase(s, i, script);
-      attention.end(p.attention, room, rest);
+      if (p.meets) meet(s, meetings);
+      all_have_left(script, i);
+      attention.end(p, room, rest);
     } else {
-      look_ahead(p, rest);
+      look_ahead(p);
       warm(p, room, s.rows);
-      begin_phase(s, i, script);
+      if (p.meets) {
+        meet(s, meetings);
+        all_meet();
+      }
+      prepare_x(p, room, script, i, rest);
       multiply(p, ring, turn, room, rest);
     }
-    if (i + 1 < s.count) leave_phase(s.meeting);
+    if (p.next_meets) leave_phase(s.meeting);
   }
-  end_pass(s.meeting);
+  end_pass(s);
 }
 
 #define KERNEL(w, chunk, slots)                                    \
