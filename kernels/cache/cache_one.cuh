@@ -200,17 +200,10 @@ struct One {
 
   GPU void run(const tl_cached_args &g, int64_t row, const OneRow &one, unsigned char *shared,
                const Stretch &s, Tiles ring) {
-    Total total = {};
-    attend(g, row, one, shared, s, ring, total);
-    store(g, row, one, total);
-  }
-
-  // O and l of all parts.
-  GPU void attend(const tl_cached_args &g, int64_t row, const OneRow &one, unsigned char *shared,
-                  const Stretch &s, Tiles ring, Total &total) {
     const Room room = room_of(g, shared);
     Level level = {-TL_INFINITY, -TL_INFINITY, 0.0f};
     Sums o = {};
+    Total total = {};
     Tile<chunk> now = Tile<chunk>::begin(g, s);
     load_queries(g, row, one, room);
 #pragma unroll 1
@@ -235,6 +228,7 @@ struct One {
       level = {-TL_INFINITY, -TL_INFINITY, 0.0f};
     }
     copy_wait<0>();
+    store(g, row, one, total);
   }
 };
 

@@ -17,11 +17,13 @@ enum {
   TL_PASS_SLOTS_MIN = 8,                           /* a ring below this is not worth it */
   TL_PASS_FOLDS = 2 * TL_PASS_WARPS * 32 * 8,      /* bytes: sums of leaves, two rounds */
   TL_PASS_PIECES = 8,                              /* of the row rule: 256 partials each */
-  TL_PASS_PIECE = 16                               /* bytes of a piece of the mail */
+  TL_PASS_PIECE = 16,                              /* bytes of a piece of the mail */
+  TL_PASS_WIDTH = 64,                              /* of a head at most */
+  TL_PASS_KEYS = 128,                              /* of a block of attention */
+  TL_PASS_HEADS = 8,                               /* of a KV head at a time */
+  TL_PASS_ENTRIES = 128,                           /* of a table of pages, in shared memory */
+  TL_PASS_DESK = 68400                             /* bytes that attention works on */
 };
-
-/* Heads up to this width, keys at a time, tiles of keys or values in shared memory. */
-#define TL_PASS_WIDTHS(ROW) ROW(64, 128, 3)
 
 typedef enum tl_pass_kind { TL_PASS_LINEAR, TL_PASS_ATTENTION } tl_pass_kind;
 /* What happens to x of a product before it, and to its sums after it. */
@@ -54,7 +56,8 @@ typedef struct tl_pass_phase {
 ** bringing warps have and expect, rows, sums, leaves, and their barriers. */
 enum {
   TL_PASS_ROOM =
-      4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS + 48
+      4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS + 48 +
+      4 * TL_PASS_ENTRIES
 };
 
 /* Values that blocks send each other (pass_mail.cuh). Its words are TL_PASS_ABSENT until they come:

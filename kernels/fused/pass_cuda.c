@@ -304,7 +304,9 @@ static tl_status take_attention(walk *w, tl_pass_phase *p, int *fits) {
   TL_TRY(tl_attention_cached_args_of(call, &p->attention));
   const tl_cached_args *g = &p->attention;
   const int32_t width = g->width > g->value_width ? g->width : g->value_width;
-  if (g->at.rows > TL_PASS_ROWS) return TL_OK;
+  if (g->at.rows > TL_PASS_ROWS || width > TL_PASS_WIDTH || g->kv_block != TL_PASS_KEYS ||
+      !g->pages_are_shared || !g->o_is_bf16 || g->width % 2 != 0)
+    return TL_OK;
   if (w->width == 0) w->places = g->at;
   if (w->width < width) w->width = width;
   *fits = w->places.request == g->at.request && w->places.position == g->at.position &&
@@ -355,14 +357,7 @@ static tl_status take_phase(walk *w, tl_pass_phase *p, int *fits) {
 /* A kernel for the heads, and how much of a block's memory is left for the ring. */
 static int choose_kernel(const walk *w, const tl_cuda_facts *facts, tl_pass *out) {
   int64_t rest = w->rest;
-  if (w->width > 64) return 0;
-  for (int32_t i = 0; i < out->args.count; i++) {
-    const tl_pass_phase *p = &w->phases[i];
-    const int64_t block = (p->attention.kv_block + 127) / 128 * 128;
-    if (p->kind != TL_PASS_ATTENTION) continue;
-    const int64_t tiles = TL_CACHED_SHARED(64, 128, 3, 16, block);
-    rest = tiles > rest ? tiles : rest;
-  }
+  if (rest < TL_PASS_DESK) rest = TL_PASS_DESK;
   rest = (rest + 15) / 16 * 16;
   const int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / SLOT;
   if (slots < TL_PASS_SLOTS_MIN) return 0;

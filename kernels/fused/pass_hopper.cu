@@ -9,8 +9,7 @@
 // a meeting: a number that each block adds 1 to when a phase is over, and reads until all have
 // (release and acquire at the scope of the GPU). All blocks must run at once, which the launch
 // demands (tl_cuda_grid.together).
-#include "../cache/cache_one.cuh"
-#include "pass_linear.cuh"
+#include "pass_attention.cuh"
 
 TL_GPU uint32_t arrivals(const uint32_t *at) {
   uint32_t n;
@@ -73,88 +72,6 @@ TL_GPU void warm(const tl_pass_phase &p, const Room &room, int rows) {
   }
 }
 
-// Rows and KV heads of a block. The first is begun before blocks meet, where that may be.
-template <int width, int chunk, int slots>
-struct Attention {
-  typedef One<width, chunk, slots, 16> Row;
-  typename Row::Tiles ring;
-  bool begun, knows;
-  int own;  // page that this lane knows
-
-  __device__ __forceinline__ void begin(const tl_cached_args &g, const Room &room,
-                                        unsigned char *shared) {
-    begun = knows = false, own = 0;
-    if (threadIdx.x >= TL_CACHED_THREADS || blockIdx.x >= g.at.rows * g.kv_heads) return;
-    const RowPlace &row = room.row[blockIdx.x / g.kv_heads];
-    if (row.request < 0 || !is_place(g.at, row.request, row.position)) return;
-    Stretch stretch;
-    begun = Row::begin(g, {row.request, row.position, int(blockIdx.x % g.kv_heads), 0}, shared,
-                       stretch, ring);
-    own = stretch.own, knows = stretch.knows;
-  }
-
-  GPU void fill(const tl_pass_phase &p, int row, int kv_head, uint32_t bits, const Room &room) {
-    const tl_cached_args &g = p.attention;
-    const int count = g.group * g.value_width / 2, first = (row * g.kv_heads + kv_head) * count;
-    fill_row(g, row, kv_head, bits);
-    for (int i = threadIdx.x; i < count; i += TL_CACHED_THREADS)
-      hand_on(p, room, 2 * (first + i), bits >> 16 | (bits & 0xffff0000u));
-  }
-
-  GPU void post_heads(const tl_pass_phase &p, int row, const OneRow &one,
-                      const typename Row::Total &total, const Room &room) {
-    const tl_cached_args &g = p.attention;
-    const int lane = threadIdx.x % 32, count = g.group - one.done;
-    const int first = row * g.heads + one.kv_head * g.group + one.done;
-#pragma unroll
-    for (int i = 0; i < Row::TILES; i++)
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const int head = lane / 4 + r * 8;
-        const int channel = threadIdx.x / 32 * Row::OWN + 8 * i + lane % 4 * 2;
-        if (head >= count || channel >= g.value_width) continue;
-        const float *o = total.o[i] + 2 * r;
-        hand_on(p, room, (first + head) * g.value_width + channel,
-                bf16_pair(o[0] / total.l[r], o[1] / total.l[r]));
-      }
-  }
-
-  __device__ __forceinline__ void attend(const tl_pass_phase &p, const Room &room, int row,
-                                         int kv_head, unsigned char *shared) {
-    const tl_cached_args &g = p.attention;
-    const RowPlace &place = room.row[row];
-    if (place.request < 0) return fill(p, row, kv_head, 0, room);
-    if (!is_place(g.at, place.request, place.position))
-      return fill(p, row, kv_head, 0x7fffffffu, room);
-#pragma unroll 1
-    for (int done = 0; done < g.group; done += 16) {
-      const OneRow one = {place.request, place.position, kv_head, done};
-      Stretch stretch = Row::stretch_of(g, one);
-      stretch.knows = knows, stretch.own = own;
-      if (!begun) {
-        tiles_meet<TL_CACHED_THREADS>();  // heads before these are through
-        ring = Row::Tiles::begin(g, stretch, shared_address(shared));
-      }
-      begun = false;
-      typename Row::Total total = {};
-      Row::attend(g, row, one, shared, stretch, ring, total);
-      post_heads(p, row, one, total, room);
-      Row::store(g, row, one, total);
-    }
-  }
-
-  __device__ __forceinline__ void end(const tl_pass_phase &p, const Room &room,
-                                      unsigned char *shared) {
-    const tl_cached_args &g = p.attention;
-    if (threadIdx.x >= TL_CACHED_THREADS) return;
-#pragma unroll 1
-    for (int i = blockIdx.x; i < g.at.rows * g.kv_heads; i += gridDim.x) {
-      attend(p, room, i / g.kv_heads, i % g.kv_heads, shared);
-      knows = false;
-    }
-  }
-};
-
 TL_GPU void find_rows(const tl_cache_places &at, int rows, RowPlace *out) {
   const int row = threadIdx.x;
   if (row >= rows) return;
@@ -164,7 +81,6 @@ TL_GPU void find_rows(const tl_cache_places &at, int rows, RowPlace *out) {
               page_place(at, position)};
 }
 
-template <int width, int chunk, int slots>
 TL_GPU void run(const tl_pass_args &s) {
   extern __shared__ __align__(128) unsigned char shared[];
   const Weights ring = {shared_address(shared), shared_address(shared) + s.slots * TL_PASS_SLOT,
@@ -178,7 +94,7 @@ TL_GPU void run(const tl_pass_args &s) {
     barriers_made();
   }
   const uint32_t half = s.meeting->turn % 2;
-  if (threadIdx.x == 0) room.mail = (unsigned char *)s.mail[half];
+  if (threadIdx.x == 0) room.mail = (unsigned char *)s.mail[half], room.table_row = -1;
   find_rows(s.at, s.rows, room.row);
   __syncthreads();
   if (threadIdx.x >= READERS)
@@ -192,11 +108,12 @@ TL_GPU void run(const tl_pass_args &s) {
     const tl_pass_phase &p = script.take(i);
     meetings += p.meets;
     if (p.kind == TL_PASS_ATTENTION) {
-      Attention<width, chunk, slots> attention;
-      attention.begin(p.attention, room, rest);
+      OwnKeys keys;
+      Desk &desk = *(Desk *)rest;
+      begin_attention(p.attention, room, desk, keys);
       if (p.meets) meet(s, meetings);
       all_have_left(script, i);
-      attention.end(p, room, rest);
+      attend_all(p, room, keys, desk);
     } else {
       look_ahead(p);
       warm(p, room, s.rows);
@@ -212,9 +129,7 @@ TL_GPU void run(const tl_pass_args &s) {
   end_pass(s);
 }
 
-#define KERNEL(w, chunk, slots)                                    \
-  extern "C" __global__ void __launch_bounds__(TL_PASS_THREADS, 1) \
-      pass_few_##w(const __grid_constant__ tl_pass_args s) {       \
-    run<w, chunk, slots>(s);                                       \
-  }
-TL_PASS_WIDTHS(KERNEL)
+extern "C" __global__ void __launch_bounds__(TL_PASS_THREADS, 1)
+    pass_few_64(const __grid_constant__ tl_pass_args s) {
+  run(s);
+}

@@ -29,7 +29,9 @@ struct Room {
   float sums[TL_PASS_ROWS * TL_PASS_PIECES];
   float2 folds[2 * TL_PASS_WARPS * 32];
   uint64_t arrived[4];  // barriers of the phases
-  unsigned char *mail, *spare;  // of this launch
+  unsigned char *mail;  // of this launch
+  int table_row, spare;  // whose pages these are; -1: nobody's
+  int table[TL_PASS_ENTRIES];
 };
 static_assert(sizeof(Room) <= TL_PASS_ROOM, "the launcher leaves room for it");
 

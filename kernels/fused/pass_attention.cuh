@@ -1,0 +1,426 @@
+/* pass_attention.cuh - attention of a few rows over pages, a row and KV head a block of threads.
+**
+** What cache.h says, in its order: O and l are chains over the keys, so what is in order are short
+** steps of few instructions, and all else stands side by side. Three blocks of 128 keys are a round.
+**
+**   scores    warp w: 32 keys, straight from pages into registers     12 warps side by side
+**   maxima    of each warp; every thread then knows those of blocks up to its own
+**   weights   where the scores are; f32 for l, bf16 for O             12 warps
+**   O         warp w < 8: channels 8 w .. 8 w + 7, key after key      8 warps
+**   l         warp 8: lane 4 h + r has l_r of head h                  beside them
+**
+** Operands of keys. A lane 4 g + t loads 16 bytes: channel g, 8 positions from 8 t on. Its word r
+** with those of the other lanes is a matrix of 8 channels and 8 positions, those with p % 8 / 2 = r;
+** turned it is what a step takes. So lane 4 h + t ends with head h, positions 8 t + 2 r, + 1.
+*/
+#ifndef TL_PASS_ATTENTION_CUH
+#define TL_PASS_ATTENTION_CUH
+
+#include "../attention/attention_bf16.cuh"
+#include "pass_linear.cuh"
+
+enum {
+  BLOCK = TL_PASS_KEYS,
+  BLOCKS = TL_PASS_WARPS * 32 / BLOCK, /* of a round */
+  HEADS = TL_PASS_HEADS,
+  VALUE_ROW = 128, /* bytes */
+  WEIGHT_ROW = 2 * BLOCKS * BLOCK + 16,
+  LEVEL_ROW = BLOCKS * BLOCK + 4, /* floats */
+  SUMMER = 8                      /* the warp of l */
+};
+
+/* A row and a KV head; positions first .. last are seen, those before `fresh` were written by
+** earlier steps. */
+struct Task {
+  int row, request, kv_head, first, last, fresh;
+};
+
+/* Shared memory of attention, in the place of x. */
+struct Desk {
+  unsigned char values[BLOCKS * BLOCK * VALUE_ROW];
+  unsigned char weights[HEADS * WEIGHT_ROW]; /* bf16 */
+  float levels[HEADS * LEVEL_ROW];           /* weights in f32 */
+  float top[TL_PASS_WARPS][HEADS];
+  float sum[HEADS];
+  Task task; /* what the block is at */
+};
+static_assert(sizeof(Desk) <= TL_PASS_DESK, "the launcher leaves room for it");
+
+struct OwnKeys {
+  uint4 channel[8]; /* 8 i + g: 8 positions */
+};
+
+TL_GPU uint32_t turn_matrix(uint32_t word) {
+  uint32_t turned;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(word));
+  return turned;
+}
+TL_GPU uint32_t peek_word(const void *from) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
+
+/* The page of a position; -1: there is none. A block keeps the table of its first task's row. */
+TL_GPU int64_t page_for(const tl_cached_args &g, const Room &room, const Task &task, int position) {
+  const int entry = position >> g.at.shift;
+  if (room.table_row != task.row || entry >= TL_PASS_ENTRIES)
+    return page_of(g.at, task.request, position);
+  return room.table[entry] < g.at.pages ? room.table[entry] : -1;
+}
+
+/* All readers: the table of a task's row comes to shared memory, once. */
+TL_GPU void keep_table(const tl_cached_args &g, Room &room, const Task &task) {
+  if (room.table_row == task.row) return;
+  all_meet();
+  for (int i = thread_now(); i < TL_PASS_ENTRIES && i < g.at.pages_max; i += READERS)
+    room.table[i] = g.at.table[(int64_t)task.request * g.at.pages_max + i];
+  if (thread_now() == 0) room.table_row = task.row;
+  all_meet();
+}
+
+TL_GPU Task task_of(const tl_cached_args &g, const Room &room, int index) {
+  const int row = index / g.kv_heads;
+  const RowPlace &place = room.row[row];
+  const int oldest = place.position - g.window + 1, fresh = place.position - g.at.rows + 1;
+  return {row, place.request, index % g.kv_heads, oldest > 0 ? oldest : 0, place.position, fresh};
+}
+
+/* --- what comes from memory ------------------------------------------------------------------- */
+
+TL_GPU void load_keys(const tl_cached_args &g, const Room &room, const Task &task, int key,
+                      OwnKeys &keys) {
+  const int lane = thread_now() % 32, position = key + lane % 4 * 8;
+  const bool is_seen = position <= task.last && position + 7 >= task.first;
+  const int64_t page = is_seen ? page_for(g, room, task, position) : -1;
+  const uint16_t *from = (const uint16_t *)g.keys +
+                         ((page * g.kv_heads + task.kv_head) * g.width << g.at.shift) +
+                         (position & (g.at.page - 1));
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const int channel = 8 * i + lane / 4;
+    keys.channel[i] = make_uint4(0, 0, 0, 0);
+    if (page >= 0 && channel < g.width) keys.channel[i] = peek(from + (channel << g.at.shift));
+  }
+}
+
+/* Values of positions low .. high - 1, in the place that they have in the round of `block`. */
+TL_GPU void load_values(const tl_cached_args &g, const Room &room, const Task &task, int block,
+                        int low, int high, Desk &desk) {
+#pragma unroll 1
+  for (int i = thread_now(); i < (high - low) * 8; i += READERS) {
+    const int position = low + i / 8, piece = i % 8, at = position - block;
+    const bool is_seen = position >= task.first && position <= task.last;
+    const int64_t page = is_seen ? page_for(g, room, task, position) : -1;
+    const int64_t row =
+        ((page << g.at.shift) + (position & (g.at.page - 1))) * g.kv_heads + task.kv_head;
+    const bool there = page >= 0 && piece * 8 < g.value_width;
+    const uint16_t *from = (const uint16_t *)g.values + row * g.value_width + piece * 8;
+    copy_async(shared_address(desk.values) + at * VALUE_ROW + (piece ^ at % 8) * 16,
+               there ? from : g.values, there ? 16 : 0);
+  }
+}
+
+/* Blocks of the round that begins at `block`: up to the end of its part and of the row. */
+TL_GPU int blocks_of(const tl_cached_args &g, const Task &task, int block) {
+  const int part = (g.split - block % g.split) / BLOCK, row = (task.last - block) / BLOCK + 1;
+  const int least = part < row ? part : row;
+  return least < BLOCKS ? least : BLOCKS;
+}
+
+/* The values of a round that steps take, whole steps: low .. high - 1. */
+struct Span {
+  int low, high;
+};
+TL_GPU Span span_of(const Task &task, int block, int blocks) {
+  const int first = task.first / 16 * 16, end = task.last / 16 * 16 + 16;
+  const int high = block + blocks * BLOCK;
+  return {first > block ? first : block, end < high ? end : high};
+}
+
+/* Before blocks meet: what earlier steps have written. */
+TL_GPU void load_early(const tl_cached_args &g, Room &room, const Task &task, Desk &desk,
+                       OwnKeys &keys) {
+  const int block = task.first / BLOCK * BLOCK, key = block + thread_now() / 32 * 32;
+  const Span span = span_of(task, block, blocks_of(g, task, block));
+  keep_table(g, room, task);
+  if (key + 31 < task.fresh) load_keys(g, room, task, key, keys);
+  load_values(g, room, task, block, span.low, span.high < task.fresh ? span.high : task.fresh, desk);
+}
+TL_GPU void load_late(const tl_cached_args &g, const Room &room, const Task &task, Desk &desk,
+                      OwnKeys &keys) {
+  const int block = task.first / BLOCK * BLOCK, key = block + thread_now() / 32 * 32;
+  const Span span = span_of(task, block, blocks_of(g, task, block));
+  if (key + 31 >= task.fresh) load_keys(g, room, task, key, keys);
+  load_values(g, room, task, block, span.low > task.fresh ? span.low : task.fresh, span.high, desk);
+}
+
+struct Queries {
+  uint32_t word[4][2];
+};
+TL_GPU Queries load_queries(const tl_cached_args &g, const Task &task, int done) {
+  const int lane = thread_now() % 32, head = lane / 4;
+  const uint16_t *from =
+      (const uint16_t *)g.q +
+      ((int64_t)task.row * g.heads + task.kv_head * g.group + done + head) * g.width;
+  Queries q;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const int channel = 8 * i + lane % 4 * 2;
+    const bool there = head < g.group - done && channel < g.width;
+    q.word[i / 2][i % 2] = there ? peek_word(from + channel) : 0;
+  }
+  return q;
+}
+
+/* --- scores and weights ----------------------------------------------------------------------- */
+
+typedef float Scores[4][4];
+
+TL_GPU void measure(const Queries &q, const OwnKeys &keys, Scores &s) {
+#pragma unroll
+  for (int r = 0; r < 4; r++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) s[r][e] = 0.0f;
+#pragma unroll
+  for (int c = 0; c < 4; c++) {
+    const uint32_t a[4] = {q.word[c][0], q.word[c][0], q.word[c][1], q.word[c][1]};
+    const uint32_t *low = &keys.channel[2 * c].x, *high = &keys.channel[2 * c + 1].x;
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+      const uint32_t b[2] = {turn_matrix(low[r]), turn_matrix(high[r])};
+      step(s[r], a, b);
+    }
+  }
+}
+
+/* What all threads know of head lane / 4: the level of the blocks so far, and how O and l fade when
+** each block of the round begins. */
+struct Level {
+  float m, t, fades[BLOCKS], own;
+};
+
+TL_GPU bool is_seen(const Task &task, int position) {
+  return position >= task.first && position <= task.last;
+}
+
+TL_GPU void put_top(const Task &task, int key, const Scores &s, Desk &desk) {
+  const int lane = thread_now() % 32, warp = thread_now() / 32;
+  float top = -TL_INFINITY;
+#pragma unroll
+  for (int r = 0; r < 4; r++)
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+      if (is_seen(task, key + lane % 4 * 8 + 2 * r + e)) top = fmaxf(top, s[r][e]);
+  top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+  top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+  if (lane % 4 == 0) desk.top[warp][lane / 4] = top;
+}
+
+TL_GPU void take_tops(const tl_cached_args &g, int blocks, const Desk &desk, Level &level) {
+  const int head = thread_now() % 32 / 4;
+#pragma unroll
+  for (int j = 0; j < BLOCKS; j++) {
+    if (j >= blocks) continue;
+#pragma unroll
+    for (int w = 0; w < BLOCK / 32; w++)
+      level.m = fmaxf(level.m, desk.top[j * (BLOCK / 32) + w][head]);
+    const float u = level.m * g.factor;
+    level.fades[j] = fading(level.t, u);
+    if (thread_now() / 128 == j) level.own = u;
+    level.t = u;
+  }
+}
+
+TL_GPU void soften(const tl_cached_args &g, const Task &task, int key, const Scores &s, float u,
+                   Desk &desk) {
+  const int lane = thread_now() % 32, warp = thread_now() / 32, head = lane / 4;
+  const int column = warp * 32 + lane % 4 * 8;
+#pragma unroll
+  for (int r = 0; r < 4; r++) {
+    float p[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+      p[e] = is_seen(task, key + lane % 4 * 8 + 2 * r + e) ? tl_exp2(fmaf(s[r][e], g.factor, -u))
+                                                           : 0.0f;
+    *(float2 *)(desk.levels + head * LEVEL_ROW + column + 2 * r) = make_float2(p[0], p[1]);
+    *(uint32_t *)(desk.weights + head * WEIGHT_ROW + (column + 2 * r) * 2) = bf16_pair(p[0], p[1]);
+  }
+}
+
+/* --- O and l ---------------------------------------------------------------------------------- */
+
+/* Warp w < 8: o[0], o[1] of head lane / 4, channels 8 w + 2 (lane % 4), + 1. */
+TL_GPU void add_values(const Task &task, int block, int blocks, const Level &level,
+                       const Desk &desk, float (&o)[4]) {
+  const int lane = thread_now() % 32, warp = thread_now() / 32;
+  const uint32_t weights = shared_address(desk.weights) + lane % 8 * WEIGHT_ROW + lane / 8 * 16;
+  const uint32_t values = shared_address(desk.values) + lane * VALUE_ROW + (warp ^ lane % 8) * 16;
+  const Span span = span_of(task, block, blocks);
+#pragma unroll
+  for (int j = 0; j < BLOCKS; j++) {
+    if (j >= blocks) continue;
+    const int begin = span.low - block > j * BLOCK ? span.low - block : j * BLOCK;
+    const int end = span.high - block < (j + 1) * BLOCK ? span.high - block : (j + 1) * BLOCK;
+#pragma unroll
+    for (int e = 0; e < 4; e++) o[e] = o[e] * level.fades[j];
+#pragma unroll 4
+    for (int k = begin; k < end; k += 32) {
+      uint32_t w[4], v[4];
+      load_matrices(weights + k * 2, w);
+      load_matrices_across(values + k * VALUE_ROW, v);
+      const uint32_t low[4] = {w[0], w[0], w[1], w[1]}, high[4] = {w[2], w[2], w[3], w[3]};
+      step(o, low, v);
+      if (k + 16 < end) step(o, high, v + 2);
+    }
+  }
+}
+
+TL_GPU void add_levels(const Task &task, int block, int blocks, const Level &level,
+                       const Desk &desk, float &l) {
+  const int lane = thread_now() % 32;
+  const float *from = desk.levels + lane / 4 * LEVEL_ROW + lane % 4 * 2;
+  const Span span = span_of(task, block, blocks);
+#pragma unroll
+  for (int j = 0; j < BLOCKS; j++) {
+    if (j >= blocks) continue;
+    const int begin = span.low - block > j * BLOCK ? span.low - block : j * BLOCK;
+    const int end = span.high - block < (j + 1) * BLOCK ? span.high - block : (j + 1) * BLOCK;
+    l = l * level.fades[j];
+#pragma unroll 4
+    for (int k = begin; k < end; k += 8) {
+      const float2 p = *(const float2 *)(from + k);
+      l = l + p.x;
+      l = l + p.y;
+    }
+  }
+}
+
+/* Parts before, of the thread's head and channels. */
+struct Parts {
+  float o[2], t, l;
+  bool begun;
+};
+
+/* All readers. A part has ended: its l is known to warp 8. */
+TL_GPU void end_part(float l, Level &level, Desk &desk, float (&o)[4], Parts &parts) {
+  const int lane = thread_now() % 32, warp = thread_now() / 32;
+  l = sum_of_four(l);
+  if (warp == SUMMER && lane % 4 == 0) desk.sum[lane / 4] = l;
+  all_meet();
+  const Merge m = merge(parts.begun, true, parts.t, parts.l, level.t, desk.sum[lane / 4]);
+#pragma unroll
+  for (int e = 0; e < 2; e++) parts.o[e] = parts.begun ? merged(m, parts.o[e], o[e]) : o[e];
+#pragma unroll
+  for (int e = 0; e < 4; e++) o[e] = 0.0f;
+  parts.begun = true;
+  level.m = level.t = -TL_INFINITY;
+}
+
+TL_GPU void put_heads(const tl_pass_phase &p, const Task &task, int done, const Parts &parts,
+                      const Room &room) {
+  const tl_cached_args &g = p.attention;
+  const int lane = thread_now() % 32, warp = thread_now() / 32, head = lane / 4;
+  const int channel = 8 * warp + lane % 4 * 2;
+  if (head >= g.group - done || channel >= g.value_width) return;
+  const int64_t at =
+      ((int64_t)task.row * g.heads + task.kv_head * g.group + done + head) * g.value_width + channel;
+  const uint32_t pair = bf16_pair(parts.o[0] / parts.l, parts.o[1] / parts.l);
+  hand_on(p, room, at, pair);
+  *(uint32_t *)((uint16_t *)g.o + at) = pair;
+}
+
+/* Heads done .. done + 7 of a task. What the first round takes is on its way. */
+TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Room &room,
+                   OwnKeys &keys, Desk &desk) {
+  const tl_cached_args &g = p.attention;
+  const int warp = thread_now() / 32;
+  const Queries q = load_queries(g, task, done);
+  Level level = {-TL_INFINITY, -TL_INFINITY};
+  Parts parts = {};
+  float o[4] = {0.0f, 0.0f, 0.0f, 0.0f}, l = 0.0f;
+  copy_commit();
+#pragma unroll 1
+  for (int block = task.first / BLOCK * BLOCK; block <= task.last;) {
+    const int blocks = blocks_of(g, task, block), next = block + blocks * BLOCK;
+    const int key = block + warp * 32;
+    Scores s;
+    measure(q, keys, s);
+    put_top(task, key, s, desk);
+    all_meet();
+    take_tops(g, blocks, desk, level);
+
+    if (warp < blocks * (BLOCK / 32)) soften(g, task, key, s, level.own, desk);
+    if (next <= task.last) load_keys(g, room, task, next + warp * 32, keys);
+    copy_wait<0>();
+    all_meet();
+    if (warp < SUMMER) add_values(task, block, blocks, level, desk, o);
+    if (warp == SUMMER) add_levels(task, block, blocks, level, desk, l);
+    if (next > task.last || next % g.split == 0) {
+      end_part(l, level, desk, o, parts);
+      l = 0.0f;
+    } else {
+      all_meet();
+    }
+    block = next;
+    if (block > task.last) break;
+    const Span span = span_of(task, block, blocks_of(g, task, block));
+    load_values(g, room, task, block, span.low, span.high, desk);
+    copy_commit();
+  }
+  if (warp < SUMMER) put_heads(p, task, done, parts, room);
+}
+
+/* A row that is none is 0, one that names what there is not is NaN. */
+TL_GPU void fill_heads(const tl_pass_phase &p, const Task &task, uint32_t pair, const Room &room) {
+  const tl_cached_args &g = p.attention;
+  const int count = g.group * g.value_width;
+  const int64_t first = ((int64_t)task.row * g.kv_heads + task.kv_head) * count;
+  for (int i = thread_now() * 2; i < count; i += 2 * READERS) {
+    hand_on(p, room, first + i, pair);
+    *(uint32_t *)((uint16_t *)g.o + first + i) = pair;
+  }
+}
+
+TL_GPU bool exists(const tl_cached_args &g, const Task &task) {
+  return task.request >= 0 && is_place(g.at, task.request, task.last);
+}
+
+/* All readers: the block turns to a task. */
+TL_GPU void take_task(const tl_cached_args &g, const Room &room, int index, Desk &desk) {
+  all_meet();
+  if (thread_now() == 0) desk.task = task_of(g, room, index);
+  all_meet();
+}
+
+/* Before blocks meet: the first task is begun, if there is one. */
+TL_GPU void begin_attention(const tl_cached_args &g, Room &room, Desk &desk, OwnKeys &keys) {
+  if (blockIdx.x >= g.at.rows * g.kv_heads) return;
+  take_task(g, room, blockIdx.x, desk);
+  if (exists(g, desk.task)) load_early(g, room, desk.task, desk, keys);
+}
+
+/* The block's tasks; `keys`: of the first, as begin_attention left them. */
+TL_GPU void attend_all(const tl_pass_phase &p, const Room &room, OwnKeys &keys, Desk &desk) {
+  const tl_cached_args &g = p.attention;
+#pragma unroll 1
+  for (int i = blockIdx.x; i < g.at.rows * g.kv_heads; i += gridDim.x) {
+    if (i != blockIdx.x) take_task(g, room, i, desk);
+    if (!exists(g, desk.task)) {
+      fill_heads(p, desk.task, desk.task.request < 0 ? 0 : 0x7fff7fffu, room);
+      continue;
+    }
+#pragma unroll 1
+    for (int done = 0; done < g.group; done += HEADS) {
+      if (i != blockIdx.x || done > 0) {
+        all_meet();
+        if (thread_now() == 0) desk.task.fresh = 0;
+        all_meet();
+      }
+      load_late(g, room, desk.task, desk, keys);
+      attend(p, desk.task, done, room, keys, desk);
+    }
+  }
+}
+
+#endif
