@@ -41,7 +41,10 @@ typedef struct tl_pass_phase {
   int32_t from, from_a;      /* pieces of the mail: x, or what is added to norm.a; norm.a */
   int32_t to, to_sum;        /* what it makes; norm.a + norm.b. -1: not by mail */
   int32_t next_meets;        /* so does the phase that follows */
-  int32_t first, spare[1];   /* of its calls; phases are whole pieces of 16 bytes */
+  int32_t whole_rounds;      /* tiles that every block has */
+  int32_t last_tiles;        /* blocks from `offset` on that have one more */
+  uint32_t half_inverse;     /* ROPE: t * half_inverse >> 32 is t / (half / 4); 0: that is t */
+  int32_t first, spare[2];   /* of its calls; phases are whole pieces of 16 bytes */
   const float *angles;       /* ROPE: (positions, half, 2) */
   void *turned;              /* ROPE: q, turned */
   void *gated;               /* SWIGLU */

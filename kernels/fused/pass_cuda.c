@@ -269,6 +269,8 @@ static tl_status take_rope(walk *w, const tl_call *linear, tl_pass_phase *p, int
   TL_TRY(tl_cache_write_args_of(&f[2].call, &p->write));
   if (!fits_rope(linear, f, p, &q, &k)) return TL_OK;
   p->after = TL_PASS_ROPE;
+  const uint64_t quads = (uint64_t)q.pairs / 4;
+  if (quads > 1) p->half_inverse = (uint32_t)((((uint64_t)1 << 32) + quads - 1) / quads);
   p->half = (int32_t)q.pairs, p->positions = (int32_t)q.positions;
   p->angles = q.table.data, p->turned = q.y.data;
   w->at += 3;
@@ -325,6 +327,7 @@ static tl_status take_linear(walk *w, tl_pass_phase *p, int *fits) {
   const int64_t x = (int64_t)p->product.rows * p->x_pitch + BEHIND;
   if (x > w->rest) w->rest = x;
   p->offset = w->tiles % w->blocks;
+  p->whole_rounds = p->product.tiles / w->blocks, p->last_tiles = p->product.tiles % w->blocks;
   w->tiles = (w->tiles + p->product.tiles) % w->blocks;
   return TL_OK;
 }

@@ -121,8 +121,7 @@ TL_GPU void run(const tl_pass_args &s) {
         meet(s, meetings);
         all_meet();
       }
-      prepare_x(p, room, script, i, rest);
-      multiply(p, ring, turn, room, rest);
+      multiply(p, ring, turn, room, script, i, rest);
     }
     if (p.next_meets) leave_phase(s.meeting);
   }

@@ -179,12 +179,12 @@ TL_GPU void turn_and_keep(const tl_pass_phase &p, const Place &at, const Room &r
     z[i] = t < 2 ? fmaf(x[i], cosine[i], -(y[i] * sine[i])) : fmaf(x[i], cosine[i], y[i] * sine[i]);
   const uint32_t turned = tl_bf16_pair(z[0], z[1]);
   if (at.part == 1) return keep_key(p.write, room.row[row], channel_of(p, at), turned);
-  *(uint32_t *)((uint16_t *)p.turned + (int64_t)row * p.product.columns[0] + feature) = turned;
+  *(uint32_t *)((uint16_t *)p.turned + row * p.product.columns[0] + feature) = turned;
 }
 
 /* Two neighbours of the product's result, for the phase that follows. */
-TL_GPU void hand_on(const tl_pass_phase &p, const Room &room, int64_t at, uint32_t pair) {
-  if (p.to >= 0) post(room.mail + ((int64_t)p.to * 8 + at) * 2, pair);
+TL_GPU void hand_on(const tl_pass_phase &p, const Room &room, int at, uint32_t pair) {
+  if (p.to >= 0) post(room.mail + (int64_t)p.to * 16 + at * 2, pair);
 }
 
 TL_GPU void gate(const tl_pass_phase &p, const Room &room, int feature, uint32_t own) {
@@ -192,7 +192,7 @@ TL_GPU void gate(const tl_pass_phase &p, const Room &room, int feature, uint32_t
   const uint32_t up = __shfl_xor_sync(~0u, own, 2);
   if (t >= 2 || row >= p.product.rows) return;
   const float a = low_of(own), b = high_of(own);
-  const int64_t at = (int64_t)row * p.product.columns[0] + feature;
+  const int at = row * p.product.columns[0] + feature;
   const uint32_t pair =
       round_two((a * tl_sigmoid(a)) * low_of(up), (b * tl_sigmoid(b)) * high_of(up));
   hand_on(p, room, at, pair);
@@ -204,7 +204,7 @@ TL_GPU void finish(const tl_pass_phase &p, const Place &at, const Room &room, co
   const tl_gemm_few_args &g = p.product;
   const int row = thread_now() % 32 / 4, t = thread_now() % 4, part = t < 2 ? at.part : at.high_part;
   const int feature = t < 2 ? at.low + 2 * t : at.high + 2 * t - 4;
-  const int64_t to = (int64_t)row * g.columns[part] + feature;
+  const int to = row * g.columns[part] + feature;
   float v[2] = {sum[0], sum[1]};
   if (g.bias[part] != nullptr)
     v[0] = v[0] + bias_of(g, part, feature), v[1] = v[1] + bias_of(g, part, feature + 1);
@@ -219,27 +219,35 @@ TL_GPU void finish(const tl_pass_phase &p, const Place &at, const Room &room, co
   if (p.after == TL_PASS_ROPE) turn_and_keep(p, at, room, angles, feature, pair);
 }
 
-TL_GPU void multiply(const tl_pass_phase &p, const Weights &ring, Turn &turn, const Room &room,
-                     const unsigned char *x) {
+TL_GPU Place place_of_job(const tl_pass_phase &p, const Share &own, int job) {
+  return place_of(p, own.first + (job >> p.leaves_log) * gridDim.x);
+}
+
+/* What ROPE turns a job by; known before x is there. */
+TL_GPU Angles angles_of_job(const tl_pass_phase &p, const Share &own, int job, const Room &room) {
+  const int row = thread_now() % 32 / 4;
+  if (p.after != TL_PASS_ROPE || job >= own.jobs || row >= p.product.rows) return {};
+  const Place at = place_of_job(p, own, job);
+  return at.part < 2 ? angles_of(p, at, room.row[row]) : Angles{};
+}
+
+TL_GPU void multiply(const tl_pass_phase &p, const Weights &ring, Turn &turn, Room &room,
+                     const Script &script, int phase, unsigned char *x) {
   const int warp = thread_now() / 32, leaf = warp & ((1 << p.leaves_log) - 1);
   const int slots = (p.product.run + TL_PASS_DEPTH - 1) / TL_PASS_DEPTH;  // of a job
   const Share own = share_of(p);
+  Angles angles = angles_of_job(p, own, warp, room);
+  prepare_x(p, room, script, phase, x);
   for (int first = 0, round = 0; first < own.jobs; first += round_of(p), round++) {
     const int left = own.jobs - first, count = left < round_of(p) ? left : round_of(p);
     if (warp < count) {
-      const Place at = place_of(p, own.first + ((first + warp) >> p.leaves_log) * gridDim.x);
-      const bool turns = p.after == TL_PASS_ROPE && at.part < 2;
-      const int row = thread_now() % 32 / 4;
-      Angles angles = {
-          {0.0f, 0.0f},
-          {0.0f, 0.0f}
-      };
-      if (turns && row < p.product.rows) angles = angles_of(p, at, room.row[row]);
       Turn mine = turn;
       mine.advance(ring, warp);
       float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+      const Place at = place_of_job(p, own, first + warp);
+      if (first > 0) angles = angles_of_job(p, own, first + warp, room);
       chain(p, ring, mine, count, leaf, x, sum);
-      if (p.leaves_log > 0) fold(p, round, (float2 *)room.folds, sum);
+      if (p.leaves_log > 0) fold(p, round, room.folds, sum);
       if (leaf == 0) finish(p, at, room, angles, sum);
     }
     turn.advance(ring, count * slots);

@@ -85,8 +85,8 @@ TL_GPU int round_of(const tl_pass_phase &p) {
 
 TL_GPU Share share_of(const tl_pass_phase &p) {
   const int blocks = gridDim.x, own = blockIdx.x - p.offset;
-  const int first = own < 0 ? own + blocks : own, tiles = p.product.tiles;
-  const int count = first < tiles ? (tiles - first + blocks - 1) / blocks : 0;
+  const int first = own < 0 ? own + blocks : own;
+  const int count = p.whole_rounds + (first < p.last_tiles);
   return {first, count << p.leaves_log};
 }
 
@@ -102,7 +102,8 @@ TL_GPU Place place_of(const tl_pass_phase &p, int tile) {
   while (part + 1 < g.parts && tile >= g.first_tile[part + 1]) part++;
   const int own = tile - g.first_tile[part];
   if (p.after != TL_PASS_ROPE || part == 2) return {part, part, 8 * own, 8 * own + 4};
-  const int each = p.half / 4, head = own / each, low = head * 2 * p.half + own % each * 4;
+  const int each = p.half / 4, head = p.half_inverse == 0 ? own : __umulhi(own, p.half_inverse);
+  const int low = head * 2 * p.half + (own - head * each) * 4;
   return {part, part, low, low + p.half};
 }
 

@@ -68,28 +68,26 @@ TL_GPU void load_x(const tl_pass_phase &p, const Room &room, const Script &scrip
   enum { MOST = 4 };
   const tl_gemm_few_args &g = p.product;
   const Source s = source_in(room.mail, p.from, g.x);
-  const int pieces = g.depth / 8, all = g.rows * pieces;
+  const int pieces = g.depth / 8, stride = (int)g.x_stride;
+  int row = 0, at = thread_now();
 #pragma unroll 1
-  for (int first = thread_now(), round = 0; round < all; first += MOST * READERS) {
+  for (int left = g.rows * pieces, first = 1; left > 0; left -= MOST * READERS, first = 0) {
     uint4 v[MOST];
-    const auto row_of = [&](int i) { return (first + i * READERS) / pieces; };
-    const auto place = [&](int i) {
-      const int row = row_of(i);
-      return row * g.x_stride + (first + i * READERS - row * pieces) * 8;
-    };
+    int from[MOST], to[MOST];
 #pragma unroll
     for (int i = 0; i < MOST; i++) {
+      for (; at >= pieces; at -= pieces) row++;
+      const bool there = row < g.rows;
       v[i] = make_uint4(0, 0, 0, 0);
-      if (first + i * READERS < all) v[i] = peek(s.at + place(i));
+      from[i] = row * stride + at * 8, to[i] = there ? row * p.x_pitch + at * 16 : -1;
+      if (there) v[i] = peek(s.at + from[i]);
+      at += READERS;
     }
-    await(s, place, v);
-    if (round == 0) all_have_left(script, phase);
-    round += MOST * READERS;
+    await(s, [&](int i) { return from[i]; }, v);
+    if (first) all_have_left(script, phase);
 #pragma unroll
-    for (int i = 0; i < MOST; i++) {
-      const int row = row_of(i), at = first + i * READERS - row * pieces;
-      if (row < g.rows) *(uint4 *)(x + row * p.x_pitch + at * 16) = v[i];
-    }
+    for (int i = 0; i < MOST; i++)
+      if (to[i] >= 0) *(uint4 *)(x + to[i]) = v[i];
   }
   all_meet();
 }
@@ -120,7 +118,7 @@ TL_GPU void look_ahead(const tl_pass_phase &p) {
 }
 
 /* x, or x + y rounded, of one piece. Block r keeps row r for whoever reads it later. */
-TL_GPU uint4 sum_of(const tl_pass_phase &p, const Room &room, int row, int64_t at, const uint4 &a,
+TL_GPU uint4 sum_of(const tl_pass_phase &p, const Room &room, int row, int at, const uint4 &a,
                     const uint4 &b) {
   const tl_norm_args &g = p.norm.norm;
   float v[TL_P], w[TL_P];
@@ -131,12 +129,13 @@ TL_GPU uint4 sum_of(const tl_pass_phase &p, const Room &room, int row, int64_t a
   for (int e = 0; e < TL_P; e++) v[e] = v[e] + w[e];
   const uint4 sum = round_piece(v);
   if (row != blockIdx.x) return sum;
-  if (p.to_sum >= 0) post_piece(room.mail + ((int64_t)p.to_sum * 8 + row * g.dim + at) * 2, sum);
-  *(uint4 *)((uint16_t *)g.x.data + row * g.dim + at) = sum;
+  const int to = row * (int)g.dim + at;
+  if (p.to_sum >= 0) post_piece(room.mail + (int64_t)p.to_sum * 16 + to * 2, sum);
+  *(uint4 *)((uint16_t *)g.x.data + to) = sum;
   return sum;
 }
 
-TL_GPU void add_squares(const uint4 &sum, int64_t at, float *q) {
+TL_GPU void add_squares(const uint4 &sum, int at, float *q) {
   float v[TL_P];
   tl_widen_whole(sum, v);
   tl_add_dot(q, v, v, TL_P, at);
@@ -156,7 +155,7 @@ TL_GPU float rstd_of_lane(const tl_pass_phase &p, const float *sums) {
   return tl_rsqrt(tl_tree8(sums + asked * TL_PASS_PIECES) / (float)a.dim + a.eps);
 }
 
-TL_GPU void put_normed(const tl_pass_phase &p, int row, int64_t at, const uint4 &sum, float rstd,
+TL_GPU void put_normed(const tl_pass_phase &p, int row, int at, const uint4 &sum, float rstd,
                        const float *gain, unsigned char *x) {
   const tl_norm_args &a = p.norm.norm;
   float v[TL_P];
@@ -166,7 +165,7 @@ TL_GPU void put_normed(const tl_pass_phase &p, int row, int64_t at, const uint4 
   const uint4 y = round_piece(v);
   *(uint4 *)(x + row * p.x_pitch + at * 2) = y;
   if (row != blockIdx.x) return;
-  *(uint4 *)((uint16_t *)p.normed + row * a.dim + at) = y;
+  *(uint4 *)((uint16_t *)p.normed + row * (int)a.dim + at) = y;
   if (at == 0 && a.rstd != nullptr) a.rstd[row] = rstd;
 }
 
@@ -215,7 +214,8 @@ TL_GPU void norm_short(const tl_pass_phase &p, Room &room, const Script &script,
   const Units<most> own = {(int)p.norm.norm.dim, p.product.rows * TL_PASS_PIECES, thread_now()};
   const Terms terms = terms_of(p, room);
   uint4 v[most];
-  float gain[TL_P];
+  float gain[2][TL_P];
+  if (most == 1) fetch_gain(p, own.column(0), gain[0]);
   all_have_left(script, phase);
   if (p.before == TL_PASS_ADD_NORM) {
     own.take(terms.a, v);
@@ -230,25 +230,27 @@ TL_GPU void norm_short(const tl_pass_phase &p, Room &room, const Script &script,
     uint4 *at = (uint4 *)(x + own.row(i) * p.x_pitch + own.column(i) * 2);
     *at = sum_of(p, room, own.row(i), own.column(i), *at, v[i]);
   }
-#pragma unroll 1
-  for (int i = 0; own.unit(i) < own.count; i++) {
+#pragma unroll
+  for (int i = 0; i < 2 && most > 1; i++) fetch_gain(p, own.column(i), gain[i]);
+#pragma unroll 3
+  for (int i = 0; i < most; i++) {
     float q[TL_P];
+    if (own.unit(i) >= own.count) break;
     tl_clear(q);
     if (own.is_there(i))
       add_squares(*(const uint4 *)(x + own.row(i) * p.x_pitch + own.column(i) * 2), own.column(i),
                   q);
     put_sum(own.unit(i), tl_tree8(q), room.sums);
   }
-  fetch_gain(p, own.column(0), gain);
   all_meet();
   const float all = rstd_of_lane(p, room.sums);
-#pragma unroll 1
-  for (int i = 0; own.unit(i) < own.count; i++) {
+#pragma unroll 2
+  for (int i = 0; i < most; i++) {
+    if (own.unit(i) >= own.count) break;
     const float rstd = __shfl_sync(~0u, all, own.row(i));
-    if (i > 0) fetch_gain(p, own.column(i), gain);
     if (!own.is_there(i)) continue;
     const uint4 sum = *(const uint4 *)(x + own.row(i) * p.x_pitch + own.column(i) * 2);
-    put_normed(p, own.row(i), own.column(i), sum, rstd, gain, x);
+    put_normed(p, own.row(i), own.column(i), sum, rstd, gain[i % 2], x);
   }
   all_meet();
 }
@@ -256,7 +258,7 @@ TL_GPU void norm_short(const tl_pass_phase &p, Room &room, const Script &script,
 /* Rows of several spans: sums lie in shared memory, in the place of x, until they are normed. */
 TL_GPU void norm_long(const tl_pass_phase &p, Room &room, const Script &script, int phase,
                       unsigned char *x) {
-  const int64_t dim = p.norm.norm.dim;
+  const int dim = (int)p.norm.norm.dim;
   const int thread = thread_now(), warp = thread / 32, units = p.product.rows * TL_PASS_PIECES;
   const Terms terms = terms_of(p, room);
   all_have_left(script, phase);
@@ -266,7 +268,7 @@ TL_GPU void norm_long(const tl_pass_phase &p, Room &room, const Script &script, 
     float q[TL_P];
     tl_clear(q);
 #pragma unroll 1
-    for (int64_t at = begin_of(u, thread); at < dim; at += SPAN) {
+    for (int at = begin_of(u, thread); at < dim; at += SPAN) {
       const auto place = [&](int) { return row * dim + at; };
       uint4 a[1] = {peek(terms.a.at + place(0))}, b[1] = {peek(terms.b.at + place(0))};
       await(terms.a, place, a);
@@ -284,7 +286,7 @@ TL_GPU void norm_long(const tl_pass_phase &p, Room &room, const Script &script, 
     const int row = u / TL_PASS_PIECES;
     const float rstd = __shfl_sync(~0u, all, row);
 #pragma unroll 1
-    for (int64_t at = begin_of(u, thread); at < dim; at += SPAN) {
+    for (int at = begin_of(u, thread); at < dim; at += SPAN) {
       float gain[TL_P];
       fetch_gain(p, at, gain);
       const uint4 sum = *(const uint4 *)(x + row * p.x_pitch + at * 2);
