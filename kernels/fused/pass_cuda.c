@@ -324,7 +324,8 @@ static tl_status take_linear(walk *w, tl_pass_phase *p, int *fits) {
   if (*fits) TL_TRY(take_product(w, p, &linear, fits));
   if (*fits) TL_TRY(take_after(w, linear, p, fits));
   if (!*fits) return TL_OK;
-  const int64_t x = (int64_t)p->product.rows * p->x_pitch + BEHIND;
+  const int64_t copies = p->before == TL_PASS_ADD_NORM && p->product.rows > 1 ? 2 : 1;
+  const int64_t x = copies * p->product.rows * p->x_pitch + BEHIND;
   if (x > w->rest) w->rest = x;
   p->offset = w->tiles % w->blocks;
   p->whole_rounds = p->product.tiles / w->blocks, p->last_tiles = p->product.tiles % w->blocks;
