@@ -10,6 +10,8 @@ enum {
   TL_PASS_WARPS = 12,   /* that multiply */
   TL_PASS_BRINGERS = 4, /* that bring weights */
   TL_PASS_THREADS = 32 * (TL_PASS_WARPS + TL_PASS_BRINGERS),
+  TL_PASS_READER_REGISTERS = 152, /* of a thread; all together are those of a multiprocessor */
+  TL_PASS_BRINGER_REGISTERS = 56,
   TL_PASS_FEATURES = 8,                            /* of a tile: two groups of 4 */
   TL_PASS_DEPTH = 512,                             /* k of a slot */
   TL_PASS_PITCH = 2 * TL_PASS_DEPTH + 16,          /* bytes of a feature in a slot */
@@ -44,6 +46,8 @@ typedef struct tl_pass_phase {
   int32_t whole_rounds;      /* tiles that every block has */
   int32_t last_tiles;        /* blocks from `offset` on that have one more */
   uint32_t half_inverse;     /* ROPE: t * half_inverse >> 32 is t / (half / 4); 0: that is t */
+  int32_t from_k, from_v;    /* attention: keys and values of this step */
+  int32_t to_k, to_v;        /* ROPE: k, turned, and v */
   int32_t first, spare[2];   /* of its calls; phases are whole pieces of 16 bytes */
   const float *angles;       /* ROPE: (positions, half, 2) */
   void *turned;              /* ROPE: q, turned */

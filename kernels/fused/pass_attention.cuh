@@ -30,9 +30,10 @@ enum {
 };
 
 /* A row and a KV head; positions first .. last are seen, those before `fresh` were written by
-** earlier steps. */
+** earlier steps. Those of this step come by mail, or from pages after a meeting. */
 struct Task {
   int row, request, kv_head, first, last, fresh;
+  bool by_mail;
 };
 
 /* Shared memory of attention, in the place of x. */
@@ -47,7 +48,7 @@ struct Desk {
 static_assert(sizeof(Desk) <= TL_PASS_DESK, "the launcher leaves room for it");
 
 struct OwnKeys {
-  uint4 channel[8]; /* 8 i + g: 8 positions */
+  uint32_t word[8][4]; /* channels 8 i + g: 8 positions */
 };
 
 TL_GPU uint32_t turn_matrix(uint32_t word) {
@@ -79,11 +80,27 @@ TL_GPU void keep_table(const tl_cached_args &g, Room &room, const Task &task) {
   all_meet();
 }
 
-TL_GPU Task task_of(const tl_cached_args &g, const Room &room, int index) {
+TL_GPU Task task_of(const tl_pass_phase &p, const Room &room, int index) {
+  const tl_cached_args &g = p.attention;
   const int row = index / g.kv_heads;
   const RowPlace &place = room.row[row];
-  const int oldest = place.position - g.window + 1, fresh = place.position - g.at.rows + 1;
-  return {row, place.request, index % g.kv_heads, oldest > 0 ? oldest : 0, place.position, fresh};
+  const int oldest = place.position - g.window + 1;
+  const bool by_mail = p.from_k >= 0 && p.from_v >= 0;
+  int fresh = by_mail ? place.position : place.position - g.at.rows + 1;
+  for (int i = 0; i < g.at.rows && by_mail; i++)
+    if (room.row[i].request == place.request && room.row[i].position < fresh)
+      fresh = room.row[i].position;
+  return {row,   place.request, index % g.kv_heads, oldest > 0 ? oldest : 0, place.position,
+          fresh, by_mail};
+}
+
+/* The row of this step that brings a position of the task's request; -1: none. */
+TL_GPU int row_at(const tl_cached_args &g, const Room &room, const Task &task, int position) {
+  for (int i = 0; i < g.at.rows; i++)
+    if (room.row[i].position == position && room.row[i].request == task.request &&
+        room.row[i].page >= 0)
+      return i;
+  return -1;
 }
 
 /* --- what comes from memory ------------------------------------------------------------------- */
@@ -99,14 +116,36 @@ TL_GPU void load_keys(const tl_cached_args &g, const Room &room, const Task &tas
 #pragma unroll
   for (int i = 0; i < 8; i++) {
     const int channel = 8 * i + lane / 4;
-    keys.channel[i] = make_uint4(0, 0, 0, 0);
-    if (page >= 0 && channel < g.width) keys.channel[i] = peek(from + (channel << g.at.shift));
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (page >= 0 && channel < g.width) v = peek(from + (channel << g.at.shift));
+    keys.word[i][0] = v.x, keys.word[i][1] = v.y, keys.word[i][2] = v.z, keys.word[i][3] = v.w;
+  }
+}
+
+/* Values of positions low .. high - 1 that earlier steps have written, in the place that they have
+** in the round of `block`. */
+TL_GPU void load_old_values(const tl_cached_args &g, const Room &room, const Task &task, int block,
+                            int low, int high, Desk &desk) {
+  const int thread = thread_now(), piece = thread % 8, inside = g.at.page - 1;
+  const int pitch = g.kv_heads * g.value_width;
+  const uint16_t *const values =
+      (const uint16_t *)g.values + task.kv_head * g.value_width + piece * 8;
+  const bool has = piece * 8 < g.value_width;
+#pragma unroll 2
+  for (int position = low + thread / 8; position < high; position += READERS / 8) {
+    const int at = position - block;
+    const int64_t page = position >= task.first ? page_for(g, room, task, position) : -1;
+    const int64_t row = (page << g.at.shift) + (position & inside);
+    const bool there = has && page >= 0;
+    copy_async(shared_address(desk.values) + at * VALUE_ROW + (piece ^ at % 8) * 16,
+               there ? values + row * pitch : (const uint16_t *)g.values, there ? 16 : 0);
   }
 }
 
 /* Values of positions low .. high - 1, in the place that they have in the round of `block`. */
-TL_GPU void load_values(const tl_cached_args &g, const Room &room, const Task &task, int block,
+TL_GPU void load_values(const tl_pass_phase &p, const Room &room, const Task &task, int block,
                         int low, int high, Desk &desk) {
+  const tl_cached_args &g = p.attention;
 #pragma unroll 1
   for (int i = thread_now(); i < (high - low) * 8; i += READERS) {
     const int position = low + i / 8, piece = i % 8, at = position - block;
@@ -115,9 +154,20 @@ TL_GPU void load_values(const tl_cached_args &g, const Room &room, const Task &t
     const int64_t row =
         ((page << g.at.shift) + (position & (g.at.page - 1))) * g.kv_heads + task.kv_head;
     const bool there = page >= 0 && piece * 8 < g.value_width;
+    const int fresh = there && task.by_mail && position >= task.fresh
+                          ? row_at(g, room, task, position)
+                          : -1;
+    unsigned char *to = desk.values + at * VALUE_ROW + (piece ^ at % 8) * 16;
+    if (fresh >= 0) {
+      const Source s = source_in(room.mail, p.from_v, nullptr);
+      const int place = (fresh * g.kv_heads + task.kv_head) * g.value_width + piece * 8;
+      uint4 v = peek(s.at + place);
+      while (is_absent(v)) v = peek(s.at + place);
+      *(uint4 *)to = v;
+      continue;
+    }
     const uint16_t *from = (const uint16_t *)g.values + row * g.value_width + piece * 8;
-    copy_async(shared_address(desk.values) + at * VALUE_ROW + (piece ^ at % 8) * 16,
-               there ? from : g.values, there ? 16 : 0);
+    copy_async(shared_address(to), there ? from : g.values, there ? 16 : 0);
   }
 }
 
@@ -139,29 +189,37 @@ TL_GPU Span span_of(const Task &task, int block, int blocks) {
 }
 
 /* Before blocks meet: what earlier steps have written. */
-TL_GPU void load_early(const tl_cached_args &g, Room &room, const Task &task, Desk &desk,
+TL_GPU void load_early(const tl_pass_phase &p, Room &room, const Task &task, Desk &desk,
                        OwnKeys &keys) {
+  const tl_cached_args &g = p.attention;
   const int block = task.first / BLOCK * BLOCK, key = block + thread_now() / 32 * 32;
   const Span span = span_of(task, block, blocks_of(g, task, block));
   keep_table(g, room, task);
-  if (key + 31 < task.fresh) load_keys(g, room, task, key, keys);
-  load_values(g, room, task, block, span.low, span.high < task.fresh ? span.high : task.fresh, desk);
+  if (task.by_mail || key + 31 < task.fresh) load_keys(g, room, task, key, keys);
+  load_old_values(g, room, task, block, span.low, span.high < task.fresh ? span.high : task.fresh,
+                  desk);
 }
-TL_GPU void load_late(const tl_cached_args &g, const Room &room, const Task &task, Desk &desk,
-                      OwnKeys &keys) {
+/* What load_early left out, but for keys that come by mail. */
+TL_GPU void load_late_keys(const tl_cached_args &g, const Room &room, const Task &task,
+                           OwnKeys &keys) {
   const int block = task.first / BLOCK * BLOCK, key = block + thread_now() / 32 * 32;
-  const Span span = span_of(task, block, blocks_of(g, task, block));
-  if (key + 31 >= task.fresh) load_keys(g, room, task, key, keys);
-  load_values(g, room, task, block, span.low > task.fresh ? span.low : task.fresh, span.high, desk);
+  if (!task.by_mail && key + 31 >= task.fresh) load_keys(g, room, task, key, keys);
+}
+TL_GPU void load_late_values(const tl_pass_phase &p, const Room &room, const Task &task,
+                             Desk &desk) {
+  const int block = task.first / BLOCK * BLOCK;
+  const Span span = span_of(task, block, blocks_of(p.attention, task, block));
+  load_values(p, room, task, block, span.low > task.fresh ? span.low : task.fresh, span.high, desk);
 }
 
 struct Queries {
   uint32_t word[4][2];
 };
-TL_GPU Queries load_queries(const tl_cached_args &g, const Task &task, int done) {
+TL_GPU Queries load_queries(const tl_pass_phase &p, const Room &room, const Task &task, int done) {
+  const tl_cached_args &g = p.attention;
   const int lane = thread_now() % 32, head = lane / 4;
   const uint16_t *from =
-      (const uint16_t *)g.q +
+      source_in(room.mail, p.from, g.q).at +
       ((int64_t)task.row * g.heads + task.kv_head * g.group + done + head) * g.width;
   Queries q;
 #pragma unroll
@@ -169,6 +227,13 @@ TL_GPU Queries load_queries(const tl_cached_args &g, const Task &task, int done)
     const int channel = 8 * i + lane % 4 * 2;
     const bool there = head < g.group - done && channel < g.width;
     q.word[i / 2][i % 2] = there ? peek_word(from + channel) : 0;
+  }
+  for (bool again = p.from >= 0; again;) {
+    again = false;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+      if (q.word[i / 2][i % 2] == TL_PASS_ABSENT)
+        q.word[i / 2][i % 2] = peek_word(from + 8 * i + lane % 4 * 2), again = true;
   }
   return q;
 }
@@ -185,12 +250,62 @@ TL_GPU void measure(const Queries &q, const OwnKeys &keys, Scores &s) {
 #pragma unroll
   for (int c = 0; c < 4; c++) {
     const uint32_t a[4] = {q.word[c][0], q.word[c][0], q.word[c][1], q.word[c][1]};
-    const uint32_t *low = &keys.channel[2 * c].x, *high = &keys.channel[2 * c + 1].x;
 #pragma unroll
     for (int r = 0; r < 4; r++) {
-      const uint32_t b[2] = {turn_matrix(low[r]), turn_matrix(high[r])};
+      const uint32_t b[2] = {turn_matrix(keys.word[2 * c][r]), turn_matrix(keys.word[2 * c + 1][r])};
       step(s[r], a, b);
     }
+  }
+}
+
+TL_GPU bool is_near(const RowPlace &row, const Task &task, int key) {
+  return row.request == task.request && row.page >= 0 && row.position <= task.last &&
+         row.position >= key && row.position < key + 32;
+}
+
+/* Keys that this step writes come by mail, row g of the step in column g: no page has to be waited
+** for. Their scores take the place of what lay in the pages. */
+TL_GPU void measure_fresh(const tl_pass_phase &p, const Room &room, const Task &task, int key,
+                          const Queries &q, float (&fresh)[2]) {
+  const tl_cached_args &g = p.attention;
+  const int lane = thread_now() % 32, own = lane / 4;
+  const unsigned char *from =
+      room.mail + (int64_t)p.from_k * 16 + (own * g.kv_heads + task.kv_head) * g.width * 2;
+  if (!task.by_mail || key + 31 < task.fresh || key > task.last) return;
+  const bool near = own < g.at.rows && is_near(room.row[own], task, key);
+  uint32_t word[8];
+  float f[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const int channel = 8 * i + lane % 4 * 2;
+    word[i] = near && channel < g.width ? peek_word(from + channel * 2) : 0;
+  }
+  for (bool again = true; again;) {
+    again = false;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+      if (word[i] == TL_PASS_ABSENT)
+        word[i] = peek_word(from + (8 * i + lane % 4 * 2) * 2), again = true;
+  }
+#pragma unroll
+  for (int c = 0; c < 4; c++) {
+    const uint32_t a[4] = {q.word[c][0], q.word[c][0], q.word[c][1], q.word[c][1]};
+    step(f, a, word + 2 * c);
+  }
+  fresh[0] = f[0], fresh[1] = f[1];
+}
+TL_GPU void take_fresh(const tl_cached_args &g, const Room &room, const Task &task, int key,
+                       const float (&fresh)[2], Scores &s) {
+  const int lane = thread_now() % 32;
+  if (!task.by_mail || key + 31 < task.fresh || key > task.last) return;
+#pragma unroll 1
+  for (int r = 0; r < g.at.rows; r++) {
+    if (!is_near(room.row[r], task, key)) continue;
+    const int at = room.row[r].position - key;
+    const float score = __shfl_sync(~0u, r % 2 ? fresh[1] : fresh[0], lane / 4 * 4 + r / 2);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+      if (lane % 4 * 8 + i == at) s[i / 2][i % 2] = score;
   }
 }
 
@@ -335,23 +450,27 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
                    OwnKeys &keys, Desk &desk) {
   const tl_cached_args &g = p.attention;
   const int warp = thread_now() / 32;
-  const Queries q = load_queries(g, task, done);
+  const Queries q = load_queries(p, room, task, done);
   Level level = {-TL_INFINITY, -TL_INFINITY};
   Parts parts = {};
   float o[4] = {0.0f, 0.0f, 0.0f, 0.0f}, l = 0.0f;
-  copy_commit();
 #pragma unroll 1
   for (int block = task.first / BLOCK * BLOCK; block <= task.last;) {
     const int blocks = blocks_of(g, task, block), next = block + blocks * BLOCK;
     const int key = block + warp * 32;
     Scores s;
+    float fresh[2] = {0.0f, 0.0f};
+    measure_fresh(p, room, task, key, q, fresh);
     measure(q, keys, s);
+    take_fresh(g, room, task, key, fresh, s);
     put_top(task, key, s, desk);
     all_meet();
     take_tops(g, blocks, desk, level);
 
     if (warp < blocks * (BLOCK / 32)) soften(g, task, key, s, level.own, desk);
     if (next <= task.last) load_keys(g, room, task, next + warp * 32, keys);
+    if (block <= task.first) load_late_values(p, room, task, desk);
+    copy_commit();
     copy_wait<0>();
     all_meet();
     if (warp < SUMMER) add_values(task, block, blocks, level, desk, o);
@@ -365,8 +484,7 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
     block = next;
     if (block > task.last) break;
     const Span span = span_of(task, block, blocks_of(g, task, block));
-    load_values(g, room, task, block, span.low, span.high, desk);
-    copy_commit();
+    load_values(p, room, task, block, span.low, span.high, desk);
   }
   if (warp < SUMMER) put_heads(p, task, done, parts, room);
 }
@@ -387,25 +505,26 @@ TL_GPU bool exists(const tl_cached_args &g, const Task &task) {
 }
 
 /* All readers: the block turns to a task. */
-TL_GPU void take_task(const tl_cached_args &g, const Room &room, int index, Desk &desk) {
+TL_GPU void take_task(const tl_pass_phase &p, const Room &room, int index, Desk &desk) {
   all_meet();
-  if (thread_now() == 0) desk.task = task_of(g, room, index);
+  if (thread_now() == 0) desk.task = task_of(p, room, index);
   all_meet();
 }
 
 /* Before blocks meet: the first task is begun, if there is one. */
-TL_GPU void begin_attention(const tl_cached_args &g, Room &room, Desk &desk, OwnKeys &keys) {
+TL_GPU void begin_attention(const tl_pass_phase &p, Room &room, Desk &desk, OwnKeys &keys) {
+  const tl_cached_args &g = p.attention;
   if (blockIdx.x >= g.at.rows * g.kv_heads) return;
-  take_task(g, room, blockIdx.x, desk);
-  if (exists(g, desk.task)) load_early(g, room, desk.task, desk, keys);
+  take_task(p, room, blockIdx.x, desk);
+  if (exists(g, desk.task)) load_early(p, room, desk.task, desk, keys);
 }
 
 /* The block's tasks; `keys`: of the first, as begin_attention left them. */
-TL_GPU void attend_all(const tl_pass_phase &p, const Room &room, OwnKeys &keys, Desk &desk) {
+TL_GPU void attend_all(const tl_pass_phase &p, Room &room, OwnKeys &keys, Desk &desk) {
   const tl_cached_args &g = p.attention;
 #pragma unroll 1
   for (int i = blockIdx.x; i < g.at.rows * g.kv_heads; i += gridDim.x) {
-    if (i != blockIdx.x) take_task(g, room, i, desk);
+    if (i != blockIdx.x) take_task(p, room, i, desk);
     if (!exists(g, desk.task)) {
       fill_heads(p, desk.task, desk.task.request < 0 ? 0 : 0x7fff7fffu, room);
       continue;
@@ -414,10 +533,9 @@ TL_GPU void attend_all(const tl_pass_phase &p, const Room &room, OwnKeys &keys, 
     for (int done = 0; done < g.group; done += HEADS) {
       if (i != blockIdx.x || done > 0) {
         all_meet();
-        if (thread_now() == 0) desk.task.fresh = 0;
-        all_meet();
+        load_early(p, room, desk.task, desk, keys);
       }
-      load_late(g, room, desk.task, desk, keys);
+      load_late_keys(g, room, desk.task, keys);
       attend(p, desk.task, done, room, keys, desk);
     }
   }

@@ -13,7 +13,7 @@
 enum {
   PRODUCTS_MIN = 4,         /* fewer are not worth a launch that takes the whole device */
   SLOT = TL_PASS_SLOT + 16, /* with its barriers */
-  WINDOW = 64,              /* calls without a meeting */
+  WINDOW = 128,             /* calls without a meeting */
   BEHIND = 128              /* bytes that a chain may read behind x */
 };
 
@@ -74,8 +74,9 @@ static int is_alone(const walk *w, int32_t first, int32_t end, int32_t i, int32_
   return 1;
 }
 
-static int are_alone(const walk *w, int32_t first, int32_t end) {
-  for (int32_t i = first; i < end; i++)
+/* All outputs of calls `from` .. end - 1 are. */
+static int are_alone(const walk *w, int32_t first, int32_t from, int32_t end) {
+  for (int32_t i = from; i < end; i++)
     for (int32_t k = 0; k < w->calls[i].call.out_count; k++)
       if (is_written(&w->calls[i], k) && !is_alone(w, first, end, i, k)) return 0;
   return 1;
@@ -87,14 +88,24 @@ static int are_alone(const walk *w, int32_t first, int32_t end) {
 static int32_t piece_of(const walk *w, int32_t i, int32_t output) {
   const tl_pass_phase *p = &w->phases[w->phase_count - 1];
   while (p->first > i) p--;
+  if (w->calls[i].op == TL_OP_cache_write) return output == 0 ? p->to_k : p->to_v;
   if (output != 0) return -1;
   switch (w->calls[i].op) {
     case TL_OP_binary: return p->to_sum;
     case TL_OP_swiglu:
     case TL_OP_attention_cached: return p->to;
+    case TL_OP_rope_rows: return w->calls[i + 1].op == TL_OP_rope_rows ? p->to : -1; /* of q */
     case TL_OP_linear: return p->after == TL_PASS_STORE ? p->to : -1;
     default: return -1;
   }
+}
+
+/* Whether a call before call `end` writes into this value. */
+static int is_touched(const walk *w, int32_t end, const tl_view *value) {
+  for (int32_t i = 0; i < end; i++)
+    for (int32_t k = 0; k < w->calls[i].call.out_count; k++)
+      if (is_written(&w->calls[i], k) && !are_apart(&w->calls[i].call.out[k], value)) return 1;
+  return 0;
 }
 
 /* Where a phase that begins with call `first` finds a value: a piece of the mail; -1: where it
@@ -104,7 +115,8 @@ static int32_t find_mail(const walk *w, int32_t first, const tl_view *value, tl_
     for (int32_t k = 0; k < w->calls[i].call.out_count; k++) {
       const tl_view *made = &w->calls[i].call.out[k];
       if (!is_written(&w->calls[i], k) || are_apart(made, value)) continue;
-      const int32_t piece = is_same(made, value) ? piece_of(w, i, k) : -1;
+      const int32_t fills = w->calls[i].op == TL_OP_cache_write && is_touched(w, i, value);
+      const int32_t piece = is_same(made, value) && !fills ? piece_of(w, i, k) : -1;
       if (piece < 0) p->meets = 1;
       return piece;
     }
@@ -134,8 +146,15 @@ static void find_others(const walk *w, int32_t first, const tl_view *x, const tl
 static void find_sources(walk *w, int32_t first, tl_pass_phase *p) {
   const tl_call *c = &w->calls[first].call;
   const tl_view *x = &c->in[p->before == TL_PASS_ADD_NORM], *a = &c->in[0];
-  p->from = p->from_a = p->to = p->to_sum = -1;
-  if (p->kind == TL_PASS_ATTENTION) return find_others(w, first, NULL, NULL, p);
+  p->from = p->from_a = p->from_k = p->from_v = -1;
+  if (p->kind == TL_PASS_ATTENTION) {
+    p->from = find_mail(w, first, &c->in[0], p);
+    p->from_k = find_mail(w, first, &c->in[1], p);
+    p->from_v = find_mail(w, first, &c->in[2], p);
+    for (int32_t k = 3; k < c->in_count; k++)
+      if (find_mail(w, first, &c->in[k], p) >= 0) p->meets = 1;
+    return;
+  }
   if (p->before != TL_PASS_AS_IT_IS || p->product.x_stride == p->product.depth)
     p->from = find_mail(w, first, x, p);
   if (p->before == TL_PASS_ADD_NORM) p->from_a = find_mail(w, first, a, p);
@@ -146,14 +165,19 @@ static void find_sources(walk *w, int32_t first, tl_pass_phase *p) {
 static void find_targets(walk *w, tl_pass_phase *p) {
   const tl_cached_args *o = &p->attention;
   const tl_gemm_few_args *g = &p->product;
+  p->to = p->to_k = p->to_v = p->to_sum = -1;
   const int64_t each = p->kind == TL_PASS_ATTENTION ? (int64_t)o->heads * o->value_width
                                                     : (int64_t)g->columns[0];
   const int64_t rows = p->kind == TL_PASS_ATTENTION ? o->at.rows : g->rows;
   const int32_t sends = p->kind == TL_PASS_ATTENTION
                             ? o->o_is_bf16 && o->value_width % 2 == 0
-                            : p->after == TL_PASS_SWIGLU ||
+                            : p->after == TL_PASS_SWIGLU || p->after == TL_PASS_ROPE ||
                                   (p->after == TL_PASS_STORE && g->parts == 1 && g->out_is_bf16);
   if (sends && each % 8 == 0) p->to = take_mail(w, rows * each);
+  if (p->kind == TL_PASS_LINEAR && p->after == TL_PASS_ROPE) {
+    p->to_k = take_mail(w, rows * g->columns[1]);
+    p->to_v = take_mail(w, rows * g->columns[2]);
+  }
   if (p->kind == TL_PASS_LINEAR && p->before == TL_PASS_ADD_NORM)
     p->to_sum = take_mail(w, g->rows * p->norm.norm.dim);
 }
@@ -324,8 +348,7 @@ static tl_status take_linear(walk *w, tl_pass_phase *p, int *fits) {
   if (*fits) TL_TRY(take_product(w, p, &linear, fits));
   if (*fits) TL_TRY(take_after(w, linear, p, fits));
   if (!*fits) return TL_OK;
-  const int64_t copies = p->before == TL_PASS_ADD_NORM && p->product.rows > 1 ? 2 : 1;
-  const int64_t x = copies * p->product.rows * p->x_pitch + BEHIND;
+  const int64_t x = (int64_t)p->product.rows * p->x_pitch + BEHIND;
   if (x > w->rest) w->rest = x;
   p->offset = w->tiles % w->blocks;
   p->whole_rounds = p->product.tiles / w->blocks, p->last_tiles = p->product.tiles % w->blocks;
@@ -342,14 +365,14 @@ static tl_status take_phase(walk *w, tl_pass_phase *p, int *fits) {
   } else {
     TL_TRY(take_linear(w, p, fits));
   }
-  *fits = *fits && are_alone(w, first, w->at);
+  *fits = *fits && are_alone(w, first, first, w->at);
   if (!*fits) {
     w->at = first;
     return TL_OK;
   }
   p->first = first;
   find_sources(w, first, p);
-  if (w->at - w->apart > WINDOW || !are_alone(w, w->apart, w->at)) p->meets = 1;
+  if (w->at - w->apart > WINDOW || !are_alone(w, w->apart, first, w->at)) p->meets = 1;
   if (first == 0) p->meets = 0;
   if (p->meets) w->apart = first;
   if (p->meets) w->phases[w->phase_count - 1].next_meets = 1;

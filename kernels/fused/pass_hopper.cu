@@ -97,8 +97,11 @@ TL_GPU void run(const tl_pass_args &s) {
   if (threadIdx.x == 0) room.mail = (unsigned char *)s.mail[half], room.table_row = -1;
   find_rows(s.at, s.rows, room.row);
   __syncthreads();
-  if (threadIdx.x >= READERS)
+  if (threadIdx.x >= READERS) {
+    registers_fewer<TL_PASS_BRINGER_REGISTERS>();
     return bring({s.phases, room.ahead, shared_address(room.arrived + 2), s.count}, ring);
+  }
+  registers_more<TL_PASS_READER_REGISTERS>();
   const Script script = {s.phases, room.phase, shared_address(room.arrived), s.count};
   if (threadIdx.x == 0) script.ask(0);
   make_absent(s, 1 - half, READERS);
@@ -110,7 +113,7 @@ TL_GPU void run(const tl_pass_args &s) {
     if (p.kind == TL_PASS_ATTENTION) {
       OwnKeys keys;
       Desk &desk = *(Desk *)rest;
-      begin_attention(p.attention, room, desk, keys);
+      begin_attention(p, room, desk, keys);
       if (p.meets) meet(s, meetings);
       all_have_left(script, i);
       attend_all(p, room, keys, desk);

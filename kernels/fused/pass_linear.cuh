@@ -165,12 +165,25 @@ TL_GPU void keep_value(const tl_cache_write_args &w, const RowPlace &row, int fe
                 feature) = pair;
 }
 
+/* Two neighbours of what is sent from a piece on, at element `at`. */
+TL_GPU void post_at(const Room &room, int piece, int at, uint32_t pair) {
+  if (piece >= 0) post(room.mail + (int64_t)piece * 16 + at * 2, pair);
+}
+/* Of the product's result, for the phase that follows. */
+TL_GPU void hand_on(const tl_pass_phase &p, const Room &room, int at, uint32_t pair) {
+  post_at(room, p.to, at, pair);
+}
+
 TL_GPU void turn_and_keep(const tl_pass_phase &p, const Place &at, const Room &room,
                           const Angles &angles, int feature, uint32_t own) {
   const int row = thread_now() % 32 / 4, t = thread_now() % 4;
   const uint32_t other = __shfl_xor_sync(~0u, own, 2);
   if (row >= p.product.rows) return;
-  if (at.part == 2) return keep_value(p.write, room.row[row], feature, own);
+  const int place = row * p.product.columns[at.part] + feature;
+  if (at.part == 2) {
+    post_at(room, p.to_v, place, own);
+    return keep_value(p.write, room.row[row], feature, own);
+  }
   const float x[2] = {low_of(own), high_of(own)}, y[2] = {low_of(other), high_of(other)};
   const float cosine[2] = {angles.a.x, angles.b.x}, sine[2] = {angles.a.y, angles.b.y};
   float z[2];
@@ -178,13 +191,9 @@ TL_GPU void turn_and_keep(const tl_pass_phase &p, const Place &at, const Room &r
   for (int i = 0; i < 2; i++)
     z[i] = t < 2 ? fmaf(x[i], cosine[i], -(y[i] * sine[i])) : fmaf(x[i], cosine[i], y[i] * sine[i]);
   const uint32_t turned = tl_bf16_pair(z[0], z[1]);
+  post_at(room, at.part == 1 ? p.to_k : p.to, place, turned);
   if (at.part == 1) return keep_key(p.write, room.row[row], channel_of(p, at), turned);
-  *(uint32_t *)((uint16_t *)p.turned + row * p.product.columns[0] + feature) = turned;
-}
-
-/* Two neighbours of the product's result, for the phase that follows. */
-TL_GPU void hand_on(const tl_pass_phase &p, const Room &room, int at, uint32_t pair) {
-  if (p.to >= 0) post(room.mail + (int64_t)p.to * 16 + at * 2, pair);
+  *(uint32_t *)((uint16_t *)p.turned + place) = turned;
 }
 
 TL_GPU void gate(const tl_pass_phase &p, const Room &room, int feature, uint32_t own) {

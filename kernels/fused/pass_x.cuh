@@ -61,34 +61,7 @@ TL_GPU uint4 round_piece(const float *v) {
                     round_two(v[6], v[7]));
 }
 
-/* 16 bytes to shared memory that may not have come yet; `again` mends them. */
-TL_GPU void copy_piece(unsigned char *to, const uint16_t *from) {
-  copy_async(shared_address(to), from, 16);
-}
-TL_GPU uint4 again(const Source &s, int at, const unsigned char *there) {
-  uint4 v = *(const uint4 *)there;
-  while (s.comes && is_absent(v)) v = peek(s.at + at);
-  return v;
-}
-/* Waits for one piece, as a sign that the others are near. */
-TL_GPU void await_one(const Source &s, int at) {
-  while (s.comes && is_absent(peek(s.at + at))) {
-  }
-}
-
 /* --- x as it is ------------------------------------------------------------------------------- */
-
-/* The pieces of a thread: piece i of x, row after row. */
-struct Walk {
-  int pieces, row, at; /* of a row; where the thread is */
-  __device__ __forceinline__ void settle() {
-    for (; at >= pieces; at -= pieces) row++;
-  }
-  __device__ __forceinline__ void next() {
-    at += READERS;
-    settle();
-  }
-};
 
 /* Of one row: in registers, so that it is one read from the mail to shared memory. */
 TL_GPU void load_one(const Source &s, int pieces, const Script &script, int phase,
@@ -110,40 +83,46 @@ TL_GPU void load_one(const Source &s, int pieces, const Script &script, int phas
     for (int i = 0; i < MOST; i++)
       if (place(i) < pieces * 8) *(uint4 *)(x + place(i) * 2) = v[i];
   }
+  all_meet();
 }
 
 TL_GPU void load_x(const tl_pass_phase &p, const Room &room, const Script &script, int phase,
                    unsigned char *x) {
+  enum { MOST = 4 };
   const tl_gemm_few_args &g = p.product;
   const Source s = source_in(room.mail, p.from, g.x);
-  const int stride = (int)g.x_stride;
-  Walk w = {g.depth / 8, 0, thread_now()};
-  if (g.rows == 1) {
-    load_one(s, w.pieces, script, phase, x);
-    all_meet();
-    return;
-  }
-  w.settle();
-  const Walk begin = w;
-  if (w.row < g.rows) await_one(s, w.row * stride + w.at * 8);
-  all_have_left(script, phase);
-#pragma unroll 4
-  for (; w.row < g.rows; w.next())
-    copy_piece(x + w.row * p.x_pitch + w.at * 16, s.at + w.row * stride + w.at * 8);
-  copy_commit();
-  copy_wait<0>();
-  w = begin;
+  if (g.rows == 1) return load_one(s, g.depth / 8, script, phase, x);
+  const int pieces = g.depth / 8, stride = (int)g.x_stride;
+  int row = 0, at = thread_now();
 #pragma unroll 1
-  for (; s.comes && w.row < g.rows; w.next()) {
-    unsigned char *to = x + w.row * p.x_pitch + w.at * 16;
-    if (is_absent(*(const uint4 *)to)) *(uint4 *)to = again(s, w.row * stride + w.at * 8, to);
+  for (int left = g.rows * pieces, first = 1; left > 0; left -= MOST * READERS, first = 0) {
+    uint4 v[MOST];
+    int from[MOST], to[MOST];
+#pragma unroll
+    for (int i = 0; i < MOST; i++) {
+      for (; at >= pieces; at -= pieces) row++;
+      const bool there = row < g.rows;
+      v[i] = make_uint4(0, 0, 0, 0);
+      from[i] = row * stride + at * 8, to[i] = there ? row * p.x_pitch + at * 16 : -1;
+      if (there) v[i] = peek(s.at + from[i]);
+      at += READERS;
+    }
+    await(s, [&](int i) { return from[i]; }, v);
+    if (first) all_have_left(script, phase);
+#pragma unroll
+    for (int i = 0; i < MOST; i++)
+      if (to[i] >= 0) *(uint4 *)(x + to[i]) = v[i];
   }
   all_meet();
 }
 
 /* --- x through a norm ------------------------------------------------------------------------- */
 
-/* A unit is piece u % 8, 256 elements, of row u / 8; a warp has units w, w + 12, .. */
+/* A unit is piece u % 8, 256 elements, of row u / 8; a warp has units w, w + 12, .. , so that its
+** even ones are one piece of their rows, and its odd ones another. */
+enum { UNITS = TL_PASS_ROWS * TL_PASS_PIECES, OWN_UNITS = (UNITS - 1) / TL_PASS_WARPS + 1 };
+static_assert(2 * TL_PASS_WARPS % TL_PASS_PIECES == 0, "even units of a warp are of one piece");
+
 TL_GPU int begin_of(int unit, int thread) {
   return (unit % TL_PASS_PIECES * 32 + thread % 32) * TL_P;
 }
@@ -255,49 +234,75 @@ TL_GPU void norm_one(const tl_pass_phase &p, Room &room, const Script &script, i
   all_meet();
 }
 
-/* Rows of one span. What is added lies behind x until it is. */
-TL_GPU void norm_few(const tl_pass_phase &p, Room &room, const Script &script, int phase,
-                     unsigned char *x) {
-  const int dim = (int)p.norm.norm.dim, thread = thread_now(), warp = thread / 32;
-  const int units = p.product.rows * TL_PASS_PIECES, behind = p.product.rows * p.x_pitch;
-  const bool adds = p.before == TL_PASS_ADD_NORM;
-  const Terms terms = terms_of(p, room);
-  await_one(terms.b, warp / TL_PASS_PIECES * dim + begin_of(warp, thread) % dim);
-  all_have_left(script, phase);
-#pragma unroll 2
-  for (int u = warp; u < units; u += TL_PASS_WARPS) {
-    const int row = u / TL_PASS_PIECES, at = begin_of(u, thread);
-    if (at >= dim) continue;
-    if (adds) copy_piece(x + behind + row * p.x_pitch + at * 2, terms.a.at + row * dim + at);
-    copy_piece(x + row * p.x_pitch + at * 2, terms.b.at + row * dim + at);
+/* Pieces of a warp, of rows of one span. */
+template <int most>
+struct Units {
+  int dim, count, thread;
+
+  /* Element of unit i, among all rows; its column; whether it is there. */
+  __device__ __forceinline__ int unit(int i) const {
+    return thread / 32 + i * TL_PASS_WARPS;
   }
-  copy_commit();
-  copy_wait<0>();
-#pragma unroll 1
-  for (int u = warp; u < units; u += TL_PASS_WARPS) {
-    const int row = u / TL_PASS_PIECES, at = begin_of(u, thread);
-    unsigned char *own = x + row * p.x_pitch + at * 2;
-    float q[TL_P];
-    tl_clear(q);
-    if (at < dim) {
-      const uint4 b = again(terms.b, row * dim + at, own);
-      const uint4 a = adds ? again(terms.a, row * dim + at, own + behind) : b;
-      const uint4 sum = sum_of(p, room, row, at, a, b);
-      *(uint4 *)own = sum;
-      add_squares(sum, at, q);
+  __device__ __forceinline__ int row(int i) const { return unit(i) / TL_PASS_PIECES; }
+  __device__ __forceinline__ int column(int i) const { return begin_of(unit(i), thread); }
+  __device__ __forceinline__ bool is_there(int i) const {
+    return unit(i) < count && column(i) < dim;
+  }
+  __device__ __forceinline__ void take(const Source &s, uint4 (&v)[most]) const {
+    const auto place = [&](int i) { return row(i) * dim + column(i); };
+#pragma unroll
+    for (int i = 0; i < most; i++) {
+      v[i] = make_uint4(0, 0, 0, 0);
+      if (is_there(i)) v[i] = peek(s.at + place(i));
     }
-    put_sum(u, tl_tree8(q), room.sums);
+    await(s, place, v);
+  }
+};
+
+/* Rows of one span. What is added to waits in shared memory. */
+template <int most>
+TL_GPU void norm_short(const tl_pass_phase &p, Room &room, const Script &script, int phase,
+                       unsigned char *x) {
+  const Units<most> own = {(int)p.norm.norm.dim, p.product.rows * TL_PASS_PIECES, thread_now()};
+  const Terms terms = terms_of(p, room);
+  uint4 v[most];
+  float gain[2][TL_P];
+  if (most == 1) fetch_gain(p, own.column(0), gain[0]);
+  all_have_left(script, phase);
+  if (p.before == TL_PASS_ADD_NORM) {
+    own.take(terms.a, v);
+#pragma unroll
+    for (int i = 0; i < most; i++)
+      if (own.is_there(i)) *(uint4 *)(x + own.row(i) * p.x_pitch + own.column(i) * 2) = v[i];
+  }
+  own.take(terms.b, v);
+#pragma unroll
+  for (int i = 0; i < most; i++) {
+    if (!own.is_there(i)) continue;
+    uint4 *at = (uint4 *)(x + own.row(i) * p.x_pitch + own.column(i) * 2);
+    *at = sum_of(p, room, own.row(i), own.column(i), *at, v[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < 2 && most > 1; i++) fetch_gain(p, own.column(i), gain[i]);
+#pragma unroll 3
+  for (int i = 0; i < most; i++) {
+    float q[TL_P];
+    if (own.unit(i) >= own.count) break;
+    tl_clear(q);
+    if (own.is_there(i))
+      add_squares(*(const uint4 *)(x + own.row(i) * p.x_pitch + own.column(i) * 2), own.column(i),
+                  q);
+    put_sum(own.unit(i), tl_tree8(q), room.sums);
   }
   all_meet();
   const float all = rstd_of_lane(p, room.sums);
-#pragma unroll 3
-  for (int u = warp; u < units; u += TL_PASS_WARPS) {
-    const int row = u / TL_PASS_PIECES, at = begin_of(u, thread);
-    const float rstd = __shfl_sync(~0u, all, row);
-    float gain[TL_P];
-    if (at >= dim) continue;
-    fetch_gain(p, at, gain);
-    put_normed(p, row, at, *(const uint4 *)(x + row * p.x_pitch + at * 2), rstd, gain, x);
+#pragma unroll 2
+  for (int i = 0; i < most; i++) {
+    if (own.unit(i) >= own.count) break;
+    const float rstd = __shfl_sync(~0u, all, own.row(i));
+    if (!own.is_there(i)) continue;
+    const uint4 sum = *(const uint4 *)(x + own.row(i) * p.x_pitch + own.column(i) * 2);
+    put_normed(p, own.row(i), own.column(i), sum, rstd, gain[i % 2], x);
   }
   all_meet();
 }
@@ -352,7 +357,7 @@ TL_GPU void prepare_x(const tl_pass_phase &p, Room &room, const Script &script, 
   else if (p.product.rows == 1)
     norm_one(p, room, script, phase, x);
   else
-    norm_few(p, room, script, phase, x);
+    norm_short<OWN_UNITS>(p, room, script, phase, x);
 }
 
 #endif

@@ -392,7 +392,7 @@ end
 --- Few rows pass through the model in one kernel, whose blocks of threads run apart within a phase
 --- (kernels/fused/pass.h): what a value lies on is not used again right after its last reader.
 --- Values of few rows are small.
-local rows_apart, instructions_apart = 8, 24
+local rows_apart, instructions_apart = 8, 96
 local function keep_apart(low, made, first_buffer)
   if made.rows > rows_apart then return end
   for i = first_buffer, #low.buffers do
