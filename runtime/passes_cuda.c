@@ -12,7 +12,7 @@ typedef struct known {
 
 struct tl_passes {
   tl_cuda *cuda;
-  void *room; /* device memory */
+  void *room;   /* device memory */
   int64_t mail; /* bytes of a half */
   tl_pass_phase *phases;
   tl_fused_call *calls;

@@ -62,17 +62,16 @@ typedef struct tl_pass_phase {
 /* Bytes of a block's shared memory beside the ring and the largest x: phases that readers and
 ** bringing warps have and expect, rows, sums, leaves, and their barriers. */
 enum {
-  TL_PASS_ROOM =
-      4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS + 48 +
-      4 * TL_PASS_ENTRIES
+  TL_PASS_ROOM = 4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) +
+                 TL_PASS_FOLDS + 48 + 4 * TL_PASS_ENTRIES
 };
 
 /* Values that blocks send each other (pass_mail.cuh). Its words are TL_PASS_ABSENT until they come:
 ** no sum, product or rounding of a GPU makes two such bf16. */
 #define TL_PASS_ABSENT 0xffffffffu
 
-/* Where the blocks of a pass meet. `arrived` and `ended` are 0 between launches. Launches take turns
-** with two halves of the mail; `used`: pieces of a half that are not absent. */
+/* Where the blocks of a pass meet. `arrived` and `ended` are 0 between launches. Launches take
+** turns with two halves of the mail; `used`: pieces of a half that are not absent. */
 typedef struct tl_pass_meeting {
   uint32_t arrived, ended, turn, used[2];
   uint32_t spare[27];

@@ -21,13 +21,13 @@ enum {
 typedef struct walk {
   const tl_fused_call *calls;
   int32_t count, at;
-  int32_t apart;    /* first call of the phases since blocks met: they may be at any of these */
-  int32_t tiles;    /* of all products so far */
+  int32_t apart; /* first call of the phases since blocks met: they may be at any of these */
+  int32_t tiles; /* of all products so far */
   tl_pass_phase *phases;
   int32_t phase_count;
   int64_t mail, mail_most; /* pieces that phases use, that there are */
-  int64_t rest;     /* bytes of shared memory that the largest phase takes */
-  int32_t width;    /* of heads */
+  int64_t rest;            /* bytes of shared memory that the largest phase takes */
+  int32_t width;           /* of heads */
   int32_t blocks;
   tl_cache_places places; /* of the first attention */
 } walk;
@@ -166,8 +166,8 @@ static void find_targets(walk *w, tl_pass_phase *p) {
   const tl_cached_args *o = &p->attention;
   const tl_gemm_few_args *g = &p->product;
   p->to = p->to_k = p->to_v = p->to_sum = -1;
-  const int64_t each = p->kind == TL_PASS_ATTENTION ? (int64_t)o->heads * o->value_width
-                                                    : (int64_t)g->columns[0];
+  const int64_t each =
+      p->kind == TL_PASS_ATTENTION ? (int64_t)o->heads * o->value_width : (int64_t)g->columns[0];
   const int64_t rows = p->kind == TL_PASS_ATTENTION ? o->at.rows : g->rows;
   const int32_t sends = p->kind == TL_PASS_ATTENTION
                             ? o->o_is_bf16 && o->value_width % 2 == 0

@@ -5,10 +5,10 @@
 //
 //   shared   | ring of weights | barriers | phases, sums | x, or the tiles of attention |
 //
-// x goes from phase to phase by mail (pass_mail.cuh). What does not, keys and values, is there after
-// a meeting: a number that each block adds 1 to when a phase is over, and reads until all have
-// (release and acquire at the scope of the GPU). All blocks must run at once, which the launch
-// demands (tl_cuda_grid.together).
+// x goes from phase to phase by mail (pass_mail.cuh). What does not is there after a meeting: a
+// number that each block adds 1 to when a phase is over, and reads until all have (release and
+// acquire at the scope of the GPU). All blocks must run at once, which the launch demands
+// (tl_cuda_grid.together).
 #include "pass_attention.cuh"
 
 TL_GPU uint32_t arrivals(const uint32_t *at) {
@@ -55,8 +55,7 @@ TL_GPU void lines_to_cache(const char *from, int rows, int64_t pitch, int bytes)
 TL_GPU void warm(const tl_pass_phase &p, const Room &room, int rows) {
   enum { POSITIONS = 2048 };
   const tl_cache_write_args &w = p.write;
-  if (p.kind != TL_PASS_LINEAR || p.after != TL_PASS_ROPE ||
-      blockIdx.x >= rows * w.kv_heads)
+  if (p.kind != TL_PASS_LINEAR || p.after != TL_PASS_ROPE || blockIdx.x >= rows * w.kv_heads)
     return;
   const RowPlace &row = room.row[blockIdx.x / w.kv_heads];
   const int head = blockIdx.x % w.kv_heads;

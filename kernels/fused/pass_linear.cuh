@@ -211,7 +211,8 @@ TL_GPU void gate(const tl_pass_phase &p, const Room &room, int feature, uint32_t
 TL_GPU void finish(const tl_pass_phase &p, const Place &at, const Room &room, const Angles &angles,
                    const float *sum) {
   const tl_gemm_few_args &g = p.product;
-  const int row = thread_now() % 32 / 4, t = thread_now() % 4, part = t < 2 ? at.part : at.high_part;
+  const int row = thread_now() % 32 / 4, t = thread_now() % 4,
+            part = t < 2 ? at.part : at.high_part;
   const int feature = t < 2 ? at.low + 2 * t : at.high + 2 * t - 4;
   const int to = row * g.columns[part] + feature;
   float v[2] = {sum[0], sum[1]};

@@ -117,7 +117,8 @@ TL_GPU uint64_t weights_policy(void) {
 }
 TL_GPU void weights_load(uint32_t to, const void *from, uint32_t bar, int bytes, uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], "
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], "
       "%2, [%3], %4;" ::"r"(to),
       "l"(from), "r"(bytes), "r"(bar), "l"(policy)
       : "memory");

@@ -28,8 +28,8 @@ struct Room {
   RowPlace row[TL_PASS_ROWS];
   float sums[TL_PASS_ROWS * TL_PASS_PIECES];
   float2 folds[2 * TL_PASS_WARPS * 32];
-  uint64_t arrived[4];  // barriers of the phases
-  unsigned char *mail;  // of this launch
+  uint64_t arrived[4];   // barriers of the phases
+  unsigned char *mail;   // of this launch
   int table_row, spare;  // whose pages these are; -1: nobody's
   int table[TL_PASS_ENTRIES];
 };
@@ -107,7 +107,8 @@ TL_GPU void load_x(const tl_pass_phase &p, const Room &room, const Script &scrip
       if (there) v[i] = peek(s.at + from[i]);
       at += READERS;
     }
-    await(s, [&](int i) { return from[i]; }, v);
+    await(
+        s, [&](int i) { return from[i]; }, v);
     if (first) all_have_left(script, phase);
 #pragma unroll
     for (int i = 0; i < MOST; i++)
@@ -240,9 +241,7 @@ struct Units {
   int dim, count, thread;
 
   /* Element of unit i, among all rows; its column; whether it is there. */
-  __device__ __forceinline__ int unit(int i) const {
-    return thread / 32 + i * TL_PASS_WARPS;
-  }
+  __device__ __forceinline__ int unit(int i) const { return thread / 32 + i * TL_PASS_WARPS; }
   __device__ __forceinline__ int row(int i) const { return unit(i) / TL_PASS_PIECES; }
   __device__ __forceinline__ int column(int i) const { return begin_of(unit(i), thread); }
   __device__ __forceinline__ bool is_there(int i) const {
