@@ -229,6 +229,7 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
                    OwnKeys &keys, Desk &desk) {
   const tl_cached_args &g = p.attention;
   const int warp = thread_now() / 32;
+  FreshValues fresh_values = ask_values(p, room, task, desk);
   const Queries q = load_queries(p, room, task, done);
   Level level = {-TL_INFINITY, -TL_INFINITY};
   Parts parts = {};
@@ -248,7 +249,8 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
 
     if (warp < blocks * (BLOCK / 32)) soften(g, task, key, s, level.own, desk);
     if (next <= task.last) load_keys(g, room, task, next + warp * 32, keys);
-    if (block <= task.first) load_late_values(p, room, task, desk);
+    put_values(p, room, fresh_values, desk);
+    fresh_values.to = -1;
     copy_commit();
     copy_wait<0>();
     all_meet();

@@ -136,31 +136,34 @@ TL_GPU void load_old_values(const tl_cached_args &g, const Room &room, const Tas
 }
 
 /* Values of positions low .. high - 1, in the place that they have in the round of `block`. */
+TL_GPU void load_value(const tl_pass_phase &p, const Room &room, const Task &task, int block,
+                       int position, int piece, Desk &desk) {
+  const tl_cached_args &g = p.attention;
+  const int at = position - block;
+  const bool is_seen = position >= task.first && position <= task.last;
+  const int64_t page = is_seen ? page_for(g, room, task, position) : -1;
+  const int64_t row =
+      ((page << g.at.shift) + (position & (g.at.page - 1))) * g.kv_heads + task.kv_head;
+  const bool there = page >= 0 && piece * 8 < g.value_width;
+  const int fresh =
+      there && task.by_mail && position >= task.fresh ? row_at(g, room, task, position) : -1;
+  unsigned char *to = desk.values + at * VALUE_ROW + (piece ^ at % 8) * 16;
+  const uint16_t *from = (const uint16_t *)g.values + row * g.value_width + piece * 8;
+  if (fresh < 0) {
+    copy_async(shared_address(to), there ? from : g.values, there ? 16 : 0);
+    return;
+  }
+  from = source_in(room.mail, p.from_v, nullptr).at +
+         (fresh * g.kv_heads + task.kv_head) * g.value_width + piece * 8;
+  uint4 v = peek(from);
+  while (is_absent(v)) v = peek(from);
+  *(uint4 *)to = v;
+}
 TL_GPU void load_values(const tl_pass_phase &p, const Room &room, const Task &task, int block,
                         int low, int high, Desk &desk) {
-  const tl_cached_args &g = p.attention;
 #pragma unroll 1
-  for (int i = thread_now(); i < (high - low) * 8; i += READERS) {
-    const int position = low + i / 8, piece = i % 8, at = position - block;
-    const bool is_seen = position >= task.first && position <= task.last;
-    const int64_t page = is_seen ? page_for(g, room, task, position) : -1;
-    const int64_t row =
-        ((page << g.at.shift) + (position & (g.at.page - 1))) * g.kv_heads + task.kv_head;
-    const bool there = page >= 0 && piece * 8 < g.value_width;
-    const int fresh =
-        there && task.by_mail && position >= task.fresh ? row_at(g, room, task, position) : -1;
-    unsigned char *to = desk.values + at * VALUE_ROW + (piece ^ at % 8) * 16;
-    if (fresh >= 0) {
-      const Source s = source_in(room.mail, p.from_v, nullptr);
-      const int place = (fresh * g.kv_heads + task.kv_head) * g.value_width + piece * 8;
-      uint4 v = peek(s.at + place);
-      while (is_absent(v)) v = peek(s.at + place);
-      *(uint4 *)to = v;
-      continue;
-    }
-    const uint16_t *from = (const uint16_t *)g.values + row * g.value_width + piece * 8;
-    copy_async(shared_address(to), there ? from : g.values, there ? 16 : 0);
-  }
+  for (int i = thread_now(); i < (high - low) * 8; i += READERS)
+    load_value(p, room, task, block, low + i / 8, i % 8, desk);
 }
 
 /* Blocks of the round that begins at `block`: up to the end of its part and of the row. */
@@ -197,11 +200,41 @@ TL_GPU void load_late_keys(const tl_cached_args &g, const Room &room, const Task
   const int block = task.first / BLOCK * BLOCK, key = block + thread_now() / 32 * 32;
   if (!task.by_mail && key + 31 >= task.fresh) load_keys(g, room, task, key, keys);
 }
-TL_GPU void load_late_values(const tl_pass_phase &p, const Room &room, const Task &task,
-                             Desk &desk) {
-  const int block = task.first / BLOCK * BLOCK;
-  const Span span = span_of(task, block, blocks_of(p.attention, task, block));
-  load_values(p, room, task, block, span.low > task.fresh ? span.low : task.fresh, span.high, desk);
+/* A piece of values of this step on its way from the mail to its place. */
+struct FreshValues {
+  uint4 v;
+  int from, to; /* element of the mail's values, byte of the desk's; to -1: there is none */
+};
+TL_GPU FreshValues ask_values(const tl_pass_phase &p, const Room &room, const Task &task,
+                              Desk &desk) {
+  const tl_cached_args &g = p.attention;
+  const int block = task.first / BLOCK * BLOCK, piece = thread_now() % 8;
+  const Span span = span_of(task, block, blocks_of(g, task, block));
+  const int low = span.low > task.fresh ? span.low : task.fresh;
+  const int position = low + thread_now() / 8, at = position - block;
+  FreshValues f = {make_uint4(0, 0, 0, 0), 0, -1};
+  if (!task.by_mail) {
+    load_values(p, room, task, block, low, span.high, desk);
+    return f;
+  }
+  if (low + READERS / 8 < span.high)
+    load_values(p, room, task, block, low + READERS / 8, span.high, desk);
+  if (position >= span.high) return f;
+  const bool seen = position >= task.first && position <= task.last && piece * 8 < g.value_width;
+  const int row = seen ? row_at(g, room, task, position) : -1;
+  if (row < 0) {
+    load_value(p, room, task, block, position, piece, desk);
+    return f;
+  }
+  f.from = (row * g.kv_heads + task.kv_head) * g.value_width + piece * 8;
+  f.to = at * VALUE_ROW + (piece ^ at % 8) * 16;
+  f.v = peek(source_in(room.mail, p.from_v, nullptr).at + f.from);
+  return f;
+}
+TL_GPU void put_values(const tl_pass_phase &p, const Room &room, FreshValues &f, Desk &desk) {
+  if (f.to < 0) return;
+  while (is_absent(f.v)) f.v = peek(source_in(room.mail, p.from_v, nullptr).at + f.from);
+  *(uint4 *)(desk.values + f.to) = f.v;
 }
 
 struct Queries {
