@@ -26,6 +26,7 @@ enum {
 ** earlier steps. Those of this step come by mail, or from pages after a meeting. */
 struct Task {
   int row, request, kv_head, first, last, fresh;
+  int tile, tiles_log; /* its first 8 channels of values, and how many times 8 */
   bool by_mail;
 };
 
@@ -73,9 +74,17 @@ TL_GPU void keep_table(const tl_cached_args &g, Room &room, const Task &task) {
   all_meet();
 }
 
+/* A head's channels of values are cut into so many tasks: what a multiprocessor reads takes its
+** time, and most of them have nothing to do. */
+TL_GPU int shares_log(const tl_cached_args &g) {
+  const int units = g.at.rows * g.kv_heads, blocks = gridDim.x;
+  return units * 4 <= blocks ? 2 : units * 2 <= blocks ? 1 : 0;
+}
+TL_GPU int tasks_of(const tl_cached_args &g) { return g.at.rows * g.kv_heads << shares_log(g); }
+
 TL_GPU Task task_of(const tl_pass_phase &p, const Room &room, int index) {
   const tl_cached_args &g = p.attention;
-  const int row = index / g.kv_heads;
+  const int log = shares_log(g), unit = index >> log, row = unit / g.kv_heads;
   const RowPlace &place = room.row[row];
   const int oldest = place.position - g.window + 1;
   const bool by_mail = p.from_k >= 0 && p.from_v >= 0;
@@ -83,8 +92,16 @@ TL_GPU Task task_of(const tl_pass_phase &p, const Room &room, int index) {
   for (int i = 0; i < g.at.rows && by_mail; i++)
     if (room.row[i].request == place.request && room.row[i].position < fresh)
       fresh = room.row[i].position;
-  return {row,   place.request, index % g.kv_heads, oldest > 0 ? oldest : 0, place.position,
-          fresh, by_mail};
+  const int tiles_log = 3 - log;
+  return {row,
+          place.request,
+          unit % g.kv_heads,
+          oldest > 0 ? oldest : 0,
+          place.position,
+          fresh,
+          (index & ((1 << log) - 1)) << tiles_log,
+          tiles_log,
+          by_mail};
 }
 
 /* The row of this step that brings a position of the task's request; -1: none. */
@@ -115,17 +132,23 @@ TL_GPU void load_keys(const tl_cached_args &g, const Room &room, const Task &tas
   }
 }
 
+/* The piece, 8 channels, of values that the i-th thread takes of a position. */
+TL_GPU int piece_of(const Task &task, int i) {
+  return task.tile + (i & ((1 << task.tiles_log) - 1));
+}
+
 /* Values of positions low .. high - 1 that earlier steps have written, in the place that they have
 ** in the round of `block`. */
 TL_GPU void load_old_values(const tl_cached_args &g, const Room &room, const Task &task, int block,
                             int low, int high, Desk &desk) {
-  const int thread = thread_now(), piece = thread % 8, inside = g.at.page - 1;
+  const int thread = thread_now(), piece = piece_of(task, thread), inside = g.at.page - 1;
   const int pitch = g.kv_heads * g.value_width;
   const uint16_t *const values =
       (const uint16_t *)g.values + task.kv_head * g.value_width + piece * 8;
   const bool has = piece * 8 < g.value_width;
 #pragma unroll 2
-  for (int position = low + thread / 8; position < high; position += READERS / 8) {
+  for (int position = low + (thread >> task.tiles_log); position < high;
+       position += READERS >> task.tiles_log) {
     const int at = position - block;
     const int64_t page = position >= task.first ? page_for(g, room, task, position) : -1;
     const int64_t row = (page << g.at.shift) + (position & inside);
@@ -162,8 +185,8 @@ TL_GPU void load_value(const tl_pass_phase &p, const Room &room, const Task &tas
 TL_GPU void load_values(const tl_pass_phase &p, const Room &room, const Task &task, int block,
                         int low, int high, Desk &desk) {
 #pragma unroll 1
-  for (int i = thread_now(); i < (high - low) * 8; i += READERS)
-    load_value(p, room, task, block, low + i / 8, i % 8, desk);
+  for (int i = thread_now(); i < (high - low) << task.tiles_log; i += READERS)
+    load_value(p, room, task, block, low + (i >> task.tiles_log), piece_of(task, i), desk);
 }
 
 /* Blocks of the round that begins at `block`: up to the end of its part and of the row. */
@@ -208,17 +231,17 @@ struct FreshValues {
 TL_GPU FreshValues ask_values(const tl_pass_phase &p, const Room &room, const Task &task,
                               Desk &desk) {
   const tl_cached_args &g = p.attention;
-  const int block = task.first / BLOCK * BLOCK, piece = thread_now() % 8;
+  const int block = task.first / BLOCK * BLOCK, thread = thread_now();
+  const int piece = piece_of(task, thread), most = READERS >> task.tiles_log;
   const Span span = span_of(task, block, blocks_of(g, task, block));
   const int low = span.low > task.fresh ? span.low : task.fresh;
-  const int position = low + thread_now() / 8, at = position - block;
+  const int position = low + (thread >> task.tiles_log), at = position - block;
   FreshValues f = {make_uint4(0, 0, 0, 0), 0, -1};
   if (!task.by_mail) {
     load_values(p, room, task, block, low, span.high, desk);
     return f;
   }
-  if (low + READERS / 8 < span.high)
-    load_values(p, room, task, block, low + READERS / 8, span.high, desk);
+  if (low + most < span.high) load_values(p, room, task, block, low + most, span.high, desk);
   if (position >= span.high) return f;
   const bool seen = position >= task.first && position <= task.last && piece * 8 < g.value_width;
   const int row = seen ? row_at(g, room, task, position) : -1;
