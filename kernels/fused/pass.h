@@ -18,13 +18,13 @@
 ** instruction is rounded there and written where it was before, so no bit changes.
 **
 ** Mail. Blocks hand x, q, k and v on in words that say for themselves whether they are there
-** (pass_mail.cuh), so that nothing is fenced. Whoever finds a value elsewhere waits until all blocks
-** have left the phase before: a phase `meets` then.
+** (pass_mail.cuh), so that nothing is fenced. Whoever finds a value elsewhere waits until all
+** blocks have left the phase before: a phase `meets` then.
 **
-** Memory. Blocks run apart between two meetings, so no output of the phases in between may lie where
-** another output or an input does: the planner keeps places of few rows apart (serving.lua), and it
-** is looked at here; where places touch, blocks meet. As in fused.h, k turned is not written, nor
-** rstd where nothing reads it.
+** Memory. Blocks run apart between two meetings, so no output of the phases in between may lie
+** where another output or an input does: the planner keeps places of few rows apart (serving.lua),
+** and it is looked at here; where places touch, blocks meet. As in fused.h, k turned is not
+** written, nor rstd where nothing reads it.
 */
 #ifndef TL_PASS_H
 #define TL_PASS_H
