@@ -7,7 +7,7 @@
 **   scores    warp w: 32 keys, straight from pages into registers     12 warps side by side
 **   maxima    of each warp; every thread then knows those of blocks up to its own
 **   weights   where the scores are; f32 for l, bf16 for O             12 warps
-**   O         warp w < 8: channels 8 w .. 8 w + 7, key after key      8 warps, or 2 of 4 blocks
+**   O         warp w < 8: channels 8 w .. 8 w + 7, key after key      8 warps
 **   l         warp 8: lane 4 h + r has l_r of head h                  beside them
 */
 #ifndef TL_PASS_ATTENTION_CUH
@@ -148,8 +148,7 @@ TL_GPU void add_values(const Task &task, int block, int blocks, const Level &lev
                        const Desk &desk, float (&o)[4]) {
   const int lane = thread_now() % 32, warp = thread_now() / 32;
   const uint32_t weights = shared_address(desk.weights) + lane % 8 * WEIGHT_ROW + lane / 8 * 16;
-  const uint32_t values =
-      shared_address(desk.values) + lane * VALUE_ROW + ((task.tile + warp) ^ lane % 8) * 16;
+  const uint32_t values = shared_address(desk.values) + lane * VALUE_ROW + (warp ^ lane % 8) * 16;
   const Span span = span_of(task, block, blocks);
 #pragma unroll
   for (int j = 0; j < BLOCKS; j++) {
@@ -215,7 +214,7 @@ TL_GPU void put_heads(const tl_pass_phase &p, const Task &task, int done, const 
                       const Room &room) {
   const tl_cached_args &g = p.attention;
   const int lane = thread_now() % 32, warp = thread_now() / 32, head = lane / 4;
-  const int channel = 8 * (task.tile + warp) + lane % 4 * 2;
+  const int channel = 8 * warp + lane % 4 * 2;
   if (head >= g.group - done || channel >= g.value_width) return;
   const int64_t at =
       ((int64_t)task.row * g.heads + task.kv_head * g.group + done + head) * g.value_width +
@@ -230,7 +229,6 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
                    OwnKeys &keys, Desk &desk) {
   const tl_cached_args &g = p.attention;
   const int warp = thread_now() / 32;
-  FreshValues fresh_values = ask_values(p, room, task, desk);
   const Queries q = load_queries(p, room, task, done);
   Level level = {-TL_INFINITY, -TL_INFINITY};
   Parts parts = {};
@@ -250,12 +248,11 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
 
     if (warp < blocks * (BLOCK / 32)) soften(g, task, key, s, level.own, desk);
     if (next <= task.last) load_keys(g, room, task, next + warp * 32, keys);
-    put_values(p, room, fresh_values, desk);
-    fresh_values.to = -1;
+    if (block <= task.first) load_late_values(p, room, task, desk);
     copy_commit();
     copy_wait<0>();
     all_meet();
-    if (warp < 1 << task.tiles_log) add_values(task, block, blocks, level, desk, o);
+    if (warp < SUMMER) add_values(task, block, blocks, level, desk, o);
     if (warp == SUMMER) add_levels(task, block, blocks, level, desk, l);
     if (next > task.last || next % g.split == 0) {
       end_part(l, level, desk, o, parts);
@@ -268,7 +265,7 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
     const Span span = span_of(task, block, blocks_of(g, task, block));
     load_values(p, room, task, block, span.low, span.high, desk);
   }
-  if (warp < 1 << task.tiles_log) put_heads(p, task, done, parts, room);
+  if (warp < SUMMER) put_heads(p, task, done, parts, room);
 }
 
 /* A row that is none is 0, one that names what there is not is NaN. */
@@ -296,7 +293,7 @@ TL_GPU void take_task(const tl_pass_phase &p, const Room &room, int index, Desk 
 /* Before blocks meet: the first task is begun, if there is one. */
 TL_GPU void begin_attention(const tl_pass_phase &p, Room &room, Desk &desk, OwnKeys &keys) {
   const tl_cached_args &g = p.attention;
-  if (blockIdx.x >= tasks_of(g)) return;
+  if (blockIdx.x >= g.at.rows * g.kv_heads) return;
   take_task(p, room, blockIdx.x, desk);
   if (exists(g, desk.task)) load_early(p, room, desk.task, desk, keys);
 }
@@ -305,7 +302,7 @@ TL_GPU void begin_attention(const tl_pass_phase &p, Room &room, Desk &desk, OwnK
 TL_GPU void attend_all(const tl_pass_phase &p, Room &room, OwnKeys &keys, Desk &desk) {
   const tl_cached_args &g = p.attention;
 #pragma unroll 1
-  for (int i = blockIdx.x; i < tasks_of(g); i += gridDim.x) {
+  for (int i = blockIdx.x; i < g.at.rows * g.kv_heads; i += gridDim.x) {
     if (i != blockIdx.x) take_task(p, room, i, desk);
     if (!exists(g, desk.task)) {
       fill_heads(p, desk.task, desk.task.request < 0 ? 0 : 0x7fff7fffu, room);

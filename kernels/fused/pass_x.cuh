@@ -88,7 +88,7 @@ TL_GPU void load_one(const Source &s, int pieces, const Script &script, int phas
 
 TL_GPU void load_x(const tl_pass_phase &p, const Room &room, const Script &script, int phase,
                    unsigned char *x) {
-  enum { MOST = 8 };
+  enum { MOST = 4 };
   const tl_gemm_few_args &g = p.product;
   const Source s = source_in(room.mail, p.from, g.x);
   if (g.rows == 1) return load_one(s, g.depth / 8, script, phase, x);
