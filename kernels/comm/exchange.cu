@@ -24,6 +24,7 @@
 ** carries 337 GB/s of writes where it carries 318 of reads.
 */
 #include "../device.cuh"
+#include "../gemm/tile.cuh"
 #include "exchange_args.h"
 
 enum { THREADS = TL_EXCHANGE_THREADS, WARP = TL_DEVICE_WARP, AHEAD = 2 };
@@ -275,6 +276,60 @@ TL_GPU void copy_rows(const tl_exchange_args &k, const tl_runs &r, int lanes) {
   }
 }
 
+/* Rows through shared memory, where more bytes can be on their way than registers hold. A warp has
+** STAGES places for pieces of rows, and each lane takes out what it brought itself:
+**
+**   place 0   [ piece 0 comes ][goes][ piece 3 comes ..
+**   place 1         [ piece 1 comes ][goes]
+**   place 2               [ piece 2 comes ][goes]
+*/
+enum { STAGES = TL_EXCHANGE_STAGES, PIECE = TL_EXCHANGE_PIECE / 16, WARPS = THREADS / WARP };
+
+typedef struct tl_piece {
+  uint4 *target;
+  int words; /* 16 bytes each; 0: there is none */
+} tl_piece;
+
+TL_GPU tl_piece bring(const tl_exchange_args &k, const tl_runs &r, const tl_mix &m, int64_t i,
+                      int pieces, uint32_t place) {
+  const int words = (int)(k.row_bytes / 16), lane = threadIdx.x % WARP;
+  const int64_t item = pieces == 1 ? i : tl_quotient(i, pieces);
+  const tl_row row = row_of(k, r, m, item);
+  const int at = (int)(i - item * pieces) * PIECE + lane;
+  if (row.source != nullptr) {
+#pragma unroll
+    for (int w = 0; w < PIECE; w += WARP)
+      if (at + w < words) copy_async(place + w * 16, (const uint4 *)row.source + at + w, 16);
+  }
+  copy_commit();
+  return {(uint4 *)row.target + at, row.source == nullptr ? 0 : words - at};
+}
+
+TL_GPU void pass_rows(const tl_exchange_args &k, const tl_runs &r, const uint4 *places) {
+  const tl_mix m = mix_of(k, r);
+  const int warp = threadIdx.x / WARP, pieces = (int)((k.row_bytes / 16 + PIECE - 1) / PIECE);
+  const int64_t end = m.items * pieces, step = (int64_t)gridDim.x * WARPS;
+  const uint4 *own = places + warp * STAGES * PIECE + threadIdx.x % WARP;
+  const uint32_t place = shared_address(own);
+  tl_piece piece[STAGES];
+  int64_t i = (int64_t)blockIdx.x * WARPS + warp, next = i;
+#pragma unroll
+  for (int s = 0; s < STAGES - 1; s++, next += step)
+    piece[s] = bring(k, r, m, next, pieces, place + s * PIECE * 16);
+  while (i < end) {
+#pragma unroll
+    for (int s = 0; s < STAGES; s++, i += step, next += step) {
+      const int free = (s + STAGES - 1) % STAGES;
+      piece[free] = bring(k, r, m, next, pieces, place + free * PIECE * 16);
+      copy_wait<STAGES - 1>();
+#pragma unroll
+      for (int w = 0; w < PIECE; w += WARP)
+        if (w < piece[s].words) piece[s].target[w] = own[s * PIECE + w];
+    }
+  }
+  copy_wait<0>();
+}
+
 template <class Word>
 TL_GPU void copy_all(const tl_exchange_args &k, const tl_runs &r) {
   int lanes = 1;
@@ -282,18 +337,22 @@ TL_GPU void copy_all(const tl_exchange_args &k, const tl_runs &r) {
   copy_rows<Word>(k, r, lanes);
 }
 
-/* Dynamic shared memory: start (runs + 1), at (runs), there (runs). */
+/* Dynamic shared memory: places, if there is room for them; start (runs + 1), at (runs), there
+** (runs). */
 extern "C" __global__ void __launch_bounds__(THREADS)
     peer_exchange(const __grid_constant__ tl_exchange_args k) {
-  extern __shared__ int32_t lists[];
+  extern __shared__ uint4 places[];
   const int count = k.ranks * runs_of_rank(k);
+  int32_t *lists = (int32_t *)(places + (k.staged ? STAGES * WARPS * PIECE : 0));
   const tl_runs r = {count, lists, lists + count + 1, lists + 2 * count + 1};
   make_runs(k, r);
   if (k.exchanged != nullptr && blockIdx.x == 0 && threadIdx.x < WARP) count_bytes(k, count);
   uint64_t bits = (uint64_t)k.y | (uint64_t)k.row_bytes | (uint64_t)k.x;
   for (int i = 0; k.parts != nullptr && i < k.ranks; i++)
     bits |= k.mode == TL_EXCHANGE_PUSH ? (uint64_t)k.parts[i].y : (uint64_t)k.parts[i].x;
-  if (bits % 16 == 0)
+  if (bits % 16 == 0 && k.staged)
+    pass_rows(k, r, places);
+  else if (bits % 16 == 0)
     copy_all<uint4>(k, r);
   else if (bits % 4 == 0)
     copy_all<uint32_t>(k, r);

@@ -7,7 +7,13 @@
 enum {
   TL_EXCHANGE_BLOCKS_MAX = 4096, /* runs of rows that a rank sends */
   TL_EXCHANGE_LISTED_MAX = 1024, /* experts listed, with holes */
-  TL_EXCHANGE_THREADS = 1024     /* a whole multiprocessor, which its registers fill */
+  TL_EXCHANGE_THREADS = 1024,    /* a whole multiprocessor, which its registers fill */
+  /* Where rows pass through shared memory: pieces of rows that a warp has on their way, bytes of
+  ** one, and of all. */
+  TL_EXCHANGE_STAGES = 3,
+  TL_EXCHANGE_PIECE = 2048,
+  TL_EXCHANGE_PLACES_BYTES =
+      TL_EXCHANGE_STAGES * TL_EXCHANGE_PIECE * TL_EXCHANGE_THREADS / TL_DEVICE_WARP
 };
 
 /* Where ranks cannot write each other's memory, rows travel in slabs: what one rank has for
@@ -33,6 +39,7 @@ typedef struct tl_exchange_args {
   int64_t bytes;           /* that are added; -1: those of the rows of other ranks */
   int64_t at, most;        /* rows of a slab */
   int32_t ranks, position, share, pieces, experts, waves, wave, slots, home;
+  int32_t staged;                          /* 1: there is shared memory for rows on their way */
   int32_t mode, own;                       /* own: the rank that runs the kernel */
   int16_t listing[TL_EXCHANGE_LISTED_MAX]; /* (waves, ranks, slots) */
 } tl_exchange_args;
