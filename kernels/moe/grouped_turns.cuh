@@ -73,7 +73,6 @@ struct GroupedTurns : Grouped<GRAD_WEIGHT, S, 1> {
       prepare(turn, 1 + own);
       multiply(turn, low, high);
       products_wait<1>();
-      __syncwarp();  // all lanes have read how many rows the slot has
       this->release(there, last);
       last = turn.slot;
       turn.next();
@@ -82,7 +81,6 @@ struct GroupedTurns : Grouped<GRAD_WEIGHT, S, 1> {
     products_wait<0>();
     hold<sums>(low);
     hold<sums>(high);
-    __syncwarp();
     this->release(there, last);
   }
 
