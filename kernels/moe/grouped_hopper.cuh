@@ -13,8 +13,8 @@
 **
 ** Weight gradients. Tiles are the same for every expert; k runs through the segments of the
 ** expert, 64 rows a slot. What a slot has past the end of its segment, rows of another one, is
-** overwritten with zeros before it is multiplied; of a segment's last 32 rows or less only 32 are
-** brought. A half past the output's last row has no
+** overwritten with zeros before it is multiplied; where experts have few rows, only 32 are brought of
+** a segment's last 32 or less. A half past the output's last row has no
 ** products. Leaves, equally many segments each, are folded as in gemm_hopper.cuh, but the launch
 ** says how many there are, and each has as many slots as it finds.
 */
@@ -33,7 +33,8 @@ struct ExpertTile {
 };
 
 // tall: row tiles of a group, of which what runs together takes all before the next column.
-template <Product P, class S, int tall = GROUP_ROWS>
+// few: experts have few rows, so that factors and outputs pass through the cache once.
+template <Product P, class S, int tall = GROUP_ROWS, bool few = false>
 struct Grouped : Hopper<P, S> {
   typedef Hopper<P, S> Base;
   static constexpr int columns = S::columns, sums = S::sums, height = ROWS * S::blocks;
@@ -142,7 +143,7 @@ struct Grouped : Hopper<P, S> {
   }
 
   // 64 k of both factors; halves: of A that have rows; rows: of the segment, from here on. Where
-  // they are no more than 32, the maps bring 32.
+  // they are few, the maps bring 32.
   __device__ __forceinline__ void load(Turn<S::slots> &turn, const tl_tensor_map *a,
                                        const tl_tensor_map *b, int m, int halves, int n, int at_k,
                                        int expert, int rows) const {
@@ -355,10 +356,10 @@ struct Grouped : Hopper<P, S> {
         char *out = (char *)g.data[t.part] + m * pitch + int64_t(column) * bytes;
         copy_rows(box, out, pitch, (g.columns[t.part] - column) * bytes, valid);
       } else if (threadIdx.x % 128 == 0) {
-        if constexpr (by_rows)
-          box_store(&g.out[t.part], box, column, middle, m);
-        else  // more than the cache holds, and factors of the next tiles are in it
+        if constexpr (few)  // the cache is for factors of the next tiles
           box_store_last(&g.out[t.part], box, column, middle, m);
+        else
+          box_store(&g.out[t.part], box, column, middle, m);
         stores_commit();
       }
     }

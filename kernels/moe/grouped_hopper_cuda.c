@@ -25,6 +25,7 @@ typedef struct variant {
 #define LEAVES(name, leaves, kept, columns, blocks, slots, room)                             \
   {columns, blocks, 0, (slots) * ((ROWS + (columns)) * DEPTH * 2 + 16 + 4) + 2 * (room),     \
    {NULL, NULL, "grouped_grad_weight_hopper_" #name}},
+#define FEW(name, columns, blocks, slots, room) LEAVES(name, 1, 0, columns, blocks, slots, room)
 #define TURNS(name, columns, blocks, slots, room) LEAVES(name, 1, 0, columns, blocks, slots, room)
 /* clang-format on */
 static const variant variants[] = {
