@@ -13,10 +13,10 @@
 **
 ** Weight gradients. Tiles are the same for every expert; k runs through the segments of the
 ** expert, 64 rows a slot. What a slot has past the end of its segment, rows of another one, is
-** overwritten with zeros before it is multiplied; where experts have few rows, only 32 are brought of
-** a segment's last 32 or less. A half past the output's last row has no
-** products. Leaves, equally many segments each, are folded as in gemm_hopper.cuh, but the launch
-** says how many there are, and each has as many slots as it finds.
+** overwritten with zeros before it is multiplied; where experts have few rows, only 32 are brought
+** of a segment's last 32 or less. A half past the output's last row has no products. Leaves,
+** equally many segments each, are folded as in gemm_hopper.cuh, but the launch says how many there
+** are, and each has as many slots as it finds.
 */
 #ifndef TL_GROUPED_HOPPER_CUH
 #define TL_GROUPED_HOPPER_CUH
