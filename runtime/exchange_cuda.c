@@ -50,11 +50,12 @@ static tl_status read_arguments(const tl_gpu_message *m, const tl_exchange_seat 
   return TL_OK;
 }
 
-/* Long rows go through shared memory, where the lists leave room for them. */
+/* Long rows that are written to other GPUs go through shared memory, where the lists leave room for
+** them. Slabs are made in the own memory, near enough for registers. */
 static tl_status launch(tl_cuda *cuda, const tl_gpu_message *m, tl_exchange_args *k) {
   const int64_t runs = (int64_t)k->ranks * k->slots * k->pieces;
   int64_t shared = (3 * runs + 1) * (int64_t)sizeof(int32_t);
-  k->staged = k->row_bytes >= STAGED_ROW_BYTES &&
+  k->staged = k->mode == TL_EXCHANGE_PUSH && k->row_bytes >= STAGED_ROW_BYTES &&
               TL_EXCHANGE_PLACES_BYTES + shared <= tl_cuda_device(cuda)->shared_max;
   if (k->staged) shared += TL_EXCHANGE_PLACES_BYTES;
   const tl_cuda_grid grid = {.blocks = {TL_EXCHANGE_MULTIPROCESSORS},

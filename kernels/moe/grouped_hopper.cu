@@ -8,11 +8,6 @@
 #define LEAVES(name, leaves, kept, columns, blocks, slots, room)                                 \
   GROUPED_KERNEL(grouped_grad_weight_hopper_##name, GRAD_WEIGHT, leaves, columns, blocks, slots, \
                  kept, room)
-#define FEW(name, columns, blocks, slots, room)                                                \
-  extern "C" __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(384, 1)          \
-      grouped_grad_weight_hopper_##name(const __grid_constant__ tl_grouped_hopper_args k) {    \
-    Grouped<GRAD_WEIGHT, Shape<1, columns, blocks, slots, 0, room>, GROUP_ROWS, true>::run(k); \
-  }
 #define TURNS(name, columns, blocks, slots, room)                                           \
   extern "C" __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(384, 1)       \
       grouped_grad_weight_hopper_##name(const __grid_constant__ tl_grouped_hopper_args k) { \

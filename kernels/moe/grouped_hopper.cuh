@@ -13,10 +13,9 @@
 **
 ** Weight gradients. Tiles are the same for every expert; k runs through the segments of the
 ** expert, 64 rows a slot. What a slot has past the end of its segment, rows of another one, is
-** overwritten with zeros before it is multiplied; where experts have few rows, only 32 are brought
-** of a segment's last 32 or less. A half past the output's last row has no products. Leaves,
-** equally many segments each, are folded as in gemm_hopper.cuh, but the launch says how many there
-** are, and each has as many slots as it finds.
+** overwritten with zeros before it is multiplied. A half past the output's last row has no
+** products. Leaves, equally many segments each, are folded as in gemm_hopper.cuh, but the launch
+** says how many there are, and each has as many slots as it finds.
 */
 #ifndef TL_GROUPED_HOPPER_CUH
 #define TL_GROUPED_HOPPER_CUH
@@ -33,8 +32,7 @@ struct ExpertTile {
 };
 
 // tall: row tiles of a group, of which what runs together takes all before the next column.
-// few: experts have few rows, so that factors and outputs pass through the cache once.
-template <Product P, class S, int tall = GROUP_ROWS, bool few = false>
+template <Product P, class S, int tall = GROUP_ROWS>
 struct Grouped : Hopper<P, S> {
   typedef Hopper<P, S> Base;
   static constexpr int columns = S::columns, sums = S::sums, height = ROWS * S::blocks;
@@ -138,12 +136,7 @@ struct Grouped : Hopper<P, S> {
 
   // ---- warpgroup 0 ----
 
-  __device__ __forceinline__ static bool is_short(int rows) {
-    return !by_rows && rows <= DEPTH / 2;
-  }
-
-  // 64 k of both factors; halves: of A that have rows; rows: of the segment, from here on. Where
-  // they are few, the maps bring 32.
+  // 64 k of both factors; halves: of A that have rows; rows: of the segment, from here on.
   __device__ __forceinline__ void load(Turn<S::slots> &turn, const tl_tensor_map *a,
                                        const tl_tensor_map *b, int m, int halves, int n, int at_k,
                                        int expert, int rows) const {
@@ -153,8 +146,7 @@ struct Grouped : Hopper<P, S> {
     const uint32_t b_at = at + A_BYTES + this->rank * own * 128;
     barrier_wait(this->empty + 8 * turn.slot, turn.parity);
     if (!by_rows) segment_rows[turn.slot] = rows;  // seen by who waits for `full`
-    const int bytes = S::slot_bytes - A_BYTES + halves * BOX;
-    barrier_expect(bar, is_short(rows) ? bytes / 2 : bytes);
+    barrier_expect(bar, S::slot_bytes - A_BYTES + halves * BOX);
     for (int i = 0; i < halves; i++) {
       if constexpr (by_rows)
         box_load(at + i * BOX, a, bar, at_k, 0, m + i * HALF_ROWS);
@@ -210,10 +202,8 @@ struct Grouped : Hopper<P, S> {
         if (segment[0] == segment[pieces]) continue;
         if (g.start == START_RESUME) load_output(g, turn, m, t.column, t.expert);
         for (int piece = 0; piece < pieces; piece++)
-          for (int at = segment[piece]; at < segment[piece + 1]; at += DEPTH) {
-            const int rows = segment[piece + 1] - at, map = is_short(rows);
-            load(turn, &g.a[map], &g.b[map], m, halves, n, at, 0, rows);
-          }
+          for (int at = segment[piece]; at < segment[piece + 1]; at += DEPTH)
+            load(turn, &g.a[0], &g.b[0], m, halves, n, at, 0, segment[piece + 1] - at);
         if (g.start == START_ADD) load_output(g, turn, m, t.column, t.expert);
       }
     }
@@ -356,10 +346,7 @@ struct Grouped : Hopper<P, S> {
         char *out = (char *)g.data[t.part] + m * pitch + int64_t(column) * bytes;
         copy_rows(box, out, pitch, (g.columns[t.part] - column) * bytes, valid);
       } else if (threadIdx.x % 128 == 0) {
-        if constexpr (few)  // the cache is for factors of the next tiles
-          box_store_last(&g.out[t.part], box, column, middle, m);
-        else
-          box_store(&g.out[t.part], box, column, middle, m);
+        box_store(&g.out[t.part], box, column, middle, m);
         stores_commit();
       }
     }

@@ -6,8 +6,6 @@
 **   along    (k, expert, row)        grouped_linear: weights
 **   across   (row, k, expert)        grouped_linear_grad_input: weights
 **   out      (column, expert, row)   grouped_linear_grad_weight: dweight
-**
-** A weight gradient has two maps of each factor: a[0], b[0] bring 64 rows, a[1], b[1] bring 32.
 */
 #ifndef TL_GROUPED_HOPPER_ARGS_H
 #define TL_GROUPED_HOPPER_ARGS_H

@@ -25,7 +25,6 @@ typedef struct variant {
 #define LEAVES(name, leaves, kept, columns, blocks, slots, room)                             \
   {columns, blocks, 0, (slots) * ((ROWS + (columns)) * DEPTH * 2 + 16 + 4) + 2 * (room),     \
    {NULL, NULL, "grouped_grad_weight_hopper_" #name}},
-#define FEW(name, columns, blocks, slots, room) LEAVES(name, 1, 0, columns, blocks, slots, room)
 #define TURNS(name, columns, blocks, slots, room) LEAVES(name, 1, 0, columns, blocks, slots, room)
 /* clang-format on */
 static const variant variants[] = {
@@ -113,15 +112,14 @@ static tl_status map_along(tl_cuda *cuda, const matrix *m, int64_t experts, int3
   return tl_tensor_map_make(cuda, "map of rows of experts", &box, out);
 }
 
-static tl_status map_across(tl_cuda *cuda, const matrix *m, int64_t experts, int32_t depth,
-                            tl_tensor_map *out) {
+static tl_status map_across(tl_cuda *cuda, const matrix *m, int64_t experts, tl_tensor_map *out) {
   const tl_tensor_box box = {
       .data = m->data,
       .dtype = TL_BF16,
       .dims = 3,
       .size = {m->columns, m->rows,    m->stack == 0 ? 1 : experts          },
       .stride = {1,          m->columns, m->stack == 0 ? m->columns : m->stack},
-      .box = {64,         depth,      1                                    },
+      .box = {64,         DEPTH,      1                                    },
   };
   return tl_tensor_map_make(cuda, "map of columns of experts", &box, out);
 }
@@ -141,18 +139,16 @@ static tl_status map_output(tl_cuda *cuda, const matrix *m, int64_t experts, tl_
 static tl_status make_maps(const plan *p, const variant *v, tl_cuda *cuda, tl_gemm_hopper_args *g) {
   for (int32_t i = 0; i < p->runs; i++) {
     g->slots[i] = (int32_t)quotient_up(p->a[i].columns, DEPTH);
-    if (p->kind == GRAD_WEIGHT) continue;
-    TL_TRY(map_along(cuda, &p->a[i], p->experts, ROWS / 2, &g->a[i]));
+    if (p->kind == GRAD_WEIGHT)
+      TL_TRY(map_across(cuda, &p->a[i], p->experts, &g->a[i]));
+    else
+      TL_TRY(map_along(cuda, &p->a[i], p->experts, ROWS / 2, &g->a[i]));
   }
   for (int32_t i = 0; i < (p->kind == LINEAR ? p->outputs : p->runs); i++) {
     if (p->kind == LINEAR)
       TL_TRY(map_along(cuda, &p->b[i], p->experts, v->columns / v->blocks, &g->b[i]));
-    else if (p->kind == GRAD_INPUT)
-      TL_TRY(map_across(cuda, &p->b[i], p->experts, DEPTH, &g->b[i]));
-  }
-  for (int32_t i = 0; p->kind == GRAD_WEIGHT && i < 2; i++) { /* the second: of short segments */
-    TL_TRY(map_across(cuda, &p->a[0], p->experts, DEPTH >> i, &g->a[i]));
-    TL_TRY(map_across(cuda, &p->b[0], p->experts, DEPTH >> i, &g->b[i]));
+    else
+      TL_TRY(map_across(cuda, &p->b[i], p->experts, &g->b[i]));
   }
   for (int32_t i = 0; i < p->outputs; i++)
     TL_TRY(map_output(cuda, &p->out[i], p->experts, &g->out[i]));
