@@ -6,8 +6,8 @@
 ---
 --- With b buffers the dispatch of a wave stands before the products of the wave b - 1 before it, so
 --- that messages and products can run at once. Where the recipe keeps them (with one wave, unless
---- it says otherwise) the backward pass reads the rows that the forward pass left at the owner; else
---- only x and the routing stay, and the rows are sent and computed again.
+--- it says otherwise) the backward pass reads the rows that the forward pass left at the owner;
+--- else only x and the routing stay, and the rows are sent and computed again.
 local experts = require "tidelock.plan.experts"
 
 local moe = {}
