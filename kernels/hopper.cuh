@@ -163,6 +163,19 @@ __device__ __forceinline__ void box_store(const tl_tensor_map *map, uint32_t fro
       "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
+// The same for what nobody reads again soon: the cache gives it up before what is read.
+__device__ __forceinline__ void box_store_last(const tl_tensor_map *map, uint32_t from, int c0,
+                                               int c1, int c2) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 soon;\n"
+      "createpolicy.fractional.L2::evict_first.b64 soon, 1.0;\n"
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3, %4}], "
+      "[%1], soon;\n"
+      "}" ::"l"(map),
+      "r"(from), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
 __device__ __forceinline__ void stores_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

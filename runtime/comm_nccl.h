@@ -25,6 +25,13 @@ void tl_nccl_close(tl_nccl *nccl);
 
 /* Group `index` of this rank's program. */
 tl_status tl_nccl_group(tl_nccl *nccl, int32_t index, const tl_rank_group *group);
+/* After all groups, by every rank: one word to and from each peer of its groups, then over each of
+** its channels, in index order. NCCL connects two ranks, and loads the kernels that move bytes,
+** when the first message goes between them, and all ranks of a step would wait for that; after this
+** the first step is like any other. Only who will talk meets: a connection costs device memory. The
+** order cannot deadlock (comm_warm.h). A word says who sent it; fails with both ranks when it is
+** another's, or has not come after a minute. */
+tl_status tl_nccl_warm(tl_nccl *nccl);
 
 /* What the executor queues with; lives as long as `nccl`. */
 tl_gpu_comm *tl_nccl_end(tl_nccl *nccl);

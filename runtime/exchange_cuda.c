@@ -5,7 +5,7 @@
 #include "../kernels/moe/exchange.h"
 #include "view.h"
 
-enum { BLOCKS = 2 * TL_EXCHANGE_MULTIPROCESSORS };
+enum { STAGED_ROW_BYTES = 512 };
 
 static tl_status check_room(const tl_exchange *x, int64_t listed) {
   const int64_t runs = x->ranks * x->slots * x->pieces;
@@ -50,11 +50,17 @@ static tl_status read_arguments(const tl_gpu_message *m, const tl_exchange_seat 
   return TL_OK;
 }
 
-static tl_status launch(tl_cuda *cuda, const tl_gpu_message *m, const tl_exchange_args *k) {
+/* Long rows that are written to other GPUs go through shared memory, where the lists leave room for
+** them. Slabs are made in the own memory, near enough for registers. */
+static tl_status launch(tl_cuda *cuda, const tl_gpu_message *m, tl_exchange_args *k) {
   const int64_t runs = (int64_t)k->ranks * k->slots * k->pieces;
-  const tl_cuda_grid grid = {.blocks = {BLOCKS},
+  int64_t shared = (3 * runs + 1) * (int64_t)sizeof(int32_t);
+  k->staged = k->mode == TL_EXCHANGE_PUSH && k->row_bytes >= STAGED_ROW_BYTES &&
+              TL_EXCHANGE_PLACES_BYTES + shared <= tl_cuda_device(cuda)->shared_max;
+  if (k->staged) shared += TL_EXCHANGE_PLACES_BYTES;
+  const tl_cuda_grid grid = {.blocks = {TL_EXCHANGE_MULTIPROCESSORS},
                              .threads = {TL_EXCHANGE_THREADS},
-                             .shared = (uint32_t)((2 * runs + 1) * (int64_t)sizeof(int32_t))};
+                             .shared = (uint32_t)shared};
   return tl_cuda_launch_on(cuda, m->stream, "peer_exchange", &grid, k);
 }
 
@@ -62,7 +68,7 @@ tl_status tl_exchange_queue(tl_cuda *cuda, const tl_gpu_message *m, const tl_pee
                             const tl_exchange_seat *seat) {
   tl_exchange_args k;
   TL_TRY(read_arguments(m, seat, &k));
-  k.mode = TL_EXCHANGE_PULL, k.parts = parts;
+  k.mode = TL_EXCHANGE_PUSH, k.parts = parts;
   k.exchanged = seat->exchanged, k.bytes = -1;
   return launch(cuda, m, &k);
 }

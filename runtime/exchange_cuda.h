@@ -1,4 +1,4 @@
-/* exchange_cuda.h - queues an exchange of experts' rows between GPUs: those that read each other's
+/* exchange_cuda.h - queues an exchange of experts' rows between GPUs: those that write each other's
 ** memory, and those that send each other slabs (comm/exchange_args.h).
 */
 #ifndef TL_EXCHANGE_CUDA_H
@@ -18,9 +18,10 @@ typedef struct tl_exchange_seat {
   int64_t *exchanged; /* pinned memory, to which the bytes that come from others are added */
 } tl_exchange_seat;
 
-/* Takes what is for this rank. parts: x of every rank, in device memory, once all have come
-** (peer_meet); NULL for a rank alone. Fails where the lists of runs have no room in a block's
-** memory, and for ways other than the flat one; so do the functions below. */
+/* Sends what belongs to others, and what stays. parts: x and y of every rank, in device memory,
+** once all have come (peer_meet), so that nobody still uses his y; NULL for a rank alone. Fails
+** where the lists of runs have no room in a block's memory, and for ways other than the flat one;
+** so do the functions below. */
 tl_status tl_exchange_queue(tl_cuda *cuda, const tl_gpu_message *message, const tl_peer_row *parts,
                             const tl_exchange_seat *seat);
 

@@ -12,7 +12,8 @@ typedef struct known {
 
 struct tl_passes {
   tl_cuda *cuda;
-  void *room; /* device memory */
+  void *room;   /* device memory */
+  int64_t mail; /* bytes of a half */
   tl_pass_phase *phases;
   tl_fused_call *calls;
   known *list;
@@ -25,23 +26,48 @@ static int32_t instructions_of(const tl_program *p) {
   return count;
 }
 
+/* The most that values of few rows of one section may take. */
+static int64_t mail_of(const tl_program *p) {
+  int64_t most = 0;
+  for (int s = TL_SECTION_SERVE_0; s < TL_SECTIONS; s++) {
+    int64_t all = 0;
+    for (int32_t i = 0; i < p->sections[s].count; i++) {
+      const tl_instruction *made = &p->instructions[p->sections[s].first + i];
+      for (int32_t k = 0; k < made->out.count; k++) {
+        const int32_t place = p->operands[made->out.first + k];
+        if (place >= 0) all += tl_pass_mail(made->op, &p->places[place].view);
+      }
+    }
+    most = all > most ? all : most;
+  }
+  return most;
+}
+
 static int64_t bytes_of(int32_t phases) {
   return (int64_t)sizeof(tl_pass_meeting) + (int64_t)phases * (int64_t)sizeof(tl_pass_phase);
 }
 
+/* Where the mail begins in the room. */
+static int64_t mail_at(const tl_passes *x) { return (bytes_of(x->most) + 127) / 128 * 128; }
+
 static tl_status open_room(tl_passes *x) {
   const tl_cuda_api *api = tl_cuda_calls(x->cuda);
   const size_t count = (size_t)x->most;
+  const int64_t begin = mail_at(x);
   x->phases = malloc(count * sizeof *x->phases);
   x->calls = malloc(count * sizeof *x->calls);
   x->list = malloc(count * sizeof *x->list);
   if (x->phases == NULL || x->calls == NULL || x->list == NULL)
     return tl_fail(TL_MEMORY, "no room for the passes of a program");
-  TL_TRY(tl_cuda_alloc(x->cuda, bytes_of(x->most), &x->room));
+  TL_TRY(tl_cuda_alloc(x->cuda, begin + 2 * x->mail, &x->room));
   TL_TRY(tl_cuda_check(
       api,
       api->fill((uint64_t)(uintptr_t)x->room, 0, sizeof(tl_pass_meeting), tl_cuda_stream(x->cuda)),
       "fill"));
+  TL_TRY(tl_cuda_check(api,
+                       api->fill((uint64_t)(uintptr_t)x->room + (uint64_t)begin, 0xff,
+                                 2 * (size_t)x->mail, tl_cuda_stream(x->cuda)),
+                       "fill"));
   return tl_cuda_check(api, api->stream_wait(tl_cuda_stream(x->cuda)), "fill");
 }
 
@@ -51,7 +77,7 @@ tl_status tl_passes_open(tl_cuda *cuda, const tl_program *program, tl_passes **o
   if (most == 0) return TL_OK;
   tl_passes *x = calloc(1, sizeof *x);
   if (x == NULL) return tl_fail(TL_MEMORY, "no room for the passes of a program");
-  x->cuda = cuda, x->most = most;
+  x->cuda = cuda, x->most = most, x->mail = mail_of(program);
   const tl_status status = open_room(x);
   if (status == TL_OK) {
     *out = x;
@@ -76,6 +102,7 @@ static tl_status bring_phases(tl_passes *x, tl_pass *pass) {
   const size_t bytes = (size_t)pass->args.count * sizeof(tl_pass_phase);
   pass->args.meeting = x->room;
   pass->args.phases = (const tl_pass_phase *)to;
+  for (int i = 0; i < 2; i++) pass->args.mail[i] = (char *)x->room + mail_at(x) + i * x->mail;
   x->used += pass->args.count;
   TL_TRY(tl_cuda_check(
       api, api->copy_in((uint64_t)(uintptr_t)to, x->phases, bytes, tl_cuda_stream(x->cuda)),
@@ -100,7 +127,7 @@ tl_status tl_passes_find(tl_passes *x, tl_range section, tl_passes_call call, vo
       tl_pass *pass = &x->list[x->count].pass;
       step = 1;
       if (!tl_pass_begins(x->calls[i].op)) continue;
-      TL_TRY(tl_pass_find(x->calls + i, stop - i, x->phases, pass));
+      TL_TRY(tl_pass_find(x->calls + i, stop - i, x->mail, x->phases, pass));
       if (pass->taken == 0) continue;
       x->list[x->count++].first = section.first + i;
       step = pass->taken;

@@ -97,6 +97,7 @@ static tl_status connect_processes(tl_ranks *ranks, const tl_ranks_options *o,
   TL_TRY(tl_cuda_preload(tl_gpu_cuda(gpu)));
   TL_TRY(tl_nccl_open(ranks->job, tl_gpu_cuda(gpu), channels, channel_count, &ranks->nccl));
   TL_TRY(open_comms(ranks, o, channels, channel_count));
+  TL_TRY(tl_nccl_warm(ranks->nccl));
   tl_gpu_connect(gpu, tl_nccl_end(ranks->nccl));
   return TL_OK;
 }

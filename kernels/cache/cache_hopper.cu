@@ -201,8 +201,8 @@ GPU void fill_row(const tl_cached_args &g, int64_t row, int kv_head, uint32_t bi
   }
 }
 
-GPU void attend(const tl_cached_hopper_args &k, int64_t row, Unit &u, uint32_t ring,
-                uint32_t bars, Shared &shared) {
+GPU void attend(const tl_cached_hopper_args &k, int64_t row, Unit &u, uint32_t ring, uint32_t bars,
+                Shared &shared) {
   const tl_cached_args &g = k.a;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, ahead = k.depth * KEYS;
   const int first = warp * OWN + lane % 4 * 2;  // of the lane's keys

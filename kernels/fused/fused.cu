@@ -115,8 +115,8 @@ extern "C" __global__ void __launch_bounds__(TL_ROPE_WRITE_THREADS)
   if (!f.ahead) wait_earlier();
   const int64_t row = blockIdx.x;
   const int position = w.at.position[row], request = w.at.request[row];
-  const int page = request >= 0 && is_place(w.at, request, position)
-                       ? page_of(w.at, request, position) : -1;
+  const int page =
+      request >= 0 && is_place(w.at, request, position) ? page_of(w.at, request, position) : -1;
   const int place = page_place(w.at, position);
   const int q_units = rope_units(f.q), k_items = (int)(f.k.channels - f.k.pairs);
   const int q_all = (int)f.q.heads * q_units, k_all = w.kv_heads * k_items;

@@ -10,17 +10,22 @@ enum {
   TL_PASS_WARPS = 12,   /* that multiply */
   TL_PASS_BRINGERS = 4, /* that bring weights */
   TL_PASS_THREADS = 32 * (TL_PASS_WARPS + TL_PASS_BRINGERS),
+  TL_PASS_READER_REGISTERS = 152, /* of a thread; all together are those of a multiprocessor */
+  TL_PASS_BRINGER_REGISTERS = 56,
   TL_PASS_FEATURES = 8,                            /* of a tile: two groups of 4 */
   TL_PASS_DEPTH = 512,                             /* k of a slot */
   TL_PASS_PITCH = 2 * TL_PASS_DEPTH + 16,          /* bytes of a feature in a slot */
   TL_PASS_SLOT = TL_PASS_FEATURES * TL_PASS_PITCH, /* bytes */
   TL_PASS_SLOTS_MIN = 8,                           /* a ring below this is not worth it */
   TL_PASS_FOLDS = 2 * TL_PASS_WARPS * 32 * 8,      /* bytes: sums of leaves, two rounds */
-  TL_PASS_PIECES = 8                               /* of the row rule: 256 partials each */
+  TL_PASS_PIECES = 8,                              /* of the row rule: 256 partials each */
+  TL_PASS_PIECE = 16,                              /* bytes of a piece of the mail */
+  TL_PASS_WIDTH = 64,                              /* of a head at most */
+  TL_PASS_KEYS = 128,                              /* of a block of attention */
+  TL_PASS_HEADS = 8,                               /* of a KV head at a time */
+  TL_PASS_ENTRIES = 128,                           /* of a table of pages, in shared memory */
+  TL_PASS_DESK = 68400                             /* bytes that attention works on */
 };
-
-/* Heads up to this width, keys at a time, tiles of keys or values in shared memory. */
-#define TL_PASS_WIDTHS(ROW) ROW(64, 128, 3)
 
 typedef enum tl_pass_kind { TL_PASS_LINEAR, TL_PASS_ATTENTION } tl_pass_kind;
 /* What happens to x of a product before it, and to its sums after it. */
@@ -34,8 +39,16 @@ typedef struct tl_pass_phase {
   int32_t half;              /* ROPE: channels between the two of a pair */
   int32_t x_pitch;           /* bytes of a row of x in shared memory */
   int32_t positions;         /* ROPE: of the table of angles */
-  int32_t first_is_early;    /* ADD_NORM: the phase before does not write norm.a */
-  int32_t spare[3];          /* phases are whole pieces of 16 bytes */
+  int32_t meets;             /* it begins when all blocks have left the phase before */
+  int32_t from, from_a;      /* pieces of the mail: x, or what is added to norm.a; norm.a */
+  int32_t to, to_sum;        /* what it makes; norm.a + norm.b. -1: not by mail */
+  int32_t next_meets;        /* so does the phase that follows */
+  int32_t whole_rounds;      /* tiles that every block has */
+  int32_t last_tiles;        /* blocks from `offset` on that have one more */
+  uint32_t half_inverse;     /* ROPE: t * half_inverse >> 32 is t / (half / 4); 0: that is t */
+  int32_t from_k, from_v;    /* attention: keys and values of this step */
+  int32_t to_k, to_v;        /* ROPE: k, turned, and v */
+  int32_t first, spare[2];   /* of its calls; phases are whole pieces of 16 bytes */
   const float *angles;       /* ROPE: (positions, half, 2) */
   void *turned;              /* ROPE: q, turned */
   void *gated;               /* SWIGLU */
@@ -49,20 +62,27 @@ typedef struct tl_pass_phase {
 /* Bytes of a block's shared memory beside the ring and the largest x: phases that readers and
 ** bringing warps have and expect, rows, sums, leaves, and their barriers. */
 enum {
-  TL_PASS_ROOM =
-      4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) + TL_PASS_FOLDS + 32
+  TL_PASS_ROOM = 4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) +
+                 TL_PASS_FOLDS + 48 + 4 * TL_PASS_ENTRIES
 };
 
-/* Where the blocks of a pass meet. Both are 0 between launches. */
+/* Values that blocks send each other (pass_mail.cuh). Its words are TL_PASS_ABSENT until they come:
+** no sum, product or rounding of a GPU makes two such bf16. */
+#define TL_PASS_ABSENT 0xffffffffu
+
+/* Where the blocks of a pass meet. `arrived` and `ended` are 0 between launches. Launches take
+** turns with two halves of the mail; `used`: pieces of a half that are not absent. */
 typedef struct tl_pass_meeting {
-  uint32_t arrived, ended;
-  uint32_t spare[30];
+  uint32_t arrived, ended, turn, used[2];
+  uint32_t spare[27];
 } tl_pass_meeting;
 
 typedef struct tl_pass_args {
   const tl_pass_phase *phases;
   tl_pass_meeting *meeting;
+  void *mail[2];
   tl_cache_places at;
+  int32_t mail_used; /* pieces of 16 bytes */
   int32_t count, rows;
   int32_t slots; /* of the ring of weights */
 } tl_pass_args;

@@ -13,6 +13,7 @@
 enum {
   PRODUCTS_MIN = 4,         /* fewer are not worth a launch that takes the whole device */
   SLOT = TL_PASS_SLOT + 16, /* with its barriers */
+  WINDOW = 128,             /* calls without a meeting */
   BEHIND = 128              /* bytes that a chain may read behind x */
 };
 
@@ -20,10 +21,13 @@ enum {
 typedef struct walk {
   const tl_fused_call *calls;
   int32_t count, at;
-  int32_t previous; /* first call of the phase before the one that is looked at */
-  int32_t tiles;    /* of all products so far */
-  int64_t rest;     /* bytes of shared memory that the largest phase takes */
-  int32_t width;    /* of heads */
+  int32_t apart; /* first call of the phases since blocks met: they may be at any of these */
+  int32_t tiles; /* of all products so far */
+  tl_pass_phase *phases;
+  int32_t phase_count;
+  int64_t mail, mail_most; /* pieces that phases use, that there are */
+  int64_t rest;            /* bytes of shared memory that the largest phase takes */
+  int32_t width;           /* of heads */
   int32_t blocks;
   tl_cache_places places; /* of the first attention */
 } walk;
@@ -70,20 +74,112 @@ static int is_alone(const walk *w, int32_t first, int32_t end, int32_t i, int32_
   return 1;
 }
 
-static int are_alone(const walk *w, int32_t first, int32_t end) {
-  for (int32_t i = first; i < end; i++)
+/* All outputs of calls `from` .. end - 1 are. */
+static int are_alone(const walk *w, int32_t first, int32_t from, int32_t end) {
+  for (int32_t i = from; i < end; i++)
     for (int32_t k = 0; k < w->calls[i].call.out_count; k++)
       if (is_written(&w->calls[i], k) && !is_alone(w, first, end, i, k)) return 0;
   return 1;
 }
 
-/* The phase before the one that begins with call `first` leaves this value alone: it may be read
-** before blocks have met. */
-static int is_early(const walk *w, int32_t first, const tl_view *value) {
-  for (int32_t i = w->previous; i < first; i++)
+/* ---- mail ---- */
+
+/* The piece of the mail where output `output` of call `i` is; -1: it is not sent. */
+static int32_t piece_of(const walk *w, int32_t i, int32_t output) {
+  const tl_pass_phase *p = &w->phases[w->phase_count - 1];
+  while (p->first > i) p--;
+  if (w->calls[i].op == TL_OP_cache_write) return output == 0 ? p->to_k : p->to_v;
+  if (output != 0) return -1;
+  switch (w->calls[i].op) {
+    case TL_OP_binary: return p->to_sum;
+    case TL_OP_swiglu:
+    case TL_OP_attention_cached: return p->to;
+    case TL_OP_rope_rows: return w->calls[i + 1].op == TL_OP_rope_rows ? p->to : -1; /* of q */
+    case TL_OP_linear: return p->after == TL_PASS_STORE ? p->to : -1;
+    default: return -1;
+  }
+}
+
+/* Whether a call before call `end` writes into this value. */
+static int is_touched(const walk *w, int32_t end, const tl_view *value) {
+  for (int32_t i = 0; i < end; i++)
     for (int32_t k = 0; k < w->calls[i].call.out_count; k++)
-      if (is_written(&w->calls[i], k) && !are_apart(&w->calls[i].call.out[k], value)) return 0;
-  return 1;
+      if (is_written(&w->calls[i], k) && !are_apart(&w->calls[i].call.out[k], value)) return 1;
+  return 0;
+}
+
+/* Where a phase that begins with call `first` finds a value: a piece of the mail; -1: where it
+** lies, after a meeting if an earlier phase writes there. */
+static int32_t find_mail(const walk *w, int32_t first, const tl_view *value, tl_pass_phase *p) {
+  for (int32_t i = first - 1; i >= 0; i--)
+    for (int32_t k = 0; k < w->calls[i].call.out_count; k++) {
+      const tl_view *made = &w->calls[i].call.out[k];
+      if (!is_written(&w->calls[i], k) || are_apart(made, value)) continue;
+      const int32_t fills = w->calls[i].op == TL_OP_cache_write && is_touched(w, i, value);
+      const int32_t piece = is_same(made, value) && !fills ? piece_of(w, i, k) : -1;
+      if (piece < 0) p->meets = 1;
+      return piece;
+    }
+  return -1;
+}
+
+/* Room for `elements` bf16. -1: there is none, and they are not sent. */
+static int32_t take_mail(walk *w, int64_t elements) {
+  const int64_t piece = w->mail, pieces = (elements + 7) / 8;
+  if (piece + pieces > w->mail_most) return -1;
+  w->mail += pieces;
+  return (int32_t)piece;
+}
+
+/* What the phase reads beside x. */
+static void find_others(const walk *w, int32_t first, const tl_view *x, const tl_view *a,
+                        tl_pass_phase *p) {
+  for (int32_t j = first; j < w->at; j++)
+    for (int32_t k = 0; k < w->calls[j].call.in_count; k++) {
+      const tl_view *value = &w->calls[j].call.in[k];
+      if (value->data == NULL || is_made(w, first, j, value)) continue;
+      if ((x != NULL && is_same(value, x)) || (a != NULL && is_same(value, a))) continue;
+      if (find_mail(w, first, value, p) >= 0) p->meets = 1;
+    }
+}
+
+static void find_sources(walk *w, int32_t first, tl_pass_phase *p) {
+  const tl_call *c = &w->calls[first].call;
+  const tl_view *x = &c->in[p->before == TL_PASS_ADD_NORM], *a = &c->in[0];
+  p->from = p->from_a = p->from_k = p->from_v = -1;
+  if (p->kind == TL_PASS_ATTENTION) {
+    p->from = find_mail(w, first, &c->in[0], p);
+    p->from_k = find_mail(w, first, &c->in[1], p);
+    p->from_v = find_mail(w, first, &c->in[2], p);
+    for (int32_t k = 3; k < c->in_count; k++)
+      if (find_mail(w, first, &c->in[k], p) >= 0) p->meets = 1;
+    return;
+  }
+  if (p->before != TL_PASS_AS_IT_IS || p->product.x_stride == p->product.depth)
+    p->from = find_mail(w, first, x, p);
+  if (p->before == TL_PASS_ADD_NORM) p->from_a = find_mail(w, first, a, p);
+  find_others(w, first, p->before == TL_PASS_AS_IT_IS && p->from < 0 ? NULL : x,
+              p->before == TL_PASS_ADD_NORM ? a : NULL, p);
+}
+
+static void find_targets(walk *w, tl_pass_phase *p) {
+  const tl_cached_args *o = &p->attention;
+  const tl_gemm_few_args *g = &p->product;
+  p->to = p->to_k = p->to_v = p->to_sum = -1;
+  const int64_t each =
+      p->kind == TL_PASS_ATTENTION ? (int64_t)o->heads * o->value_width : (int64_t)g->columns[0];
+  const int64_t rows = p->kind == TL_PASS_ATTENTION ? o->at.rows : g->rows;
+  const int32_t sends = p->kind == TL_PASS_ATTENTION
+                            ? o->o_is_bf16 && o->value_width % 2 == 0
+                            : p->after == TL_PASS_SWIGLU || p->after == TL_PASS_ROPE ||
+                                  (p->after == TL_PASS_STORE && g->parts == 1 && g->out_is_bf16);
+  if (sends && each % 8 == 0) p->to = take_mail(w, rows * each);
+  if (p->kind == TL_PASS_LINEAR && p->after == TL_PASS_ROPE) {
+    p->to_k = take_mail(w, rows * g->columns[1]);
+    p->to_v = take_mail(w, rows * g->columns[2]);
+  }
+  if (p->kind == TL_PASS_LINEAR && p->before == TL_PASS_ADD_NORM)
+    p->to_sum = take_mail(w, g->rows * p->norm.norm.dim);
 }
 
 /* ---- what comes before a product ---- */
@@ -115,12 +211,10 @@ static tl_status take_before(walk *w, tl_pass_phase *p, int *fits) {
   const int64_t dim = p->norm.norm.dim;
   *fits = is_whole(&p->norm.norm.x, dim) && is_whole(&p->norm.norm.out, dim);
   p->before = TL_PASS_NORM;
-  if (sum == NULL) p->first_is_early = is_early(w, w->at, &norm->in[0]);
   w->at++;
   if (sum == NULL) return TL_OK;
   TL_TRY(tl_binary_check(sum));
   p->before = TL_PASS_ADD_NORM;
-  p->first_is_early = is_early(w, w->at - 1, &sum->in[0]);
   p->norm.a = tl_array_of(&sum->in[0]), p->norm.b = tl_array_of(&sum->in[1]);
   *fits = *fits && sum->ints[0] == 0 && sum->ints[1] == 0 && is_same(&sum->out[0], &norm->in[0]) &&
           is_whole(&p->norm.a, dim) && is_whole(&p->norm.b, dim);
@@ -199,6 +293,8 @@ static tl_status take_rope(walk *w, const tl_call *linear, tl_pass_phase *p, int
   TL_TRY(tl_cache_write_args_of(&f[2].call, &p->write));
   if (!fits_rope(linear, f, p, &q, &k)) return TL_OK;
   p->after = TL_PASS_ROPE;
+  const uint64_t quads = (uint64_t)q.pairs / 4;
+  if (quads > 1) p->half_inverse = (uint32_t)((((uint64_t)1 << 32) + quads - 1) / quads);
   p->half = (int32_t)q.pairs, p->positions = (int32_t)q.positions;
   p->angles = q.table.data, p->turned = q.y.data;
   w->at += 3;
@@ -234,7 +330,9 @@ static tl_status take_attention(walk *w, tl_pass_phase *p, int *fits) {
   TL_TRY(tl_attention_cached_args_of(call, &p->attention));
   const tl_cached_args *g = &p->attention;
   const int32_t width = g->width > g->value_width ? g->width : g->value_width;
-  if (g->at.rows > TL_PASS_ROWS) return TL_OK;
+  if (g->at.rows > TL_PASS_ROWS || width > TL_PASS_WIDTH || g->kv_block != TL_PASS_KEYS ||
+      !g->pages_are_shared || !g->o_is_bf16 || g->width % 2 != 0)
+    return TL_OK;
   if (w->width == 0) w->places = g->at;
   if (w->width < width) w->width = width;
   *fits = w->places.request == g->at.request && w->places.position == g->at.position &&
@@ -253,6 +351,7 @@ static tl_status take_linear(walk *w, tl_pass_phase *p, int *fits) {
   const int64_t x = (int64_t)p->product.rows * p->x_pitch + BEHIND;
   if (x > w->rest) w->rest = x;
   p->offset = w->tiles % w->blocks;
+  p->whole_rounds = p->product.tiles / w->blocks, p->last_tiles = p->product.tiles % w->blocks;
   w->tiles = (w->tiles + p->product.tiles) % w->blocks;
   return TL_OK;
 }
@@ -266,26 +365,26 @@ static tl_status take_phase(walk *w, tl_pass_phase *p, int *fits) {
   } else {
     TL_TRY(take_linear(w, p, fits));
   }
-  *fits = *fits && are_alone(w, first, w->at);
-  if (*fits)
-    w->previous = first;
-  else
+  *fits = *fits && are_alone(w, first, first, w->at);
+  if (!*fits) {
     w->at = first;
+    return TL_OK;
+  }
+  p->first = first;
+  find_sources(w, first, p);
+  if (w->at - w->apart > WINDOW || !are_alone(w, w->apart, first, w->at)) p->meets = 1;
+  if (first == 0) p->meets = 0;
+  if (p->meets) w->apart = first;
+  if (p->meets) w->phases[w->phase_count - 1].next_meets = 1;
+  find_targets(w, p);
+  w->phase_count++;
   return TL_OK;
 }
 
 /* A kernel for the heads, and how much of a block's memory is left for the ring. */
-static int choose_kernel(const walk *w, const tl_cuda_facts *facts, const tl_pass_phase *phases,
-                         tl_pass *out) {
+static int choose_kernel(const walk *w, const tl_cuda_facts *facts, tl_pass *out) {
   int64_t rest = w->rest;
-  if (w->width > 64) return 0;
-  for (int32_t i = 0; i < out->args.count; i++) {
-    const tl_pass_phase *p = &phases[i];
-    const int64_t block = (p->attention.kv_block + 127) / 128 * 128;
-    if (p->kind != TL_PASS_ATTENTION) continue;
-    const int64_t tiles = TL_CACHED_SHARED(64, 128, 3, 16, block);
-    rest = tiles > rest ? tiles : rest;
-  }
+  if (rest < TL_PASS_DESK) rest = TL_PASS_DESK;
   rest = (rest + 15) / 16 * 16;
   const int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / SLOT;
   if (slots < TL_PASS_SLOTS_MIN) return 0;
@@ -297,22 +396,32 @@ static int choose_kernel(const walk *w, const tl_cuda_facts *facts, const tl_pas
 
 int32_t tl_pass_begins(tl_op op) { return op == TL_OP_binary || op == TL_OP_rms_norm; }
 
-tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, tl_pass_phase *phases,
-                       tl_pass *out) {
+int64_t tl_pass_mail(tl_op op, const tl_view *output) {
+  const int sends = op == TL_OP_binary || op == TL_OP_linear || op == TL_OP_swiglu ||
+                    op == TL_OP_attention_cached;
+  if (!sends || output->shape[0] > TL_PASS_ROWS) return 0;
+  return (tl_view_bytes(output) + TL_PASS_PIECE - 1) / TL_PASS_PIECE * TL_PASS_PIECE;
+}
+
+tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, int64_t mail,
+                       tl_pass_phase *phases, tl_pass *out) {
   const tl_cuda_facts *facts = count > 0 ? tl_cuda_device(calls[0].call.cuda) : NULL;
   *out = (tl_pass){0};
   if (facts == NULL || facts->major != 9 || facts->minor != 0) return TL_OK;
-  walk w = {.calls = calls, .count = count, .blocks = facts->multiprocessors};
+  walk w = {.calls = calls,
+            .count = count,
+            .blocks = facts->multiprocessors,
+            .phases = phases,
+            .mail_most = mail / TL_PASS_PIECE};
   int32_t products = 0;
-  for (int fits = 1; w.at < count;) {
-    tl_pass_phase *p = &phases[out->args.count];
-    TL_TRY(take_phase(&w, p, &fits));
-    if (!fits) break;
-    products += p->kind == TL_PASS_LINEAR;
-    out->args.count++;
+  for (int fits = 1; fits && w.at < count;) {
+    TL_TRY(take_phase(&w, &phases[w.phase_count], &fits));
+    if (fits) products += phases[w.phase_count - 1].kind == TL_PASS_LINEAR;
   }
   if (products < PRODUCTS_MIN || w.width == 0) return TL_OK;
-  if (!choose_kernel(&w, facts, phases, out)) return TL_OK;
+  out->args.count = w.phase_count;
+  if (!choose_kernel(&w, facts, out)) return TL_OK;
+  out->args.mail_used = (int32_t)w.mail;
   out->args.rows = w.places.rows;
   out->args.at = w.places;
   out->taken = w.at;

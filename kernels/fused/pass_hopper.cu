@@ -5,11 +5,11 @@
 //
 //   shared   | ring of weights | barriers | phases, sums | x, or the tiles of attention |
 //
-// Blocks meet at a number that each adds 1 to when a phase is over, and reads until all have. What
-// they wrote before is then there for the others (release and acquire at the scope of the GPU). All
-// blocks must run at once, which the launch demands (tl_cuda_grid.together).
-#include "../cache/cache_one.cuh"
-#include "pass_linear.cuh"
+// x goes from phase to phase by mail (pass_mail.cuh). What does not is there after a meeting: a
+// number that each block adds 1 to when a phase is over, and reads until all have (release and
+// acquire at the scope of the GPU). All blocks must run at once, which the launch demands
+// (tl_cuda_grid.together).
+#include "pass_attention.cuh"
 
 TL_GPU uint32_t arrivals(const uint32_t *at) {
   uint32_t n;
@@ -23,31 +23,30 @@ TL_GPU void leave_phase(tl_pass_meeting *meeting) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&meeting->arrived) : "memory");
 }
 
-// All blocks have left the phase before. The next phase is asked for.
-TL_GPU void begin_phase(const tl_pass_args &s, int phase, const Script &script) {
-  if (phase == 0) return;
-  if (threadIdx.x == 0) {
-    const uint32_t all = (uint32_t)phase * gridDim.x;
-    while (arrivals(&s.meeting->arrived) < all) {
-    }
+// All blocks have left the phase before, for the `meetings`th time.
+TL_GPU void meet(const tl_pass_args &s, int meetings) {
+  if (threadIdx.x != 0) return;
+  const uint32_t all = (uint32_t)meetings * gridDim.x;
+  while (arrivals(&s.meeting->arrived) < all) {
   }
-  all_meet();
-  if (threadIdx.x == READERS - 32) script.ask(phase + 1);
 }
 
-// The last block to end leaves the numbers as it found them.
-TL_GPU void end_pass(tl_pass_meeting *meeting) {
+// The last block to end leaves the numbers as the next launch finds them.
+TL_GPU void end_pass(const tl_pass_args &s) {
+  tl_pass_meeting *m = s.meeting;
   if (threadIdx.x != 0) return;
   __threadfence();
-  if (atomicAdd(&meeting->ended, 1) != gridDim.x - 1) return;
-  meeting->arrived = 0, meeting->ended = 0;
+  if (atomicAdd(&m->ended, 1) != gridDim.x - 1) return;
+  m->arrived = 0, m->ended = 0;
+  m->used[m->turn % 2] = s.mail_used, m->used[1 - m->turn % 2] = 0;
+  m->turn++;
 }
 
 // `rows` of `bytes`, `pitch` bytes apart, line after line, by the lanes of a warp.
 TL_GPU void lines_to_cache(const char *from, int rows, int64_t pitch, int bytes) {
   enum { LINE = 128 };
   const int lines = (bytes + LINE - 1) / LINE;
-  for (int i = threadIdx.x % 32; i < rows * lines; i += 32)
+  for (int i = thread_now() % 32; i < rows * lines; i += 32)
     to_cache(from + i / lines * pitch + i % lines * LINE);
 }
 
@@ -56,15 +55,14 @@ TL_GPU void lines_to_cache(const char *from, int rows, int64_t pitch, int bytes)
 TL_GPU void warm(const tl_pass_phase &p, const Room &room, int rows) {
   enum { POSITIONS = 2048 };
   const tl_cache_write_args &w = p.write;
-  if (p.kind != TL_PASS_LINEAR || p.after != TL_PASS_ROPE ||
-      blockIdx.x >= rows * w.kv_heads)
+  if (p.kind != TL_PASS_LINEAR || p.after != TL_PASS_ROPE || blockIdx.x >= rows * w.kv_heads)
     return;
   const RowPlace &row = room.row[blockIdx.x / w.kv_heads];
   const int head = blockIdx.x % w.kv_heads;
   if (row.page < 0 || row.position > POSITIONS) return;
   const int key_bytes = w.width * w.at.page * 2, value_bytes = w.value_width * 2;
   const int64_t pitch = (int64_t)w.kv_heads * value_bytes;
-  for (int i = threadIdx.x / 32; i * w.at.page <= row.position; i += TL_PASS_WARPS) {
+  for (int i = thread_now() / 32; i * w.at.page <= row.position; i += TL_PASS_WARPS) {
     const int64_t page = page_of(w.at, row.request, i * w.at.page);
     if (page < 0) continue;
     lines_to_cache((const char *)w.keys + (page * w.kv_heads + head) * key_bytes, 1, 0, key_bytes);
@@ -72,56 +70,6 @@ TL_GPU void warm(const tl_pass_phase &p, const Room &room, int rows) {
                    w.at.page, pitch, value_bytes);
   }
 }
-
-// Rows and KV heads of a block. The first is begun before blocks meet, where that may be.
-template <int width, int chunk, int slots>
-struct Attention {
-  typedef One<width, chunk, slots, 16> Row;
-  typename Row::Tiles ring;
-  bool begun, knows;
-  int own;  // page that this lane knows
-
-  __device__ __forceinline__ void begin(const tl_cached_args &g, const Room &room,
-                                        unsigned char *shared) {
-    begun = knows = false, own = 0;
-    if (threadIdx.x >= TL_CACHED_THREADS || blockIdx.x >= g.at.rows * g.kv_heads) return;
-    const RowPlace &row = room.row[blockIdx.x / g.kv_heads];
-    if (row.request < 0 || !is_place(g.at, row.request, row.position)) return;
-    Stretch stretch;
-    begun = Row::begin(g, {row.request, row.position, int(blockIdx.x % g.kv_heads), 0}, shared,
-                       stretch, ring);
-    own = stretch.own, knows = stretch.knows;
-  }
-
-  __device__ __forceinline__ void attend(const tl_cached_args &g, int row, const RowPlace &place,
-                                         int kv_head, unsigned char *shared) {
-    if (place.request < 0) return fill_row(g, row, kv_head, 0);
-    if (!is_place(g.at, place.request, place.position))
-      return fill_row(g, row, kv_head, 0x7fffffffu);
-#pragma unroll 1
-    for (int done = 0; done < g.group; done += 16) {
-      const OneRow one = {place.request, place.position, kv_head, done};
-      Stretch stretch = Row::stretch_of(g, one);
-      stretch.knows = knows, stretch.own = own;
-      if (!begun) {
-        tiles_meet<TL_CACHED_THREADS>();  // heads before these are through
-        ring = Row::Tiles::begin(g, stretch, shared_address(shared));
-      }
-      begun = false;
-      Row::run(g, row, one, shared, stretch, ring);
-    }
-  }
-
-  __device__ __forceinline__ void end(const tl_cached_args &g, const Room &room,
-                                      unsigned char *shared) {
-    if (threadIdx.x >= TL_CACHED_THREADS) return;
-#pragma unroll 1
-    for (int i = blockIdx.x; i < g.at.rows * g.kv_heads; i += gridDim.x) {
-      attend(g, i / g.kv_heads, room.row[i / g.kv_heads], i % g.kv_heads, shared);
-      knows = false;
-    }
-  }
-};
 
 TL_GPU void find_rows(const tl_cache_places &at, int rows, RowPlace *out) {
   const int row = threadIdx.x;
@@ -132,7 +80,6 @@ TL_GPU void find_rows(const tl_cache_places &at, int rows, RowPlace *out) {
               page_place(at, position)};
 }
 
-template <int width, int chunk, int slots>
 TL_GPU void run(const tl_pass_args &s) {
   extern __shared__ __align__(128) unsigned char shared[];
   const Weights ring = {shared_address(shared), shared_address(shared) + s.slots * TL_PASS_SLOT,
@@ -145,34 +92,45 @@ TL_GPU void run(const tl_pass_args &s) {
     if (threadIdx.x < 4) barrier_make(shared_address(room.arrived + threadIdx.x), 1);
     barriers_made();
   }
+  const uint32_t half = s.meeting->turn % 2;
+  if (threadIdx.x == 0) room.mail = (unsigned char *)s.mail[half], room.table_row = -1;
   find_rows(s.at, s.rows, room.row);
   __syncthreads();
-  if (threadIdx.x >= READERS)
+  if (threadIdx.x >= READERS) {
+    registers_fewer<TL_PASS_BRINGER_REGISTERS>();
     return bring({s.phases, room.ahead, shared_address(room.arrived + 2), s.count}, ring);
+  }
+  registers_more<TL_PASS_READER_REGISTERS>();
   const Script script = {s.phases, room.phase, shared_address(room.arrived), s.count};
-  if (threadIdx.x == 0) script.ask(0), script.ask(1);
+  if (threadIdx.x == 0) script.ask(0);
+  make_absent(s, 1 - half, READERS);
   Turn turn = {0, 0};
+  int meetings = 0;
   for (int i = 0; i < s.count; i++) {
     const tl_pass_phase &p = script.take(i);
+    meetings += p.meets;
     if (p.kind == TL_PASS_ATTENTION) {
-      Attention<width, chunk, slots> attention;
-      attention.begin(p.attention, room, rest);
-      begin_phase(s, i, script);
-      attention.end(p.attention, room, rest);
+      OwnKeys keys;
+      Desk &desk = *(Desk *)rest;
+      begin_attention(p, room, desk, keys);
+      if (p.meets) meet(s, meetings);
+      all_have_left(script, i);
+      attend_all(p, room, keys, desk);
     } else {
-      look_ahead(p, rest);
+      look_ahead(p);
       warm(p, room, s.rows);
-      begin_phase(s, i, script);
-      multiply(p, ring, turn, room, rest);
+      if (p.meets) {
+        meet(s, meetings);
+        all_meet();
+      }
+      multiply(p, ring, turn, room, script, i, rest);
     }
-    if (i + 1 < s.count) leave_phase(s.meeting);
+    if (p.next_meets) leave_phase(s.meeting);
   }
-  end_pass(s.meeting);
+  end_pass(s);
 }
 
-#define KERNEL(w, chunk, slots)                                    \
-  extern "C" __global__ void __launch_bounds__(TL_PASS_THREADS, 1) \
-      pass_few_##w(const __grid_constant__ tl_pass_args s) {       \
-    run<w, chunk, slots>(s);                                       \
-  }
-TL_PASS_WIDTHS(KERNEL)
+extern "C" __global__ void __launch_bounds__(TL_PASS_THREADS, 1)
+    pass_few_64(const __grid_constant__ tl_pass_args s) {
+  run(s);
+}

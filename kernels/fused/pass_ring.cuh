@@ -85,8 +85,8 @@ TL_GPU int round_of(const tl_pass_phase &p) {
 
 TL_GPU Share share_of(const tl_pass_phase &p) {
   const int blocks = gridDim.x, own = blockIdx.x - p.offset;
-  const int first = own < 0 ? own + blocks : own, tiles = p.product.tiles;
-  const int count = first < tiles ? (tiles - first + blocks - 1) / blocks : 0;
+  const int first = own < 0 ? own + blocks : own;
+  const int count = p.whole_rounds + (first < p.last_tiles);
   return {first, count << p.leaves_log};
 }
 
@@ -102,8 +102,26 @@ TL_GPU Place place_of(const tl_pass_phase &p, int tile) {
   while (part + 1 < g.parts && tile >= g.first_tile[part + 1]) part++;
   const int own = tile - g.first_tile[part];
   if (p.after != TL_PASS_ROPE || part == 2) return {part, part, 8 * own, 8 * own + 4};
-  const int each = p.half / 4, head = own / each, low = head * 2 * p.half + own % each * 4;
+  const int each = p.half / 4, head = p.half_inverse == 0 ? own : __umulhi(own, p.half_inverse);
+  const int low = head * 2 * p.half + (own - head * each) * 4;
   return {part, part, low, low + p.half};
+}
+
+/* The second-level cache keeps weights shorter than anything else: a pass reads each once, and what
+** it reads in every layer or step, gains, angles, pages, its own code, shall stay there. Behind all
+** the weights that are asked for, a read of memory takes thousands of cycles. */
+TL_GPU uint64_t weights_policy(void) {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+TL_GPU void weights_load(uint32_t to, const void *from, uint32_t bar, int bytes, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], "
+      "%2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(bar), "l"(policy)
+      : "memory");
 }
 
 TL_GPU int bringer(void) { return threadIdx.x / 32 - TL_PASS_WARPS; }
@@ -123,7 +141,7 @@ TL_GPU const uint16_t *source_of(const tl_pass_phase &p, const Share &own, int j
 /* All weights of one round. Lane i < 12 knows where job i begins; lanes 0 and 1 bring a feature
 ** each of every slot. */
 TL_GPU void bring_round(const tl_pass_phase &p, const Share &own, int first, const Weights &ring,
-                        Turn &turn) {
+                        uint64_t policy, Turn &turn) {
   const tl_gemm_few_args &g = p.product;
   const int lane = threadIdx.x % 32, left = own.jobs - first;
   const int count = left < round_of(p) ? left : round_of(p);
@@ -141,8 +159,8 @@ TL_GPU void bring_round(const tl_pass_phase &p, const Share &own, int first, con
       }
       __syncwarp();
       if (lane < OWN_FEATURES)
-        line_load(ring.slots + turn.slot * TL_PASS_SLOT + feature * TL_PASS_PITCH,
-                  (const uint16_t *)from + ahead + k, bar, bytes);
+        weights_load(ring.slots + turn.slot * TL_PASS_SLOT + feature * TL_PASS_PITCH,
+                     (const uint16_t *)from + ahead + k, bar, bytes, policy);
       turn.advance(ring, 1);
     }
   }
@@ -151,6 +169,7 @@ TL_GPU void bring_round(const tl_pass_phase &p, const Share &own, int first, con
 /* The warps that bring: they wait for slots and each other, never for other blocks. */
 TL_GPU void bring(const Script &script, const Weights &ring) {
   Turn turn = {0, 1};
+  const uint64_t policy = weights_policy();
   const bool asks = bringer() == 0 && threadIdx.x % 32 == 0;
   if (asks) script.ask(0), script.ask(1);
   for (int i = 0; i < script.count; i++) {
@@ -158,7 +177,7 @@ TL_GPU void bring(const Script &script, const Weights &ring) {
     if (p.kind == TL_PASS_LINEAR) {
       const Share own = share_of(p);
       for (int first = 0; first < own.jobs; first += round_of(p))
-        bring_round(p, own, first, ring, turn);
+        bring_round(p, own, first, ring, policy, turn);
     }
     __syncwarp();
     named_sync<32 * TL_PASS_BRINGERS>(BRINGERS);

@@ -92,11 +92,11 @@ struct Split {
 
 #define LARGE(...)
 #define FEW(...)
-#define SPLIT(rows, columns, leaves)                                                      \
-  extern "C" __global__ void __cluster_dims__(leaves, 1, 1)                               \
-      __launch_bounds__(Few<rows, columns, 0>::groups * 128 + 64, 1)                      \
-          linear_hopper_split_##rows##_##columns##_##leaves(                              \
-              const __grid_constant__ tl_gemm_hopper_few_args g) {                        \
-    Split<rows, columns, leaves>::run(g);                                                 \
+#define SPLIT(rows, columns, leaves)                                 \
+  extern "C" __global__ void __cluster_dims__(leaves, 1, 1)          \
+      __launch_bounds__(Few<rows, columns, 0>::groups * 128 + 64, 1) \
+          linear_hopper_split_##rows##_##columns##_##leaves(         \
+              const __grid_constant__ tl_gemm_hopper_few_args g) {   \
+    Split<rows, columns, leaves>::run(g);                            \
   }
 #include "gemm_hopper.def"

@@ -454,6 +454,13 @@ for mode = 0, 2 do -- several tiles for each pair of blocks, and so for both of 
   grad_weight("bf16", halves, 1, 1, mode, 456, 520, 0)
 end
 grad_weight("bf16", leaves, 0, 8, 0, 72, 64, 0, 8)
+local hundreds = { { 200, 150 }, { 0, 0 }, { 511, 1 }, { 64, 64 }, { 7, 300 } }
+for mode = 0, 2 do -- some hundred rows each: warpgroups in turn
+  grad_weight("bf16", hundreds, 0, 2, mode, 328, 264, 8)
+  grad_weight("bf16", hundreds, 0, 2, mode, 456, 520, 0)
+  grad_weight("bf16", hundreds, 1, 1, mode, 72, 1032, 0)
+  grad_weight("bf16", hundreds, 2, 0, mode, 264, 136, 0)
+end
 linear("f32", "f32", many, 128, { 128, 128 }, 0)
 
 return cases

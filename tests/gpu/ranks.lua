@@ -108,9 +108,12 @@ end
 --- Adds rows of experts to their owners, or home again, in two waves: only those that there are.
 --- Ranks hold whole samples (share 1) or runs of the same ones (share n); some experts get none.
 local function add_exchange(b, case)
-  local function matrix(seed, rows)
-    return core.tensor_from_bits(case.dtype, { rows, case.width },
-      filled(case.dtype, rows * case.width, seed):bits())
+  local function matrix(seed, rows) -- numbers that come again in other places of other rows
+    local count = rows * case.width
+    local some = filled(case.dtype, math.min(count, 100003), seed):bits()
+    local bits = {}
+    for i = 1, count do bits[i] = some[(i - 1) % #some + 1] end
+    return core.tensor_from_bits(case.dtype, { rows, case.width }, bits)
   end
   local pieces, slots, waves, width = 3, 2, 2, case.width
   local experts = waves * n * slots - 1
@@ -142,7 +145,8 @@ local function exchanges(settings)
   local b, list = programs.new { "all" }, {}
   for home = 0, 1 do
     for _, share in ipairs { 1, n } do
-      for _, shape in ipairs { { "f32", 1 }, { "bf16", 72 }, { "bf16", 33 }, { "f32", 520 } } do
+      for _, shape in ipairs { { "f32", 1 }, { "bf16", 72 }, { "bf16", 33 }, { "f32", 520 },
+        { "bf16", 512 }, { "bf16", 521 }, { "bf16", 9992 } } do
         local case = { home = home, share = share, dtype = shape[1], width = shape[2] }
         local one = add_exchange(b, case)
         one.name = ("exchange, home %d, share %d, %s rows of %d"):format(home, share, shape[1],

@@ -33,6 +33,8 @@ describe("on a GPU #gpu", function()
     { "every operator gives its host twin's bits", "run", "%d%d%d passed, 0 failed" },
     { "a request gives the host's tokens and bits, alone and in any crowd", "serve",
       "%d passed, 0 failed" },
+    { "steps of few rows, which are one kernel, give the host's bits", "few",
+      "7 passed, 0 failed" },
     { "faults that others reported are not there", "cases", "5 passed, 0 failed" },
     { "a trace has the host's hashes, step after step", "trace", "all equal" },
     { "verify, traces, metrics, profilers and measurements are true there", "tools",

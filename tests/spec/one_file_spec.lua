@@ -11,8 +11,8 @@ describe("a file of the suite", function()
   --- What is shown of a file with this test inside, and what ./tl test reads of it.
   local function said(body)
     local file = folder:write("some_spec.lua", ('it("does it", function() %s end)'):format(body))
-    local pipe = assert(io.popen(("OUT=%s TIDELOCK=%s bash tests/support/one_file.sh %s 2>&1")
-      :format(folder.root, support.program, file)))
+    local command = "OUT=%s TIDELOCK=%s bash tests/support/one_file.sh %s 2>&1"
+    local pipe = assert(io.popen(command:format(folder.root, support.program, file)))
     local text = pipe:read "a"
     pipe:close()
     return text, core.files.read_all(folder:path "some.last")

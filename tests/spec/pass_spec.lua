@@ -1,10 +1,11 @@
 --- pass_spec.lua - few rows pass through a model in one kernel of a GPU, whose blocks run apart
---- within a phase: places of values that are near each other in the program must not meet.
+--- until a place is used again: places of values that are near each other in the program must not
+--- meet.
 local serving = require "tidelock.plan.serving"
 local tl = require "tidelock"
 local nn = tl.nn
 
-local near = 6 -- instructions of the longest phase: a sum, its norm, a product, rope twice, pages
+local near = 26 -- instructions of two layers, so that blocks seldom have to meet
 
 local function plan_of(fields)
   local function layer()

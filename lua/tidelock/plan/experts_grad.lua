@@ -17,15 +17,14 @@ local function use(d, f, part, wave, dy, x)
   })
 end
 
---- Sends the routing weights of a wave after its rows.
+--- Sends the routing weights of a wave, on the way before any later wave's rows.
 local function weights_of(f, add, make, wave)
   return shard.exchange(f, add, make, shard.take(f, add, make, f.weight_list, wave, 1), wave, 0)
 end
 
 --- Gradients of a wave, at its owner; returns those that go home.
-local function backward(d, f, add, make, wave, dy, kept)
+local function backward(d, f, add, make, wave, dy, weight, kept)
   local offsets, dtype, rows = f.offsets[wave], dy.dtype, f.rows.owner
-  local weight = weights_of(f, add, make, wave)
   local dout, dweight = make(rows, f.dim, dtype), make(rows, 1, "f32")
   add("expert_scale_grad", { dy, kept.out, weight, offsets }, { dout, dweight })
   local dact = add("grouped_linear_grad_input", { dout, offsets, f.stacks.down[wave].value },
@@ -73,11 +72,14 @@ return function(d, node, dys)
   local sent = {}
   local function dispatch(wave)
     if wave >= f.waves then return end
-    local rows = shard.take(f, add, make, dy, wave, f.top_k)
-    sent[wave] = { dy = shard.exchange(f, add, make, rows, wave, 0), kept = f.waves_kept[wave] }
-    if f.keeps then return end
-    rows = shard.take(f, add, make, f.x, wave, f.top_k)
-    sent[wave].x = shard.exchange(f, add, make, rows, wave, 0)
+    local one = { kept = f.waves_kept[wave] }
+    -- rows that are computed again come first: the others travel meanwhile
+    if not f.keeps then
+      one.x = shard.exchange(f, add, make, shard.take(f, add, make, f.x, wave, f.top_k), wave, 0)
+    end
+    one.weight = weights_of(f, add, make, wave)
+    one.dy = shard.exchange(f, add, make, shard.take(f, add, make, dy, wave, f.top_k), wave, 0)
+    sent[wave] = one
   end
   local dx_home, dweight_home = make(f.rows.all, f.dim, dy.dtype), make(f.rows.all, 1, "f32")
   for wave = 0, f.buffers - 2 do dispatch(wave) end
@@ -85,7 +87,7 @@ return function(d, node, dys)
     dispatch(wave + f.buffers - 1)
     local one = sent[wave]
     local kept = one.kept or shard.compute(f, add, make, one.x, wave)
-    local dx, dweight = backward(d, f, add, make, wave, one.dy, kept)
+    local dx, dweight = backward(d, f, add, make, wave, one.dy, one.weight, kept)
     dx_home = shard.exchange(f, add, make, dx, wave, 1, dx_home)
     dweight_home = shard.exchange(f, add, make, dweight, wave, 1, dweight_home)
   end

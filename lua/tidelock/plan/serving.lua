@@ -391,10 +391,10 @@ local function mark_persistent(plan)
   end
 end
 
---- Few rows pass through the model in one kernel, whose blocks of threads run apart within a phase
---- (kernels/fused/pass.h): what a value lies on is not used again right after its last reader.
---- Values of few rows are small.
-local rows_apart, instructions_apart = 8, 8
+--- Few rows pass through the model in one kernel, whose blocks of threads run apart for as long as
+--- no place is used twice (kernels/fused/pass.h): what a value lies on is not used again soon after
+--- its last reader. Values of few rows are small.
+local rows_apart, instructions_apart = 8, 96
 local function keep_apart(low, made, first_buffer)
   if made.rows > rows_apart then return end
   for i = first_buffer, #low.buffers do

@@ -151,7 +151,8 @@ function flights.take_off(self)
   while self.plan.classes[class] < rows do class = class + 1 end
   for _, span in ipairs(spans) do tops = tops or span.request.top > 0 end
   local short, count = find_short(self, spans, class), self.plan.classes[class]
-  local section, key, lists, controls = class - 1, "feed " .. count, nil, nil
+  local section, key = class - 1, "feed " .. count
+  local lists, controls
   place_choices(spans, short)
   if short then
     lists, controls = self.feed:fill_short(spans, rows, count, self.plan.choosers)

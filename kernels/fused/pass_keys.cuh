@@ -1,0 +1,233 @@
+/* pass_keys.cuh - what attention of a few rows reads: pages, which earlier steps have filled, and
+** mail, by which queries, keys and values of this step come (pass_attention.cuh).
+**
+** Operands of keys. A lane 4 g + t loads 16 bytes: channel g, 8 positions from 8 t on. Its word r
+** with those of the other lanes is a matrix of 8 channels and 8 positions, those with
+** p % 8 / 2 = r; turned it is what a step takes. So lane 4 h + t ends with head h, positions
+** 8 t + 2 r, + 1.
+*/
+#ifndef TL_PASS_KEYS_CUH
+#define TL_PASS_KEYS_CUH
+
+#include "../attention/attention_bf16.cuh"
+#include "pass_linear.cuh"
+
+enum {
+  BLOCK = TL_PASS_KEYS,
+  BLOCKS = TL_PASS_WARPS * 32 / BLOCK, /* of a round */
+  HEADS = TL_PASS_HEADS,
+  VALUE_ROW = 128, /* bytes */
+  WEIGHT_ROW = 2 * BLOCKS * BLOCK + 16,
+  LEVEL_ROW = BLOCKS * BLOCK + 4, /* floats */
+  SUMMER = 8                      /* the warp of l */
+};
+
+/* A row and a KV head; positions first .. last are seen, those before `fresh` were written by
+** earlier steps. Those of this step come by mail, or from pages after a meeting. */
+struct Task {
+  int row, request, kv_head, first, last, fresh;
+  bool by_mail;
+};
+
+/* Shared memory of attention, in the place of x. */
+struct Desk {
+  unsigned char values[BLOCKS * BLOCK * VALUE_ROW];
+  unsigned char weights[HEADS * WEIGHT_ROW]; /* bf16 */
+  float levels[HEADS * LEVEL_ROW];           /* weights in f32 */
+  float top[TL_PASS_WARPS][HEADS];
+  float sum[HEADS];
+  Task task; /* what the block is at */
+};
+static_assert(sizeof(Desk) <= TL_PASS_DESK, "the launcher leaves room for it");
+
+struct OwnKeys {
+  uint32_t word[8][4]; /* channels 8 i + g: 8 positions */
+};
+
+TL_GPU uint32_t turn_matrix(uint32_t word) {
+  uint32_t turned;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(word));
+  return turned;
+}
+TL_GPU uint32_t peek_word(const void *from) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
+
+/* The page of a position; -1: there is none. A block keeps the table of its first task's row. */
+TL_GPU int64_t page_for(const tl_cached_args &g, const Room &room, const Task &task, int position) {
+  const int entry = position >> g.at.shift;
+  if (room.table_row != task.row || entry >= TL_PASS_ENTRIES)
+    return page_of(g.at, task.request, position);
+  return room.table[entry] < g.at.pages ? room.table[entry] : -1;
+}
+
+/* All readers: the table of a task's row comes to shared memory, once. */
+TL_GPU void keep_table(const tl_cached_args &g, Room &room, const Task &task) {
+  if (room.table_row == task.row) return;
+  all_meet();
+  for (int i = thread_now(); i < TL_PASS_ENTRIES && i < g.at.pages_max; i += READERS)
+    room.table[i] = g.at.table[(int64_t)task.request * g.at.pages_max + i];
+  if (thread_now() == 0) room.table_row = task.row;
+  all_meet();
+}
+
+TL_GPU Task task_of(const tl_pass_phase &p, const Room &room, int index) {
+  const tl_cached_args &g = p.attention;
+  const int row = index / g.kv_heads;
+  const RowPlace &place = room.row[row];
+  const int oldest = place.position - g.window + 1;
+  const bool by_mail = p.from_k >= 0 && p.from_v >= 0;
+  int fresh = by_mail ? place.position : place.position - g.at.rows + 1;
+  for (int i = 0; i < g.at.rows && by_mail; i++)
+    if (room.row[i].request == place.request && room.row[i].position < fresh)
+      fresh = room.row[i].position;
+  return {row,   place.request, index % g.kv_heads, oldest > 0 ? oldest : 0, place.position,
+          fresh, by_mail};
+}
+
+/* The row of this step that brings a position of the task's request; -1: none. */
+TL_GPU int row_at(const tl_cached_args &g, const Room &room, const Task &task, int position) {
+  for (int i = 0; i < g.at.rows; i++)
+    if (room.row[i].position == position && room.row[i].request == task.request &&
+        room.row[i].page >= 0)
+      return i;
+  return -1;
+}
+
+/* --- what comes from memory ------------------------------------------------------------------- */
+
+TL_GPU void load_keys(const tl_cached_args &g, const Room &room, const Task &task, int key,
+                      OwnKeys &keys) {
+  const int lane = thread_now() % 32, position = key + lane % 4 * 8;
+  const bool is_seen = position <= task.last && position + 7 >= task.first;
+  const int64_t page = is_seen ? page_for(g, room, task, position) : -1;
+  const uint16_t *from = (const uint16_t *)g.keys +
+                         ((page * g.kv_heads + task.kv_head) * g.width << g.at.shift) +
+                         (position & (g.at.page - 1));
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const int channel = 8 * i + lane / 4;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (page >= 0 && channel < g.width) v = peek(from + (channel << g.at.shift));
+    keys.word[i][0] = v.x, keys.word[i][1] = v.y, keys.word[i][2] = v.z, keys.word[i][3] = v.w;
+  }
+}
+
+/* Values of positions low .. high - 1 that earlier steps have written, in the place that they have
+** in the round of `block`. */
+TL_GPU void load_old_values(const tl_cached_args &g, const Room &room, const Task &task, int block,
+                            int low, int high, Desk &desk) {
+  const int thread = thread_now(), piece = thread % 8, inside = g.at.page - 1;
+  const int pitch = g.kv_heads * g.value_width;
+  const uint16_t *const values =
+      (const uint16_t *)g.values + task.kv_head * g.value_width + piece * 8;
+  const bool has = piece * 8 < g.value_width;
+#pragma unroll 2
+  for (int position = low + thread / 8; position < high; position += READERS / 8) {
+    const int at = position - block;
+    const int64_t page = position >= task.first ? page_for(g, room, task, position) : -1;
+    const int64_t row = (page << g.at.shift) + (position & inside);
+    const bool there = has && page >= 0;
+    copy_async(shared_address(desk.values) + at * VALUE_ROW + (piece ^ at % 8) * 16,
+               there ? values + row * pitch : (const uint16_t *)g.values, there ? 16 : 0);
+  }
+}
+
+/* Values of positions low .. high - 1, in the place that they have in the round of `block`. */
+TL_GPU void load_values(const tl_pass_phase &p, const Room &room, const Task &task, int block,
+                        int low, int high, Desk &desk) {
+  const tl_cached_args &g = p.attention;
+#pragma unroll 1
+  for (int i = thread_now(); i < (high - low) * 8; i += READERS) {
+    const int position = low + i / 8, piece = i % 8, at = position - block;
+    const bool is_seen = position >= task.first && position <= task.last;
+    const int64_t page = is_seen ? page_for(g, room, task, position) : -1;
+    const int64_t row =
+        ((page << g.at.shift) + (position & (g.at.page - 1))) * g.kv_heads + task.kv_head;
+    const bool there = page >= 0 && piece * 8 < g.value_width;
+    const int fresh =
+        there && task.by_mail && position >= task.fresh ? row_at(g, room, task, position) : -1;
+    unsigned char *to = desk.values + at * VALUE_ROW + (piece ^ at % 8) * 16;
+    if (fresh >= 0) {
+      const Source s = source_in(room.mail, p.from_v, nullptr);
+      const int place = (fresh * g.kv_heads + task.kv_head) * g.value_width + piece * 8;
+      uint4 v = peek(s.at + place);
+      while (is_absent(v)) v = peek(s.at + place);
+      *(uint4 *)to = v;
+      continue;
+    }
+    const uint16_t *from = (const uint16_t *)g.values + row * g.value_width + piece * 8;
+    copy_async(shared_address(to), there ? from : g.values, there ? 16 : 0);
+  }
+}
+
+/* Blocks of the round that begins at `block`: up to the end of its part and of the row. */
+TL_GPU int blocks_of(const tl_cached_args &g, const Task &task, int block) {
+  const int part = (g.split - block % g.split) / BLOCK, row = (task.last - block) / BLOCK + 1;
+  const int least = part < row ? part : row;
+  return least < BLOCKS ? least : BLOCKS;
+}
+
+/* The values of a round that steps take, whole steps: low .. high - 1. */
+struct Span {
+  int low, high;
+};
+TL_GPU Span span_of(const Task &task, int block, int blocks) {
+  const int first = task.first / 16 * 16, end = task.last / 16 * 16 + 16;
+  const int high = block + blocks * BLOCK;
+  return {first > block ? first : block, end < high ? end : high};
+}
+
+/* Before blocks meet: what earlier steps have written. */
+TL_GPU void load_early(const tl_pass_phase &p, Room &room, const Task &task, Desk &desk,
+                       OwnKeys &keys) {
+  const tl_cached_args &g = p.attention;
+  const int block = task.first / BLOCK * BLOCK, key = block + thread_now() / 32 * 32;
+  const Span span = span_of(task, block, blocks_of(g, task, block));
+  keep_table(g, room, task);
+  if (task.by_mail || key + 31 < task.fresh) load_keys(g, room, task, key, keys);
+  load_old_values(g, room, task, block, span.low, span.high < task.fresh ? span.high : task.fresh,
+                  desk);
+}
+/* What load_early left out, but for keys that come by mail. */
+TL_GPU void load_late_keys(const tl_cached_args &g, const Room &room, const Task &task,
+                           OwnKeys &keys) {
+  const int block = task.first / BLOCK * BLOCK, key = block + thread_now() / 32 * 32;
+  if (!task.by_mail && key + 31 >= task.fresh) load_keys(g, room, task, key, keys);
+}
+TL_GPU void load_late_values(const tl_pass_phase &p, const Room &room, const Task &task,
+                             Desk &desk) {
+  const int block = task.first / BLOCK * BLOCK;
+  const Span span = span_of(task, block, blocks_of(p.attention, task, block));
+  load_values(p, room, task, block, span.low > task.fresh ? span.low : task.fresh, span.high, desk);
+}
+
+struct Queries {
+  uint32_t word[4][2];
+};
+TL_GPU Queries load_queries(const tl_pass_phase &p, const Room &room, const Task &task, int done) {
+  const tl_cached_args &g = p.attention;
+  const int lane = thread_now() % 32, head = lane / 4;
+  const uint16_t *from =
+      source_in(room.mail, p.from, g.q).at +
+      ((int64_t)task.row * g.heads + task.kv_head * g.group + done + head) * g.width;
+  Queries q;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const int channel = 8 * i + lane % 4 * 2;
+    const bool there = head < g.group - done && channel < g.width;
+    q.word[i / 2][i % 2] = there ? peek_word(from + channel) : 0;
+  }
+  for (bool again = p.from >= 0; again;) {
+    again = false;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+      if (q.word[i / 2][i % 2] == TL_PASS_ABSENT)
+        q.word[i / 2][i % 2] = peek_word(from + 8 * i + lane % 4 * 2), again = true;
+  }
+  return q;
+}
+
+#endif

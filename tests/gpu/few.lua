@@ -1,0 +1,115 @@
+--- few.lua - steps of up to 8 rows, which one kernel of a GPU does (kernels/fused/pass.h), give the
+--- tokens and log-probabilities of the host: contexts of several rounds of keys and several parts,
+--- windows, groups of many heads, pages of all sizes, prompts in chunks of a few rows.
+---
+---     build/tidelock lua tests/gpu/few.lua [cuda|host]
+---
+--- "host" is a check of this script. Needs no Lua packages.
+local core = require "tidelock.core"
+local engine = require "tidelock.serve.engine"
+local tl = require "tidelock"
+local nn = tl.nn
+
+local kinds = { constant = 0, normal = 1, uniform = 2 }
+
+--- Initial weights, ten times as large as usual: logits that differ.
+local function read(param, row, col)
+  local init, part = param.fields.init, core.tensor("f32", { param.rows, param.cols })
+  core.call("init", {}, { part }, { kind = kinds[init.kind], first = init.first or 0,
+    second = (init.second or 0) * 10, name_hash = core.hash_int(param.name), row_first = row,
+    col_first = col, cols_full = param.full_cols }, { seed = 0 })
+  return part
+end
+
+---@class few.Case
+---@field name string
+---@field dim integer
+---@field heads integer
+---@field kv_heads integer
+---@field window? integer
+---@field settings table<string, any>
+---@field options table<string, any> # of the engine
+---@field prompts integer[] # lengths
+
+---@type few.Case[]
+local cases = {
+  { name = "one row, three rounds of keys, parts of 256", dim = 128, heads = 8, kv_heads = 2,
+    settings = { ["blocks.attention.split"] = 256 }, options = {}, prompts = { 900 } },
+  { name = "eight rows of all lengths", dim = 512, heads = 8, kv_heads = 1, settings = {},
+    options = {}, prompts = { 1, 500, 127, 128, 129, 383, 384, 385 } },
+  { name = "groups of 16, pages of 8", dim = 512, heads = 32, kv_heads = 2,
+    settings = { ["serve.page"] = 8 }, options = {}, prompts = { 410, 31, 32 } },
+  { name = "groups of 12, pages of 64, a window", dim = 384, heads = 24, kv_heads = 2,
+    window = 150, settings = { ["serve.page"] = 64 }, options = {}, prompts = { 600, 149, 150 } },
+  { name = "chunks of 7, memory full of NaN", dim = 128, heads = 4, kv_heads = 4, settings = {},
+    options = { chunk = 7, poison = 255 }, prompts = { 520, 3, 70 } },
+  { name = "chunks of 3, no prefixes", dim = 256, heads = 4, kv_heads = 2,
+    settings = { ["blocks.attention.split"] = 128 }, options = { chunk = 3, prefix = false },
+    prompts = { 300, 299 } },
+  { name = "rows longer than a span of the row rule", dim = 2304, heads = 36, kv_heads = 4,
+    settings = {}, options = {}, prompts = { 6, 2 } },
+}
+
+local function recipe(case, device)
+  local function layer()
+    return {
+      nn.residual { nn.rms_norm {}, nn.attention { heads = case.heads, kv_heads = case.kv_heads,
+        window = case.window } },
+      nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 192 } },
+    }
+  end
+  local all = { device = device, ["serve.context"] = 1024, ["serve.page"] = 16,
+    ["serve.rows"] = 64, ["serve.requests"] = 8, ["blocks.attention.kv"] = 128 }
+  for key, value in pairs(case.settings) do all[key] = value end
+  return tl.recipe({
+    model  = nn.decoder { vocab = 333, dim = case.dim, layers = 3, layer = layer },
+    dtype  = "bf16",
+    data   = tl.data.given { { tokens = { 0 } } },
+    batch  = { samples = 1, length = 64 },
+    policy = { "layout", leaves = { tp = 4, dp = 1 } },
+    train  = { steps = 1, lr = 0 },
+  }):with(all)
+end
+
+--- What each request gave, as text.
+local function outcomes(case, device)
+  local e <close> = engine.open({ recipe = recipe(case, device), read = read }, case.options)
+  local owner, text = {}, {}
+  for i, length in ipairs(case.prompts) do
+    local tokens = {}
+    for k = 1, length do tokens[k] = (i * 31 + k * k * 7) % 333 end
+    owner[assert(e:submit { tokens = tokens, max_tokens = 14 })] = i
+    text[i] = {}
+  end
+  while not e:idle() do
+    for _, event in ipairs(e:step()) do
+      table.insert(text[owner[event.id]], ("%d:%d %08x"):format(event.position, event.token,
+        event.logprob_bits))
+    end
+  end
+  for i, list in ipairs(text) do text[i] = table.concat(list, " ") end
+  return text
+end
+
+local device = arg[1] or "cuda"
+local count, why = core.cuda_count()
+if device == "cuda" and count == 0 then
+  print("skipped: " .. why)
+  print "0 passed, 0 failed"
+  os.exit(0)
+end
+local passed, failed = 0, 0
+for _, case in ipairs(cases) do
+  local expected, got, same = outcomes(case, "host"), outcomes(case, device), true
+  for i = 1, #expected do
+    if expected[i] ~= got[i] then
+      same = false
+      print(("%s: request %d differs\n  host %s\n  here %s"):format(case.name, i,
+        expected[i]:sub(1, 70), got[i]:sub(1, 70)))
+    end
+  end
+  print(("%s: %s"):format(case.name, same and "equal" or "DIFFERS"))
+  passed, failed = passed + (same and 1 or 0), failed + (same and 0 or 1)
+end
+print(("%d passed, %d failed"):format(passed, failed))
+os.exit(failed == 0)
