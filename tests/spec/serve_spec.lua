@@ -390,11 +390,9 @@ describe("the server", function()
 
   it("drops a client that does not read, and frees what it had", function()
     local one <close> = servers.start(model.path, "serve.context=30000 --timeout 1")
-    local begin = core.files.seconds()
-    local talk <close> = talks.start(one.port, { { "-drop 15000", talks.post("/v1/completions",
+    local talk <close> = talks.start(one.port, { { "-drop 600000", talks.post("/v1/completions",
       { prompt = "Tides", max_tokens = 29000, n = 4, stream = true, logprobs = 0 }) } })
-    one:await("left_total", 1)
-    assert.is_true(core.files.seconds() - begin < 14) -- while it is still connected
+    one:await("left_total", 1) -- the client is connected all the time
     one:await("running", 0)
     talk:kill()
   end)

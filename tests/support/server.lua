@@ -75,11 +75,11 @@ function Server:metric(name)
   return at and tonumber(text:match("%S+", at + 1))
 end
 
---- Waits until the metric has the value; fails after 20 s.
+--- Waits until the metric has the value; fails after 120 s: a build with a sanitizer is slow.
 function Server:await(name, value)
   local begin = core.files.seconds()
   while self:metric(name) ~= value do
-    if core.files.seconds() - begin > 20 then
+    if core.files.seconds() - begin > 120 then
       error(("%s is %s, not %s"):format(name, self:metric(name), value), 0)
     end
     core.files.sleep(0.05)
