@@ -408,8 +408,10 @@ describe("data", function()
     end)
 
     it("checks its options when it is described", function()
-      contains('data.tokens.dtype: expected "uint16" or "uint32", got nil',
-        failure(data.tokens, { "a" }))
+      contains('data.tokens.dtype: missing: of the ids in the files; write dtype = "uint16", '
+        .. 'or "uint32"', failure(data.tokens, { "a" }))
+      contains('data.tokens.dtype: expected "uint16" or "uint32", got "u16"',
+        failure(data.tokens, { "a", dtype = "u16" }))
       contains("data.tokens.eos: expected a token id, 0 to 65535 in uint16, got 70000",
         failure(data.tokens, { "a", dtype = "uint16", eos = 70000 }))
     end)
