@@ -69,7 +69,7 @@ local function experts_of(sum, c, facts, tokens, width)
     local own = tokens / c.tp -- a rank routes its run of every sample
     flop = flop + one.flop * own * (c.keep and 1 or 4 / 3) -- else forward once more
     local rows = own * one.top_k * (c.ep - 1) / c.ep
-    local moved = (c.keep and 5 or 7) * rows * one.dim * width
+    local moved = (c.keep and 4 or 5) * rows * one.dim * width
     bytes = bytes + moved
     if c.ep > 1 then
       seconds = seconds + predict.message(facts, c.ep, moved)
