@@ -15,14 +15,9 @@ local operators, device, layers = arg[1] == "operators", arg[2] or "cuda", tonum
 local small = device == "host"
 local copy_bytes = 4.24e12 -- a second
 
-local kinds = { constant = 0, normal = 1, uniform = 2 }
-local function read(param, row, col)
-  local init, part = param.fields.init, core.tensor("f32", { param.rows, param.cols })
-  core.call("init", {}, { part }, { kind = kinds[init.kind], first = init.first or 0,
-    second = init.second or 0, name_hash = core.hash_int(param.name), row_first = row,
-    col_first = col, cols_full = param.full_cols }, { seed = 0, device = device })
-  return part
-end
+local folder = arg[0]:match "^(.*)/[^/]*$" or "."
+package.path = folder .. "/?.lua;" .. package.path
+local read = require "initial" (1, device)
 
 local function layer()
   return {

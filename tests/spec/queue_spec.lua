@@ -3,19 +3,9 @@ local support = require "support"
 local programs = require "support.programs"
 local message = programs.message
 
-local function summing()
-  local b = programs.new { "all" }
-  local x = b:tensor("f32", { 64 }, { persistent = true, name = "x" })
-  local y = b:tensor("f32", { 64 }, { name = "y" })
-  b:add("step", "scale", { x }, { y }, { factor = 2 })
-  b:add("step", "all_reduce", { y }, { y }, { group = 0 }, { micro = 3 })
-  b:add("step", "scale", { y }, { x }, { factor = 0.5 })
-  return b
-end
-
 describe("ranks", function()
   it("run what is queued, with what goes in and comes out", function()
-    local p <close> = summing():program()
+    local p <close> = programs.summing():program()
     local ranks <close> = programs.ranks(p, 2)
     local expected <close> = programs.ranks(p, 2)
     for step = 0, 2 do

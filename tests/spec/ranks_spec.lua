@@ -13,19 +13,9 @@ local function grid(rank, tp, dp, pp)
   return groups
 end
 
-local function summing()
-  local b = programs.new { "all" }
-  local x = b:tensor("f32", { 64 }, { persistent = true, name = "x" })
-  local y = b:tensor("f32", { 64 }, { name = "y" })
-  b:add("step", "scale", { x }, { y }, { factor = 2 })
-  b:add("step", "all_reduce", { y }, { y }, { group = 0 }, { micro = 3 })
-  b:add("step", "scale", { y }, { x }, { factor = 0.5 })
-  return b
-end
-
 describe("ranks", function()
   it("run a section as often as asked", function()
-    local p <close> = summing():program()
+    local p <close> = programs.summing():program()
     local ranks <close> = programs.ranks(p, 4)
     for rank = 0, 3 do ranks:write(rank, 1, support.filled("f32", { 64 }, rank)) end
     for step = 0, 2 do assert.is_number(ranks:run("step", { step = step }).ms) end
@@ -178,7 +168,7 @@ describe("ranks", function()
   it("count memory: one arena a rank", function()
     core.memory(true)
     local before = core.memory().arena.current
-    local p <close> = summing():program()
+    local p <close> = programs.summing():program()
     local ranks = programs.ranks(p, 4)
     assert.equal(before + 4 * p:arena_bytes(), ranks:memory().arena)
     assert.equal(before + 4 * p:arena_bytes(), ranks:memory().peak.arena)
@@ -190,7 +180,7 @@ describe("ranks", function()
   end)
 
   it("take times when asked", function()
-    local p <close> = summing():program()
+    local p <close> = programs.summing():program()
     local ranks <close> = programs.ranks(p, 2)
     assert.matches("tracing is off", message(ranks.times, ranks, 0))
     for rank = 0, 1 do ranks:write(rank, 1, support.filled("f32", { 64 }, rank)) end
@@ -207,7 +197,7 @@ end)
 describe("a failure", function()
   it("of one rank ends the run on all, with its place", function()
     for _, failing in ipairs { 0, 3, 7 } do
-      local p <close> = summing():program()
+      local p <close> = programs.summing():program()
       local ranks <close> = programs.ranks(p, 8,
         { faults = { { rank = failing, instruction = 1, kind = "fail" } } })
       assert.matches(("rank %d of 8: step 6, micro%%-batch 0, instruction 0 scale " ..
@@ -232,7 +222,7 @@ describe("a failure", function()
 
   it("to answer is found by those who wait, within the limit", function()
     for _, stalling in ipairs { 0, 2 } do
-      local p <close> = summing():program()
+      local p <close> = programs.summing():program()
       local ranks <close> = programs.ranks(p, 4,
         { timeout_s = 0.2, faults = { { rank = stalling, instruction = 1, kind = "stall" } } })
       local text = message(ranks.run, ranks, "step", { step = 1 })
@@ -303,7 +293,7 @@ describe("a failure", function()
   end)
 
   it("leaves tensors readable", function()
-    local p <close> = summing():program()
+    local p <close> = programs.summing():program()
     local ranks <close> = programs.ranks(p, 2, { faults = { { rank = 1, instruction = 3,
       kind = "fail" } } })
     for rank = 0, 1 do ranks:write(rank, 1, core.tensor("f32", { 64 }, support.filled("f32",
@@ -315,7 +305,7 @@ end)
 
 describe("check", function()
   it("names the first instruction, tensor and element that is not finite", function()
-    local p <close> = summing():program()
+    local p <close> = programs.summing():program()
     local ranks <close> = programs.ranks(p, 2, { faults = { { rank = 1, instruction = 1,
       kind = "nan" } } })
     for rank = 0, 1 do ranks:write(rank, 1, support.filled("f32", { 64 }, rank)) end
@@ -383,7 +373,7 @@ describe("poison", function()
   it("changes no result of a verified program", function()
     local seen = {}
     for _, byte in ipairs { 0, 255, -1 } do
-      local p <close> = summing():program()
+      local p <close> = programs.summing():program()
       local ranks <close> = programs.ranks(p, 4, { poison = byte })
       for rank = 0, 3 do ranks:write(rank, 1, support.filled("f32", { 64 }, rank)) end
       for step = 0, 2 do ranks:run("step", { step = step }) end
@@ -398,7 +388,7 @@ describe("delays", function()
   it("between instructions change no bit", function()
     local first
     for _, delay in ipairs { 0, 100, 2000 } do
-      local p <close> = summing():program()
+      local p <close> = programs.summing():program()
       local ranks <close> = programs.ranks(p, 8, { delay_us = delay })
       for rank = 0, 7 do ranks:write(rank, 1, support.filled("f32", { 64 }, rank)) end
       for step = 0, 4 do ranks:run("step", { step = step }) end
@@ -475,7 +465,7 @@ end)
 
 describe("options", function()
   it("are refused with their names", function()
-    local p <close> = summing():program()
+    local p <close> = programs.summing():program()
     assert.matches("ranks: no option thread", message(core.ranks, { programs = { p },
       ranks = { {} }, thread = 1 }))
     assert.matches("programs is empty", message(core.ranks, { ranks = { {} } }))

@@ -70,4 +70,15 @@ function programs.message(f, ...)
   return text
 end
 
+--- A step that doubles x (persistent), sums it over all ranks, and halves what comes out.
+function programs.summing()
+  local b = programs.new { "all" }
+  local x = b:tensor("f32", { 64 }, { persistent = true, name = "x" })
+  local y = b:tensor("f32", { 64 }, { name = "y" })
+  b:add("step", "scale", { x }, { y }, { factor = 2 })
+  b:add("step", "all_reduce", { y }, { y }, { group = 0 }, { micro = 3 })
+  b:add("step", "scale", { y }, { x }, { factor = 0.5 })
+  return b
+end
+
 return programs
