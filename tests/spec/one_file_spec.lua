@@ -71,6 +71,8 @@ cd %s
   it("ends as its worst file does, and says how", function()
     assert.matches("good: 1 passed, 0 failed\n1 passed, 0 failed\nexit 0\n$",
       says "$suite; echo exit $?")
+    assert.matches("\nthere is no such test\n0 passed, 0 failed\nexit 1\n$",
+      says "$suite --filter=another; echo exit $?")
     folder:write("tests/spec/bad_spec.lua", 'it("is", function() assert.equal(1, 2) end)')
     assert.matches("Expected objects to be equal.*\n1 passed, 1 failed\nexit 1\n$",
       says "$suite; echo exit $?")

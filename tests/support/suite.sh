@@ -40,6 +40,8 @@ awk -v files="${#files[@]}" '
   END {
     if (left) print left " left out, see above"
     if (n < files) print files - n " files did not come to their end, see above"
+    none = n == files && !passed && !failed && !left
+    if (none) print "there is no such test"
     print passed + 0 " passed, " failed + 0 " failed"
-    exit n < files || failed > 0
+    exit none || n < files || failed > 0
   }' "$out"/*.last
