@@ -51,7 +51,7 @@ static tl_status read_arguments(const tl_gpu_message *m, const tl_exchange_seat 
 }
 
 /* Long rows that are written to other GPUs go through shared memory, where the lists leave room for
-** them. Slabs are made in the own memory, near enough for registers. */
+** them. Slabs do not: that way has not been run for them. */
 static tl_status launch(tl_cuda *cuda, const tl_gpu_message *m, tl_exchange_args *k) {
   const int64_t runs = (int64_t)k->ranks * k->slots * k->pieces;
   int64_t shared = (3 * runs + 1) * (int64_t)sizeof(int32_t);

@@ -24,6 +24,7 @@ jobs=$(nproc)
 find tests/spec -name '*_spec.lua' | LC_ALL=C sort >"$out/all"
 printf 'tests/spec/%s_spec.lua\n' "${longest[@]}" | grep -x -F -f "$out/all" >"$out/order" || true
 grep -v -x -F -f "$out/order" "$out/all" >>"$out/order" || true
+[[ $(wc -l <"$out/order") == "$(wc -l <"$out/all")" ]] || { echo "files were lost" >&2 && exit 2; }
 [[ -s $out/order ]] || { echo "tests/spec has no specs" >&2 && exit 2; }
 mapfile -t files <"$out/order"
 printf '%s\0' "${files[@]}" >"$out/files"
