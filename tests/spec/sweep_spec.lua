@@ -128,6 +128,19 @@ describe("sweep", function()
     assert.same({ "planned", "refused" }, { by["dp 1"].status, by["dp 2"].status })
   end)
 
+  it("ends with 1 where no point ran, and says why the first did not", function()
+    local file = write 'return base:over("layout", { { dp = 3 }, { tp = 3 } })'
+    local text, status, _, list = sweep(file)
+    assert.same({ 1, 2 }, { status, #list })
+    assert.matches("\ntidelock: sweep: no point ran; point 1 %(dp 3%): refused: layout%.dp: dp 3 "
+      .. "[^\n]*\n$", text)
+    text, status = sweep(file, "--steps 0")
+    assert.equal(1, status)
+    assert.matches("no point was planned; point 1", text)
+    text, status = sweep(write 'return base:over("layout", { { dp = 3 }, { tp = 2 } })')
+    assert.equal(0, status, text)
+  end)
+
   it("names the field that splits points which are to agree", function()
     local file = write 'return base:over("policy.seed", { 1, 2 })'
     local text, status = sweep(file, "--assert-same-bits")
@@ -152,7 +165,7 @@ describe("sweep", function()
   it("makes a row of a point that takes too long, and runs it again when asked", function()
     local file = write 'return base:over("layout", { { dp = 1 } })'
     local _, status, by = sweep(file, "--timeout 0.001")
-    assert.equal(0, status)
+    assert.equal(1, status) -- nothing was measured
     assert.same({ "timeout", "no end within 0.001 s" }, { by["dp 1"].status, by["dp 1"].reason })
     _, _, by = sweep(file)
     assert.equal("timeout", by["dp 1"].status)

@@ -236,11 +236,15 @@ function sweep.command(request)
   if text ~= "" then io.stdout:write(text, "\n") end
   if early then
     io.stdout:write(("ended by %s; the same command goes on\n"):format(early))
-  else
+  elseif not sweep_table.none(shown) then
     io.stdout:write(("next  %s report %s\n"):format(screen.program(), options.path))
   end
   if not good then return 1 end
-  return early and requests.stopped or 0
+  if early then return requests.stopped end
+  local none = sweep_table.none(shown)
+  io.stdout:flush()
+  if none then io.stderr:write(none, "\n") end
+  return none and 1 or 0
 end
 
 return sweep

@@ -126,6 +126,18 @@ function sweep_table.line(row, lead)
   return fit((lead or "") .. text, screen.columns_max - 1)
 end
 
+--- What to say where no point was measured or planned; nil where one was, or there are none.
+---@return string?
+function sweep_table.none(list)
+  for _, row in ipairs(list) do
+    if has_numbers(row) then return nil end
+  end
+  local first = list[1]
+  return first and fit(("tidelock: sweep: no point %s; point %d (%s): %s: %s"):format(
+    first.wanted_steps == 0 and "was planned" or "ran", first.point, first.label, first.status,
+    brief(first.reason)), screen.columns_max - 1)
+end
+
 --- "5 ran, 1 refused, 0 failed, 0 too slow"; with `all` points, how many are left.
 function sweep_table.counts(list, all)
   local by = { ok = 0, planned = 0, refused = 0, failed = 0, timeout = 0 }
