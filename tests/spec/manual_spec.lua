@@ -104,10 +104,74 @@ describe("help for a field", function()
       assert.is_false(ok)
       return raised.message
     end
-    has(message "layuot", "help: layuot: no such command or field; did you mean layout?")
+    has(message "layuot", "help: layuot: no such command, field or function; did you mean layout?")
     has(message "verfy", "did you mean verify?")
     has(commands.help "serve", "--port N")
     assert.equal("serve.context", commands.parse({ "help", "serve.context" }).topic)
+  end)
+end)
+
+describe("help for a function", function()
+  --- Names that a page of the docs has in the first column of its tables or in its text.
+  local function named(page, pattern)
+    local names = {}
+    for row in core.files.read_all(page):gmatch "\n| ([^\n]*)" do
+      for code in (row:match "^(.-) | " or ""):gmatch "`([^`]*)`" do
+        for name in code:gmatch(pattern) do names[#names + 1] = name end
+      end
+    end
+    return names
+  end
+
+  it("has every one that the docs show, in lines that fit", function()
+    local names = named("docs/recipes.md", "%f[%w]g%.%l[%w_]+")
+    for _, pattern in ipairs { "tl%.data%.%l+", "recipe:[%l_]+", "run:[%l_]+", "t:[%l_]+" } do
+      local more = named("docs/recipes.md", pattern)
+      assert.is_true(#more >= 4, pattern)
+      table.move(more, 1, #more, #names + 1, names)
+    end
+    for word in ("sigmoid silu gelu relu tanh square exp log neg sign"):gmatch "%S+" do
+      names[#names + 1] = "g." .. word
+    end
+    for _, name in ipairs { "nn.graph", "tl.recipe", "tl.params", "tl.load", "tl.tensor", "tl.call",
+      "tl.lane", "tl.group", "source:split", "lane:wait", "table" } do
+      names[#names + 1] = name ~= "table" and name or nil
+    end
+    assert.is_true(#names > 50)
+    for _, name in ipairs(names) do
+      local page = commands.help(commands.topic(name))
+      assert.equal(name .. "(", page:sub(1, #name + 1))
+      for line in page:gmatch "[^\n]+" do assert.is_true(#line <= 100, line) end
+    end
+  end)
+
+  it("shows arguments with types, and what it does", function()
+    assert.equal("g.matmul(a, b) -> Value\n  Sums over the dims that both have.\n"
+      .. "    a  Value\n    b  Value\nwith examples: docs/recipes.md, docs/operations.md",
+      commands.help "g.matmul")
+    has(commands.help "tl.call", '    options?  { step?: integer, seed?: ')
+    has(commands.help "recipe:start", "options?  { keep?: string[], threads?: integer, ")
+    has(commands.help "recipe:start", "forks?: string[] }\nwith examples")
+  end)
+
+  it("is found by what is typed", function()
+    for topic, name in pairs { ["data.text"] = "tl.data.text(", ["recipe.with"] = "recipe:with(",
+      ["RUN:step"] = "run:step(", cross_entropy = "g.cross_entropy(", matmul = "tl.matmul(",
+      g = "g.dim(", ["tl.data"] = "tl.data.text(", tl = "tl.recipe(" } do
+      assert.equal(name, commands.help(topic):sub(1, #name))
+    end
+    has(commands.help "matmul", "\ng.matmul(a, b)")
+    has(commands.help "nn", "\n  nn.graph  ")
+  end)
+
+  it("is suggested; what is far from all, and nothing at all, are answered shortly", function()
+    for word, text in pairs { ["g.matmull"] = "did you mean g.matmul?",
+      ["zzzzzz"] = "help: zzzzzz: no such command, field or function; ./tl help, ",
+      [""] = "help: the topic is empty; ./tl help lists", [" "] = "help: the topic is empty" } do
+      local ok, raised = pcall(commands.topic, word)
+      assert.same({ false, 2 }, { ok, raised.status })
+      has(raised.message, text)
+    end
   end)
 end)
 

@@ -3,7 +3,9 @@
 ---     recipe       every section               layout, nn.moe   a section with its fields
 ---     layout.tp    one field                   heads            every field of that name
 ---     train.lr     a form: all of its names    nn               every module
+---     g.matmul     a function (function_pages.lua)
 local fields = require "tidelock.language.fields"
+local function_pages = require "tidelock.commands.function_pages"
 
 local field_pages = {}
 
@@ -109,8 +111,8 @@ local function homes(last)
   return list
 end
 
---- What a topic is: { section }, { form }, { field }, { homes }, or { below }, names of sections.
---- Nil when nothing is called so.
+--- What a topic is: { section }, { form }, { field }, { homes }, { below }, names of sections, or
+--- { functions }, lines. Nil when nothing is called so.
 function field_pages.find(topic)
   local field = field_at(topic)
   if fields.sections[topic] and #fields.sections[topic].fields > 0 then
@@ -129,6 +131,8 @@ function field_pages.find(topic)
     if name:sub(1, #topic + 1) == topic .. "." then below[#below + 1] = name end
   end
   if #below > 0 then return { below = below } end
+  local lines = topic ~= "" and function_pages.page(topic, wrapped)
+  if lines then return { functions = lines } end
 end
 
 --- Everything that a topic may be, for "did you mean".
@@ -140,6 +144,7 @@ function field_pages.names()
       seen[name == "recipe" and field.name or name .. "." .. field.name] = true
     end
   end
+  for _, name in ipairs(function_pages.names()) do seen[name] = true end
   return sorted(seen)
 end
 
@@ -164,7 +169,14 @@ function field_pages.page(topic)
   elseif found.below then
     local rows = {}
     for i, name in ipairs(found.below) do rows[i] = { name, "", "", fields.sections[name].doc } end
+    for _, entry in ipairs(function_pages.find(topic)) do
+      if entry.doc ~= "" and not fields.sections[entry.name] then
+        rows[#rows + 1] = { entry.name, "", "", entry.doc }
+      end
+    end
     lines = columns(rows)
+  elseif found.functions then
+    lines = found.functions
   elseif found.section then
     add_section(lines, topic, found.section)
   else
@@ -174,6 +186,7 @@ function field_pages.page(topic)
     end
   end
   lines[#lines + 1] = "with examples: docs/recipes.md"
+    .. (found.functions and ", docs/operations.md" or "")
   return table.concat(lines, "\n")
 end
 

@@ -265,7 +265,7 @@ commands.list = {
   },
   {
     name = "help", recipe = false, takes = "[COMMAND | FIELD] [options]",
-    about = "this list, one command, or what a field of a recipe means", example = "help run",
+    about = "this list, a command, a field of a recipe, or a function", example = "help run",
     options = {
       { name = "man", about = "all of it as a manual page" },
       { name = "completion", kind = "shell", about = "a script that completes words" },
@@ -306,6 +306,7 @@ local foreign = {
 function commands.find(name)
   local command = find(commands.list, name)
   if command then return command end
+  if not name:find "%S" then fail "the first word is empty; ./tl help lists the commands" end
   local outside = find(commands.outside, name)
   if name == "lua" then fail("lua: a file is missing; e.g. ./tl %s", outside.example) end
   if name == "repl" then fail("repl: it takes nothing; e.g. ./tl repl") end
@@ -332,15 +333,20 @@ end
 ---@return tidelock.Request
 function commands.parse(list) return words.parse(commands, list) end
 
---- What `help` is asked about: the name of a command, or of a field, section or module of a recipe.
+--- What `help` is asked about: the name of a command, or of a field, section, module or function of
+--- a recipe.
 function commands.topic(name)
+  if not name:find "%S" then fail "help: the topic is empty; ./tl help lists the commands" end
   if find(commands.list, name) or find(commands.outside, name) then return name end
   local field_pages = require "tidelock.commands.field_pages"
   if field_pages.find(name) then return name end
   local near = suggest.nearest(name, field_pages.names())
   local as_command = foreign[name] or suggest.nearest(name, names_of(commands.list, ""))
   if near and not as_command then
-    fail("help: %s: no such command or field; did you mean %s?", name, near)
+    fail("help: %s: no such command, field or function; did you mean %s?", name, near)
+  elseif not as_command then
+    fail("help: %s: no such command, field or function; ./tl help, ./tl help recipe, nn, g and tl "
+      .. "list them", name)
   end
   return commands.find(name).name
 end

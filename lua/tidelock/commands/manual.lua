@@ -39,7 +39,8 @@ manual.examples = {
   trace = { "trace trace-a --memory arena.svg" },
   diff = { "diff runs/quickstart-eaf6 runs/quickstart-eaf6-2" },
   bench = { "bench matmul --size 512 --alone" },
-  help = { "help layout.tp", "help nn.attention", "help --man", "help --completion bash" },
+  help = { "help layout.tp", "help nn.attention", "help g.matmul",
+    "help --man", "help --completion bash" },
 }
 
 --- What the topics of a command are about.
@@ -154,7 +155,7 @@ local function overview()
   end
   lines[#lines + 1] = "key=value sets a field of the recipe: layout.tp=2 train.steps=10"
   lines[#lines + 1] = "options of a command: ./tl help run; fields: ./tl help recipe, layout, "
-    .. "nn.moe, train.lr"
+    .. "nn.moe; functions: g, tl"
   lines[#lines + 1] = "how to begin: README.md"
   lines[#lines + 1] = "exit status: 0 good, 1 run or check failed, 2 bad command or recipe, "
     .. "75 stopped, or a rank was lost"

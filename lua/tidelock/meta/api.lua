@@ -38,9 +38,11 @@ function tl.matmul(a, b) end
 ---@class tidelock.nn
 local nn = {}
 
+--- The model: embedding, layers, final norm, head.
 ---@param options tidelock.nn.decoder
 ---@return tidelock.Module
 function nn.decoder(options) end
+--- The model that DIR/config.json describes; its weights start from the safetensors there.
 ---@param options tidelock.nn.from_hf|string
 ---@return tidelock.Module
 function nn.from_hf(options) end
@@ -75,7 +77,7 @@ function nn.dropout(options) end
 ---@param options tidelock.nn.moe
 ---@return tidelock.Module
 function nn.moe(options) end
---- A graph written by hand; the name may be left out.
+--- A graph written by hand: fn(g, x) returns a value; the name may be left out.
 ---@param name string|fun(g: tidelock.Operators, x: tidelock.Value): tidelock.Value
 ---@param fn? fun(g: tidelock.Operators, x: tidelock.Value): tidelock.Value
 ---@return tidelock.Module
@@ -149,6 +151,7 @@ function Recipe:over(key, values) end
 --- States that all points give the same bits.
 ---@return tidelock.Recipe
 function Recipe:same_bits() end
+--- The recipes of a sweep, the last axis fastest.
 ---@return tidelock.Recipe[]
 function Recipe:points() end
 --- As on the command line: { "layout.tp=2" }.
@@ -184,6 +187,7 @@ function Recipe:start(options) end
 
 ---@class tidelock.Run
 local Run = {}
+--- Runs the next step.
 ---@return tidelock.StepResult
 function Run:step() end
 --- Loss of the held-out set.
@@ -252,52 +256,65 @@ function Run:explain_skip(step, scalars, result) end
 --- The first argument of the function of nn.graph; called with a dot: g.matmul(x, w).
 ---@class tidelock.Operators
 local g = {}
+--- A new dim; with "tp" layouts may cut it, without it is never cut.
 ---@param name string
 ---@param size integer
 ---@param axis? "tp"
 ---@return tidelock.Dim
 function g.dim(name, size, axis) end
+--- A weight: output dims first; one dim is a vector. `given` as in weight rules.
 ---@param name string
 ---@param dims string # "out in"
 ---@param given? tidelock.weights
 ---@return tidelock.Value
 function g.weight(name, dims, given) end
+--- Gives a value a name for watch and keep.
 ---@param name string
 ---@param value tidelock.Value
 ---@return tidelock.Value
 function g.named(name, value) end
+--- Sums over the dims that both have.
 ---@param a tidelock.Value
 ---@param b tidelock.Value
 ---@return tidelock.Value
 function g.matmul(a, b) end
+--- The same value in another dtype.
 ---@param x tidelock.Value
 ---@param dtype "f32"|"bf16"
 ---@return tidelock.Value
 function g.cast(x, dtype) end
+--- The loss of each target token.
 ---@param logits tidelock.Value
 ---@param targets tidelock.Value
 ---@param options? { smoothing?: number, z?: number }
 ---@return tidelock.Value
 function g.cross_entropy(logits, targets, options) end
+--- The log of the sum of exponentials over a dim: one number per token.
 ---@param logits tidelock.Value
 ---@param dim "vocab"
 ---@return tidelock.Value
 function g.logsumexp(logits, dim) end
+--- One number per token, times `scale`, added to the loss; the log has the mean of `values`
+--- over the targets, by name.
 ---@param name string
 ---@param values tidelock.Value
 ---@param scale? number
 function g.add_loss(name, values, scale) end
+--- A state as it was before the step; without dims one number. `given`: init, from.
 ---@param name string
 ---@param dims? string
 ---@param given? tidelock.weights
 ---@return tidelock.Value
 function g.state(name, dims, given) end
+--- Sets a state after the step, once.
 ---@param state tidelock.Value
 ---@param value tidelock.Value
 function g.update(state, value) end
+--- The sum over all tokens of the global batch, in f32: (tokens, dim) becomes (dim).
 ---@param x tidelock.Value
 ---@return tidelock.Value
 function g.sum(x) end
+--- The mean over all tokens of the global batch, in f32: (tokens, dim) becomes (dim).
 ---@param x tidelock.Value
 ---@return tidelock.Value
 function g.mean(x) end
@@ -305,15 +322,15 @@ function g.mean(x) end
 ---@alias tidelock.unary fun(x: tidelock.Value): tidelock.Value
 
 ---@class tidelock.Operators
----@field sigmoid tidelock.unary
----@field silu tidelock.unary
----@field gelu tidelock.unary
----@field relu tidelock.unary
----@field tanh tidelock.unary
----@field square tidelock.unary
----@field exp tidelock.unary
----@field log tidelock.unary
----@field neg tidelock.unary
----@field sign tidelock.unary
+---@field sigmoid tidelock.unary # 1 / (1 + exp(-x)), elementwise
+---@field silu tidelock.unary # x sigmoid(x), elementwise
+---@field gelu tidelock.unary # the tanh form of gelu, elementwise
+---@field relu tidelock.unary # max(x, 0), elementwise
+---@field tanh tidelock.unary # elementwise
+---@field square tidelock.unary # x x, elementwise
+---@field exp tidelock.unary # elementwise
+---@field log tidelock.unary # natural, elementwise
+---@field neg tidelock.unary # -x, elementwise
+---@field sign tidelock.unary # -1, 0 or 1, elementwise
 
 return tl
