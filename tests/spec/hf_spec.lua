@@ -387,11 +387,39 @@ describe("a folder that is no model of ours", function()
     core.weights.write(root .. "/model.safetensors", entries, {})
     local text = message()
     for _, part in ipairs {
-      "tensor model.layers.0.mlp.up_proj.weight (80, 48) is missing",
+      "tensor model.layers.0.mlp.up_proj.weight (80, 48) is missing from model.safetensors, which "
+        .. "lacks 1 of 24; nearest there: model.extra.weight",
       "tensor model.norm.weight is (7); the configuration makes it (48)",
       "tensor model.layers.1.mlp.up_proj.weight is I32; F32, BF16 and F16 are available",
       "tensor model.extra.weight belongs to no weight of this configuration", "4 errors",
     } do contains(part, text) end
+  end)
+
+  it("says of missing tensors how many they are, where, and what is there instead", function()
+    local entries, kept = hf.tensors(root), {}
+    for _, entry in ipairs(entries) do
+      entry.name = entry.name:gsub("%.mlp%.up_proj", ".mlp.w3")
+      if not entry.name:find "k_proj" then kept[#kept + 1] = entry end
+    end
+    core.weights.write(root .. "/model.safetensors", kept, {})
+    local text = message()
+    for i = 0, 1 do
+      contains(("%s: tensor model.layers.%d.mlp.up_proj.weight (80, 48) is missing from "
+        .. "model.safetensors, which lacks 4 of 24; nearest there: model.layers.%d.mlp.w3.weight")
+        :format(root, i, i), text)
+    end
+    for i = #kept, 1, -1 do -- now only k_proj is not there, and no tensor has no weight
+      kept[i].name = kept[i].name:gsub("%.mlp%.w3", ".mlp.up_proj")
+    end
+    os.rename(root .. "/model.safetensors", root .. "/old")
+    core.weights.write(root .. "/a.safetensors", kept, {})
+    local map = {}
+    for _, entry in ipairs(kept) do map[entry.name] = "a.safetensors" end
+    folder:write("model/model.safetensors.index.json", core.json.encode { weight_map = map })
+    text = message()
+    contains("k_proj.weight (32, 48) is missing from model.safetensors.index.json, which lacks 2 of "
+      .. "24; nearest there: model.layers.0.self_attn.o_proj.weight", text)
+    assert.is_nil(text:find("belongs to no weight", 1, true))
   end)
 
   it("names files that are cut short, missing, or not what the index says", function()

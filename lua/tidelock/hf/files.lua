@@ -8,12 +8,14 @@
 -- tensor that is there must belong to a weight. All that is wrong is reported.
 local core = require "tidelock.core"
 local latent = require "tidelock.hf.latent"
+local suggest = require "tidelock.text.suggest"
 
 local files = {}
 
 local readable = { F32 = true, F16 = true, BF16 = true }
 local element_bytes = { F32 = 4, F16 = 2, BF16 = 2 }
 local listed_max = 8 -- tensors of one kind of fault that are named; the others are counted
+local nearest_of = 64 -- names that are compared letter by letter
 
 --- A JSON file as a table, or nil when something was reported.
 function files.json(path, report)
@@ -100,11 +102,57 @@ local function needless(name, facts)
     or latent.is_further(facts, name)
 end
 
+--- How many bytes two names share at their beginnings and at their ends.
+local function shared(a, b)
+  local most, first, last = math.min(#a, #b), 0, 0
+  while first < most and a:byte(first + 1) == b:byte(first + 1) do first = first + 1 end
+  while last < most - first and a:byte(-last - 1) == b:byte(-last - 1) do last = last + 1 end
+  return first + last
+end
+
+--- The sorted name that is nearest to `name`. Models have tens of thousands: only those that share
+--- most with it are compared letter by letter.
+local function nearest(name, known)
+  local ranked = {}
+  for i, other in ipairs(known) do ranked[i] = { other, shared(name, other) } end
+  table.sort(ranked, function(a, b)
+    if a[2] ~= b[2] then return a[2] > b[2] end
+    return a[1] < b[1]
+  end)
+  local few = {}
+  for i = 1, math.min(#ranked, nearest_of) do few[i] = ranked[i][1] end
+  return suggest.nearest(name, few, 1)
+end
+
+--- Reports the weights that no tensor is there for: where they were looked for, how many they are,
+--- and what the file has instead: a tensor that belongs to no weight, or where there is none, any.
+---@param missing { theirs: string, shape: integer[] }[]
+---@param extra string[] # sorted
+---@param wanted integer # tensors of the configuration
+local function report_missing(missing, extra, tensors, wanted, folder, report)
+  if #missing == 0 then return end
+  table.sort(missing, function(a, b) return a.theirs < b.theirs end)
+  local known, index = extra, "model.safetensors.index.json"
+  if #extra == 0 then
+    known = {}
+    for name in pairs(tensors) do known[#known + 1] = name end
+    table.sort(known)
+  end
+  local file = core.files.exists(folder .. "/" .. index) and index or "model.safetensors"
+  for i = 1, math.min(#missing, listed_max) do
+    local theirs = missing[i].theirs
+    local near = #known > 0 and "; nearest there: " .. nearest(theirs, known) or "; it is empty"
+    report(("tensor %s (%s) is missing from %s, which lacks %d of %d%s"):format(theirs,
+      table.concat(missing[i].shape, ", "), file, #missing, wanted, near))
+  end
+end
+
 --- Checks that the tensors are those of `list` (hf/names.lua). Returns how many bytes they have.
 ---@param tensors table<string, tidelock.Weights>
 ---@param list { ours: string, theirs: string, shape: integer[] }[]
+---@param folder string
 ---@return integer? bytes # nil when something was reported
-function files.check(tensors, list, facts, report)
+function files.check(tensors, list, facts, folder, report)
   local missing, shapes, dtypes, extra, wanted, bytes = {}, {}, {}, {}, {}, 0
   for _, weight in ipairs(list) do
     wanted[weight.theirs] = true
@@ -113,7 +161,7 @@ function files.check(tensors, list, facts, report)
     if file then dtype, shape = file:look(weight.theirs) end
     local expected = table.concat(weight.shape, ", ")
     if not file then
-      missing[#missing + 1] = ("tensor %s (%s) is missing"):format(weight.theirs, expected)
+      missing[#missing + 1] = weight
     elseif table.concat(shape, ", ") ~= expected then
       shapes[#shapes + 1] = ("tensor %s is (%s); the configuration makes it (%s)"):format(
         weight.theirs, table.concat(shape, ", "), expected)
@@ -126,10 +174,15 @@ function files.check(tensors, list, facts, report)
   end
   for name in pairs(tensors) do
     if not wanted[name] and not needless(name, facts) then
-      extra[#extra + 1] = ("tensor %s belongs to no weight of this configuration"):format(name)
+      extra[#extra + 1] = name
     end
   end
-  for _, faults in ipairs { missing, shapes, dtypes, extra } do report_list(faults, report) end
+  table.sort(extra)
+  report_missing(missing, extra, tensors, #list, folder, report)
+  for i, name in ipairs(extra) do
+    extra[i] = ("tensor %s belongs to no weight of this configuration"):format(name)
+  end
+  for _, faults in ipairs { shapes, dtypes, extra } do report_list(faults, report) end
   return #missing + #shapes + #dtypes + #extra == 0 and bytes or nil
 end
 

@@ -101,7 +101,7 @@ function hf.open(nn, options, site, report)
   if not facts then return nil end
   local list = names.of(facts)
   local tensors = files.open(folder, report)
-  local bytes = tensors and files.check(tensors, list, facts, function(text)
+  local bytes = tensors and files.check(tensors, list, facts, folder, function(text)
     report(folder .. ": " .. text)
   end)
   if not bytes then return nil end
