@@ -7,6 +7,7 @@ local logical = require "tidelock.plan.logical"
 local models = require "support.models"
 local new_folder = require "support.folder"
 local planted = require "support.planted"
+local seal = require "tidelock.run.seal"
 local support = require "support"
 local traces = require "tidelock.trace.traces"
 
@@ -211,7 +212,66 @@ return tl.recipe {
       folder:path "short")):match "saved +(%S+): "
     report, status = support.run(("diff %s %s"):format(left, short))
     assert.equal(0, status)
-    assert.matches("losses   steps 1 to 3 equal\nweights  of steps 4 | 3: not compared\n$", report)
+    assert.matches("losses   steps 1 to 3 equal\nweights  equal after step 2, the optimizer's state "
+      .. "too in 1 checkpoint\n +not compared: step 4 of a alone; step 3 of b alone\n$", report)
+    folder:remove()
+  end)
+
+  it("compares what runs of unequal length kept at the same steps", function()
+    local folder, recipe = setting()
+    local function run(words, name)
+      return support.run(("run %s --quiet --runs %s %s"):format(recipe, folder:path(name), words))
+        :match "saved +(%S+): "
+    end
+    local left, short = run("", "long"), run("--stop-at 2", "short")
+    local function report() return support.run(("diff %s %s"):format(left, short)) end
+    local function state_of(dir, change)
+      local path = dir .. "/checkpoints/step-00000002/state.json"
+      local state = core.json.decode(core.files.read_all(path))
+      state.xxh64 = nil
+      change(state)
+      core.files.write_atomic(path, seal.encode(state) .. "\n")
+    end
+    local text, status = report()
+    assert.equal(0, status, text)
+    assert.matches("weights  equal after step 2, the optimizer's state too in 1 checkpoint\n"
+      .. " +not compared: step 4 of a alone\n$", text)
+    state_of(short, function(state) state.optimizer_hash = ("0"):rep(16) end)
+    text, status = report()
+    assert.equal(1, status)
+    assert.matches("weights  step 2: weights equal, optimizer %x+ | 0+\nboth are run again to step 2",
+      text)
+    for name in pairs { ["state.json"] = 1, ["weights.safetensors"] = 1,
+      ["optimizer.safetensors"] = 1 } do
+      os.remove(short .. "/checkpoints/step-00000002/" .. name)
+    end
+    text, status = report() -- the end of the short run is step 2 of the other
+    assert.equal(0, status)
+    assert.matches("weights  equal after step 2\n +not compared: step 4 of a alone\n$", text)
+    state_of(left, function(state) state.weights_hash = ("0"):rep(16) end)
+    text, status = report()
+    assert.equal(1, status)
+    assert.matches("weights  step 2: weights 0+ | %x+\n", text)
+    folder:remove()
+  end)
+
+  it("says that nothing was kept by both, and where checkpoints are one folder", function()
+    local folder, recipe = setting()
+    local function run(words, name)
+      return support.run(("run %s --quiet --runs %s %s"):format(recipe, folder:path(name), words))
+        :match "saved +(%S+): "
+    end
+    local left, short = run("train.save=nil", "long"), run("train.save=nil --stop-at 3", "short")
+    local text, status = support.run(("diff %s %s"):format(left, short))
+    assert.equal(0, status)
+    assert.matches("weights  no step that both have kept\n +not compared: step 4 of a alone; step 3 "
+      .. "of b alone\n$", text)
+    local dir = "train.save.dir=" .. folder:path "shared"
+    left, short = run(dir, "long2"), run(dir .. " --stop-at 3", "short2")
+    text, status = support.run(("diff %s %s"):format(left, short))
+    assert.equal(0, status)
+    assert.matches("weights  equal after steps 2, 3.-\n +not compared: step 4 of a alone\n +both have "
+      .. "their checkpoints in [^\n]+: those are compared with themselves\n$", text)
     folder:remove()
   end)
 

@@ -14,6 +14,7 @@ local divergence = require "tidelock.trace.divergence"
 local logical = require "tidelock.plan.logical"
 local partial = require "tidelock.trace.partial"
 local replays = require "tidelock.trace.replays"
+local saved = require "tidelock.trace.saved"
 local screen = require "tidelock.text.screen"
 local sides = require "tidelock.trace.sides"
 
@@ -214,8 +215,10 @@ local function diff_runs(left, right, temporary)
   local last = step or math.min(left.last, right.last)
   local lengths = left.key == right.key and left.last ~= right.last
   if not lines.differ and lengths and left.records[last] and right.records[last] then
-    line(lines, "weights", ("of steps %d | %d: not compared"):format(left.last, right.last))
-    return lines, true
+    local texts, other = saved.compare(left, right)
+    for i, text in ipairs(texts) do line(lines, i == 1 and "weights" or "", text) end
+    if not other then return lines, true end
+    last = other
   end
   print_lines(lines)
   io.stderr:write(("both are run again to step %d, traced\n"):format(last))
