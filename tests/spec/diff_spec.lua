@@ -212,8 +212,8 @@ return tl.recipe {
       folder:path "short")):match "saved +(%S+): "
     report, status = support.run(("diff %s %s"):format(left, short))
     assert.equal(0, status)
-    assert.matches("losses   steps 1 to 3 equal\nweights  equal after step 2, the optimizer's state "
-      .. "too in 1 checkpoint\n +not compared: step 4 of a alone; step 3 of b alone\n$", report)
+    assert.matches("losses   steps 1 to 3 equal\nweights  equal after step 2, the optimizer's "
+      .. "state too in 1 checkpoint\n +not compared: step 4 of a alone; step 3 of b alone\n$", report)
     folder:remove()
   end)
 
@@ -239,8 +239,8 @@ return tl.recipe {
     state_of(short, function(state) state.optimizer_hash = ("0"):rep(16) end)
     text, status = report()
     assert.equal(1, status)
-    assert.matches("weights  step 2: weights equal, optimizer %x+ | 0+\nboth are run again to step 2",
-      text)
+    assert.matches("weights  step 2: weights equal, optimizer %x+ | 0+\nboth are run again to step "
+      .. "2", text)
     for name in pairs { ["state.json"] = 1, ["weights.safetensors"] = 1,
       ["optimizer.safetensors"] = 1 } do
       os.remove(short .. "/checkpoints/step-00000002/" .. name)
@@ -264,14 +264,14 @@ return tl.recipe {
     local left, short = run("train.save=nil", "long"), run("train.save=nil --stop-at 3", "short")
     local text, status = support.run(("diff %s %s"):format(left, short))
     assert.equal(0, status)
-    assert.matches("weights  no step that both have kept\n +not compared: step 4 of a alone; step 3 "
-      .. "of b alone\n$", text)
+    assert.matches("weights  no step that both have kept\n +not compared: step 4 of a alone; step "
+      .. "3 of b alone\n$", text)
     local dir = "train.save.dir=" .. folder:path "shared"
     left, short = run(dir, "long2"), run(dir .. " --stop-at 3", "short2")
     text, status = support.run(("diff %s %s"):format(left, short))
     assert.equal(0, status)
-    assert.matches("weights  equal after steps 2, 3.-\n +not compared: step 4 of a alone\n +both have "
-      .. "their checkpoints in [^\n]+: those are compared with themselves\n$", text)
+    assert.matches("weights  equal after steps 2, 3.-\n +not compared: step 4 of a alone\n +both "
+      .. "have their checkpoints in [^\n]+: those are compared with themselves\n$", text)
     folder:remove()
   end)
 

@@ -417,8 +417,8 @@ describe("a folder that is no model of ours", function()
     for _, entry in ipairs(kept) do map[entry.name] = "a.safetensors" end
     folder:write("model/model.safetensors.index.json", core.json.encode { weight_map = map })
     text = message()
-    contains("k_proj.weight (32, 48) is missing from model.safetensors.index.json, which lacks 2 of "
-      .. "24; nearest there: model.layers.0.self_attn.o_proj.weight", text)
+    contains("k_proj.weight (32, 48) is missing from model.safetensors.index.json, which lacks 2 "
+      .. "of 24; nearest there: model.layers.0.self_attn.o_proj.weight", text)
     assert.is_nil(text:find("belongs to no weight", 1, true))
   end)
 
