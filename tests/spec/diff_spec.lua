@@ -213,7 +213,8 @@ return tl.recipe {
     report, status = support.run(("diff %s %s"):format(left, short))
     assert.equal(0, status)
     assert.matches("losses   steps 1 to 3 equal\nweights  equal after step 2, the optimizer's "
-      .. "state too in 1 checkpoint\n +not compared: step 4 of a alone; step 3 of b alone\n$", report)
+      .. "state too in 1 checkpoint\n +not compared: step 4 of a alone; step 3 of b alone\n$",
+      report)
     folder:remove()
   end)
 

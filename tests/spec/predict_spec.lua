@@ -9,6 +9,7 @@ local predict = require "tidelock.forecast.predict"
 local layer_costs = require "tidelock.forecast.layer_costs"
 local recipes = require "tidelock.language.recipe"
 local search = require "tidelock.forecast.search"
+local search_table = require "tidelock.forecast.search_table"
 local summaries = require "tidelock.plan.summary"
 local support = require "support"
 
@@ -184,12 +185,54 @@ describe("a search", function()
       search.text(found, refused, plan.spec, small, 8, "x.lua", 0))
   end)
 
+  describe("as a table", function()
+    local guess = { step_s = 0.1, tokens_per_s = 2e6, mfu = 0.5, bubble = 0, bytes = 2 ^ 30,
+      bound = "matrix", causes = { matrix = 0.1, attention = 0, bandwidth = 0, launch = 0,
+        exposed = 0, bubble = 0 } }
+    --- A candidate; `more`: ms that it takes beyond the first, by cause.
+    local function candidate(fields, more)
+      local causes = {}
+      for name, s in pairs(guess.causes) do causes[name] = s + (more[name] or 0) / 1000 end
+      return with({ tp = 1, dp = 1, pp = 1, ep = 1, micro = 4, schedule = "1f1b",
+        guess = with(guess, { causes = causes }) }, fields)
+    end
+    local shown = { candidate({ dp = 8 }, {}),
+      candidate({ tp = 2, dp = 128, pp = 16, ep = 32, schedule = "interleaved" },
+        { exposed = 1234.5, bubble = 100.25, launch = 1 }), candidate({ tp = 8 }, { launch = 2 }) }
+
+    it("keeps to the width, and every number", function()
+      for _, width in ipairs { 200, 100, 80, 60 } do
+        local lines = search_table.lines(shown, { "", "tp 16 dp 128", "" }, width)
+        local text = table.concat(lines, " "):gsub("%s+", " ")
+        for _, part in ipairs { "# layout step ms exposed leaves ms more than #1 1 dp 8 ",
+          "2 tp 2 dp 128 pp 16 ep 32 interleaved 100.0 1234.5 tp 16 dp 128 +1234.5 waits "
+          .. "+100.2 bubble 3 tp 8 ", "+2.0 launches", "#1 2.0M tok/s, mfu 50%, bound by matrix "
+          .. "products", "in all of them micro 4, bubble 0.0%, GiB 1.0", "another key" } do
+          assert.is_truthy(text:find(part, 1, true), part .. " is not in " .. text)
+        end
+        for i = width < 80 and #lines or 1, #lines do
+          assert.is_true(#lines[i] < math.min(width, 100), lines[i])
+        end
+      end
+    end)
+
+    it("leaves nothing out of a single row, and no column empty", function()
+      local lines = search_table.lines({ shown[1] }, { "" }, 100)
+      assert.same({ "  #  layout  micro  step ms  bubble  exposed  GiB",
+        "  1  dp 8        4    100.0    0.0%      0.0  1.0",
+        "  #1  2.0M tok/s, mfu 50%, bound by matrix products" }, lines)
+    end)
+  end)
+
   it("takes a second, also for 16,384 ranks", function()
     local clock = os.clock()
     local text, status = support.run("plan recipes/llama_1b.lua --cluster recipes/clusters/"
       .. "h200x16.yaml --search --ranks 16384")
     assert.equal(0, status)
-    assert.matches("\n    1  tp 8 dp 256 pp 8 ", text)
+    assert.matches("\n +1  tp 8 dp 256 pp 8 ", text)
+    for line in text:gmatch "[^\n]+" do
+      assert.is_true(#line < 100 or line:sub(1, 8) == "  best  ", line) -- to be copied as one
+    end
     assert.matches("best   layout%.tp=8 layout%.dp=256 layout%.pp=8 .*policy%.leaves%.dp=256", text)
     assert.is_true(os.clock() - clock < 5)
     text, status = support.run "plan recipes/llama_1b.lua --search"

@@ -13,11 +13,11 @@ local draft = require "tidelock.language.draft"
 local estimate = require "tidelock.forecast.estimate"
 local fit = require "tidelock.text.fit"
 local flops = require "tidelock.forecast.flops"
-local predict = require "tidelock.forecast.predict"
 local layer_costs = require "tidelock.forecast.layer_costs"
 local requests = require "tidelock.plan.requests"
 local rules = require "tidelock.plan.rules"
 local screen = require "tidelock.text.screen"
+local search_table = require "tidelock.forecast.search_table"
 
 local search = {}
 
@@ -168,15 +168,6 @@ function search.of(plan, facts, world)
   return found, refused
 end
 
-local function name_of(c)
-  local words = {}
-  for _, axis in ipairs { "tp", "dp", "pp", "ep" } do
-    if c[axis] > 1 then words[#words + 1] = axis .. " " .. c[axis] end
-  end
-  if c.pp > 1 then words[#words + 1] = c.schedule end
-  return #words > 0 and table.concat(words, " ") or "one rank"
-end
-
 --- The leaves that a candidate needs and the policy has not.
 local function leaf_words(c, spec)
   local words = {}
@@ -186,32 +177,6 @@ local function leaf_words(c, spec)
     end
   end
   return words
-end
-
---- What a candidate loses against the best: its two largest costs more, in ms; of the best itself
---- what bounds it.
-local function reason(c, first, spec)
-  local words, more = {}, {}
-  for _, name in ipairs { "matrix", "attention", "bandwidth", "launch", "exposed", "bubble" } do
-    local ms = 1000 * (c.guess.causes[name] - first.guess.causes[name])
-    if ms > 0 then more[#more + 1] = { predict.words[name], ms } end
-  end
-  table.sort(more, function(a, b) return a[2] > b[2] end)
-  if c == first then
-    words[1] = "bound by " .. predict.words[c.guess.bound]
-  else
-    for i = 1, math.min(2, #more) do
-      if more[i][2] >= 0.05 * more[1][2] then
-        words[#words + 1] = ("+%.1f ms %s"):format(more[i][2], more[i][1])
-      end
-    end
-  end
-  local needs = table.concat(leaf_words(c, spec), " ")
-  if needs ~= "" then
-    words[#words + 1] = "another key: leaves "
-      .. needs:gsub("policy%.leaves%.(%l+)=(%d+)", "%1 %2")
-  end
-  return table.concat(words, "; ")
 end
 
 --- Fields of the recipe's own layout that belong to it alone, with what a candidate has.
@@ -242,30 +207,22 @@ local function overrides_of(c, spec, written)
   return table.concat(words, " ")
 end
 
-local function table_lines(found, spec, lines)
-  local first, width = found[1], 12
-  for i = 1, math.min(search.shown, #found) do width = math.max(width, #name_of(found[i])) end
-  lines[#lines + 1] = ("  %3s  %-" .. width .. "s %5s %9s %9s %5s %6s %8s %7s  %s"):format("#",
-    "layout", "micro", "step ms", "tok/s", "mfu", "bubble", "exposed", "GiB", "why")
-  for i = 1, math.min(search.shown, #found) do
-    local c, g = found[i], found[i].guess
-    local form = "  %3d  %-" .. width .. "s %5d %9.1f %9s %4.0f%% %5.1f%% %5.1f ms %7.1f  %s"
-    lines[#lines + 1] = form:format(i, name_of(c), c.micro, g.step_s * 1000,
-      screen.short(g.tokens_per_s), 100 * g.mfu, 100 * g.bubble, 1000 * g.causes.exposed,
-      g.bytes / 2 ^ 30, reason(c, first, spec))
-  end
-end
-
 --- The text of a search.
 ---@param file string # of the recipe
 ---@param seconds number # that it took
 ---@param written? table<string, any> # fields of the recipe's own layout, by name
-function search.text(found, refused, spec, facts, world, file, seconds, written)
-  local lines = { ("%s   %s like those of %s: %s candidates, %s fit; %.1f s, nothing was planned")
-    :format(file:match "[^/]+$", screen.plural(world, "rank"), facts.name,
-      screen.grouped(refused.all), screen.plural(#found, "layout"), seconds) }
+---@param width? integer # of the terminal
+function search.text(found, refused, spec, facts, world, file, seconds, written, width)
+  local lines = { ("%s   %s like those of %s; %.1f s, nothing was planned"):format(
+    file:match "[^/]+$", screen.plural(world, "rank"), facts.name, seconds),
+    ("  %s candidates, %s fit"):format(screen.grouped(refused.all),
+      screen.plural(#found, "layout")) }
   if #found > 0 then
-    table_lines(found, spec, lines)
+    local shown, leaves = table.move(found, 1, math.min(search.shown, #found), 1, {}), {}
+    for i, c in ipairs(shown) do
+      leaves[i] = table.concat(leaf_words(c, spec), " "):gsub("policy%.leaves%.(%l+)=", "%1 ")
+    end
+    for _, line in ipairs(search_table.lines(shown, leaves, width)) do lines[#lines + 1] = line end
     lines[#lines + 1] = "  best   " .. overrides_of(found[1], spec, written or {})
   end
   if refused.full > 0 then
@@ -314,7 +271,8 @@ function search.command(request, facts)
   local plan = requests.plan(recipe, "expand", facts)
   local found, refused = search.of(plan, facts, world)
   io.stdout:write(search.text(found, refused, plan.spec, facts, world, request.recipe,
-    core.files.seconds() - begin, written), "\n")
+    core.files.seconds() - begin, written,
+    core.files.isatty(1) and core.files.columns() or nil), "\n")
   return #found > 0 and 0 or 1
 end
 
