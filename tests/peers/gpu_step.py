@@ -24,6 +24,7 @@ except (ImportError, OSError) as problem:
     peer.skip(f"PyTorch does not load for this python3 ({problem}); pip install torch")
 if not torch.cuda.is_available():
     peer.skip("PyTorch finds no GPU")
+from decoder import Attention, SwiGLU
 
 size = json.loads(sys.argv[1])
 torch.manual_seed(0)
@@ -36,39 +37,6 @@ def rope_table():
     return torch.cos(angles).bfloat16(), torch.sin(angles).bfloat16()
 
 
-def rope(x, table):
-    cos, sin = table
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.kv = size["kv_heads"] * width
-        self.qkv = nn.Linear(size["dim"], size["dim"] + 2 * self.kv, bias=False)
-        self.o = nn.Linear(size["dim"], size["dim"], bias=False)
-
-    def forward(self, x, table):
-        samples, length, dim = x.shape
-        q, k, v = self.qkv(x).split((dim, self.kv, self.kv), dim=-1)
-        q, k, v = (t.view(samples, length, -1, width).transpose(1, 2) for t in (q, k, v))
-        o = functional.scaled_dot_product_attention(
-            rope(q, table), rope(k, table), v, is_causal=True, enable_gqa=True)
-        return self.o(o.transpose(1, 2).reshape(samples, length, dim))
-
-
-class SwiGLU(nn.Module):
-    def __init__(self, hidden):
-        super().__init__()
-        self.gate_up = nn.Linear(size["dim"], 2 * hidden, bias=False)
-        self.down = nn.Linear(hidden, size["dim"], bias=False)
-
-    def forward(self, x):
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(functional.silu(gate) * up)
-
-
 class Experts(nn.Module):
     def __init__(self):
         super().__init__()
@@ -77,7 +45,7 @@ class Experts(nn.Module):
         self.register_buffer("bias", torch.zeros(experts))
         self.gate_up = nn.Parameter(torch.randn(experts, 2 * hidden, dim) * 0.02)
         self.down = nn.Parameter(torch.randn(experts, dim, hidden) * 0.02)
-        self.shared = SwiGLU(hidden)
+        self.shared = SwiGLU(dim, hidden)
 
     def route(self, x):
         scores = torch.sigmoid(self.router(x).float())
@@ -115,9 +83,9 @@ class Layer(nn.Module):
     def __init__(self, index):
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(size["dim"], 1e-5), nn.RMSNorm(size["dim"], 1e-5)
-        self.attention = Attention()
+        self.attention = Attention(size)
         dense = index == 0 or not size.get("experts")
-        self.mlp = SwiGLU(size["dense"]) if dense else Experts()
+        self.mlp = SwiGLU(size["dim"], size["dense"]) if dense else Experts()
 
     def forward(self, x, table):
         x = x + self.attention(self.norm1(x), table)

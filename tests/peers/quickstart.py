@@ -16,6 +16,7 @@ try:
     from torch.nn import functional
 except (ImportError, OSError) as problem:
     peer.skip(f"PyTorch does not load for this python3 ({problem}); pip install torch")
+from decoder import Attention, SwiGLU
 
 size = json.loads(sys.argv[1])
 torch.set_num_threads(size["threads"])
@@ -29,44 +30,12 @@ def rope_table():
     return torch.cos(angles), torch.sin(angles)
 
 
-def rope(x, table):
-    cos, sin = table
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.kv = size["kv_heads"] * width
-        self.qkv = nn.Linear(size["dim"], size["dim"] + 2 * self.kv, bias=False)
-        self.o = nn.Linear(size["dim"], size["dim"], bias=False)
-
-    def forward(self, x, table):
-        samples, length, dim = x.shape
-        q, k, v = self.qkv(x).split((dim, self.kv, self.kv), dim=-1)
-        q, k, v = (t.view(samples, length, -1, width).transpose(1, 2) for t in (q, k, v))
-        o = functional.scaled_dot_product_attention(
-            rope(q, table), rope(k, table), v, is_causal=True, enable_gqa=True)
-        return self.o(o.transpose(1, 2).reshape(samples, length, dim))
-
-
-class SwiGLU(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gate_up = nn.Linear(size["dim"], 2 * size["hidden"], bias=False)
-        self.down = nn.Linear(size["hidden"], size["dim"], bias=False)
-
-    def forward(self, x):
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(functional.silu(gate) * up)
-
-
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(size["dim"], 1e-5), nn.RMSNorm(size["dim"], 1e-5)
-        self.attention, self.mlp = Attention(), SwiGLU()
+        self.attention = Attention(size)
+        self.mlp = SwiGLU(size["dim"], size["hidden"])
 
     def forward(self, x, table):
         x = x + self.attention(self.norm1(x), table)
