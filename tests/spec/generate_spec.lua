@@ -1,5 +1,6 @@
 -- ./tl generate: from the folder of a run to text, and what it says when it cannot.
 local core = require "tidelock.core"
+local hf = require "support.hf"
 local new_folder = require "support.folder"
 local support = require "support"
 
@@ -123,6 +124,28 @@ describe("./tl generate", function()
     local numbers = support.run(("generate %s 97,98 --ids --tokens 2 --quiet"):format(one))
     local first, second = numbers:match "(%d+),(%d+)\n$"
     assert.equal(string.char(first, second) .. "\n", text)
+  end)
+
+  it("takes a folder of Hugging Face, for ids without a tokenizer, and names what it has", function()
+    local llama = hf.write(folder:path "llama", "llama")
+    local golden = hf.golden(folder:path "golden", "llama")
+    local out, status = support.run(("generate %s %s --ids --quiet --tokens 4"):format(llama,
+      table.concat(golden.input_ids[1], ",")))
+    assert.equal(0, status, out)
+    assert.equal(table.concat(golden.greedy, ",", 1, 4) .. "\n", out)
+    out, status = support.run(("generate %s x"):format(llama))
+    assert.equal(2, status)
+    assert.matches("no tokenizer.json", out, 1, true)
+    out, status = support.run(("generate %s 1 --ids layout.tp=3"):format(llama))
+    assert.equal(2, status)
+    assert.matches("tp 3 does not divide heads 4 (" .. llama .. "/config.json); ", out, 1, true)
+    assert.matches("tp 3 does not divide leaves.tp 4; ", out, 1, true)
+    assert.is_nil(out:find("nil", 1, true), out)
+    os.remove(llama .. "/config.json")
+    out, status = support.run(("generate %s 1 --ids"):format(llama))
+    assert.equal(2, status)
+    assert.matches("holds no recipe.lua: it is no run, and without config.json no model of Hugging "
+      .. "Face: ", out, 1, true)
   end)
 
   it("says why it cannot", function()

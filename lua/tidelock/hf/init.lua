@@ -88,6 +88,7 @@ function hf.open(nn, options, site, report)
     return nil
   end
   local path, ignore = folder .. "/config.json", {}
+  site = site or path -- no recipe has written it: generation takes the folder itself
   for _, key in ipairs(options.ignore or {}) do ignore[key] = true end
   local values = files.json(path, report)
   local facts = values and config.read(values, {

@@ -17,7 +17,11 @@ local moe = require "tidelock.plan.rules_experts"
 
 local rules = {}
 
-local function at(facts, path) return " (" .. tostring(facts.site(path)) .. ")" end
+--- Where a field stands, in brackets; of a recipe that no file has written, nothing.
+local function at(facts, path)
+  local site = facts.site(path)
+  return site and " (" .. site .. ")" or ""
+end
 
 local function divides(n, value) return value == nil or value % n == 0 end
 

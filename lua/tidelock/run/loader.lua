@@ -100,7 +100,11 @@ local function recipe_of(folder, words)
   if core.files.exists(folder .. "/origin.json") then
     return requests.recipe(folder, words, nil, is_no_layout), summary
   end
-  if not core.files.exists(path) then usage("%s holds no recipe.lua: it is no run", folder) end
+  if not core.files.exists(path) then
+    usage("%s holds no recipe.lua: it is no run%s", folder,
+      core.files.exists(folder .. "/model.safetensors") and ", and without config.json no model of "
+      .. "Hugging Face: take the run itself, or ./tl export --format hf" or "")
+  end
   local all = {}
   for _, word in ipairs(split_overrides(summary and summary.overrides)) do
     if is_no_layout(word) then all[#all + 1] = word end
@@ -212,7 +216,8 @@ local function open_foreign(folder, words, options)
   end
   return {
     path = folder, recipe = foreign_recipe(folder, words), read = read, description = folder,
-    tokenizer = open_tokenizer(options.tokenizer or folder), stop = stop_of(folder),
+    tokenizer = open_tokenizer(options.tokenizer or options.ids and "bytes" or folder),
+    stop = stop_of(folder),
   }
 end
 
@@ -227,7 +232,7 @@ end
 --- Opens what `path` means. `words` are overrides of its recipe.
 ---@param path string
 ---@param words? string[]
----@param options? { tokenizer?: string }
+---@param options? { tokenizer?: string, ids?: boolean } # ids: nobody asks for words
 ---@return tidelock.Model
 function loader.open(path, words, options)
   words, options = words or {}, options or {}
