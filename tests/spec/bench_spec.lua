@@ -4,6 +4,7 @@ local bench = require "tidelock.bench"
 local commands = require "tidelock.commands"
 local core = require "tidelock.core"
 local driver = require "tidelock.run.driver"
+local new_folder = require "support.folder"
 local records = require "tidelock.bench.records"
 local rounds = require "tidelock.bench.rounds"
 local support = require "support"
@@ -66,6 +67,25 @@ describe("bench", function()
     file:close()
     assert.matches("both gave the same tokens", run("serve " .. tiny .. " --requests " .. path))
     os.remove(path)
+  end)
+
+  it("says at once all that is wrong with a file of requests", function()
+    local folder = new_folder()
+    local function refused(text)
+      local path = folder:write("load.jsonl", text)
+      local out, status = support.run(("bench serve %s --requests %s serve.context=64"):format(tiny,
+        path))
+      assert.equal(2, status, out)
+      return out:match "(tidelock: .*)$"
+    end
+    assert.matches("load.jsonl: no request\n$", refused "\n \n")
+    local out = refused('{"at": 0, "prompt": 60, "max_tokens": 30}\n\n{"at": 0, "prompt": 0, '
+      .. '"max_tokens": 1}\n{"at": 0, "prompt": 60, "max_tokens": 4}\nhello\n')
+    assert.matches("jsonl:1: prompt 60 and max_tokens 30 are more than the context of 64; fewer, "
+      .. "or serve.context=90\n[^\n]*jsonl:3: expected {\"at\": [^\n]*\n[^\n]*jsonl:5: expected ",
+      out)
+    assert.matches("jsonl:8: expected [^\n]*\nand 3 more like this\n$", refused(("x\n"):rep(11)))
+    folder:remove()
   end)
 
   it("measures ranks", function()

@@ -126,7 +126,15 @@ describe("./tl generate", function()
     assert.equal(string.char(first, second) .. "\n", text)
   end)
 
-  it("takes a folder of Hugging Face, for ids without a tokenizer, and names what it has", function()
+  it("takes weights of f32 in bf16 where that is asked for", function()
+    local out, status = generate "84 --ids --quiet --tokens 4 dtype=bf16"
+    assert.equal(0, status, out)
+    assert.matches("^%d+,%d+,%d+,%d+\n$", out)
+    out, status = generate "84 --ids policy.arithmetic=sm_90" -- which f32 has not
+    assert.equal(2, status, out)
+  end)
+
+  it("takes a folder of Hugging Face, without a tokenizer for ids; names what it has", function()
     local llama = hf.write(folder:path "llama", "llama")
     local golden = hf.golden(folder:path "golden", "llama")
     local out, status = support.run(("generate %s %s --ids --quiet --tokens 4"):format(llama,
@@ -144,8 +152,8 @@ describe("./tl generate", function()
     os.remove(llama .. "/config.json")
     out, status = support.run(("generate %s 1 --ids"):format(llama))
     assert.equal(2, status)
-    assert.matches("holds no recipe.lua: it is no run, and without config.json no model of Hugging "
-      .. "Face: ", out, 1, true)
+    assert.matches("holds no recipe.lua: it is no run, and without config.json no model of "
+      .. "Hugging Face: ", out, 1, true)
   end)
 
   it("says why it cannot", function()

@@ -67,20 +67,47 @@ local function poisson(count, context)
   return list
 end
 
-local function from_file(path)
+local function is_count(x) return math.type(x) == "integer" and x > 0 end
+
+--- What is wrong with a line of a file of requests; nil when it is one, which comes second.
+local function read_line(line, context)
+  local good, entry = pcall(core.json.decode, line)
+  if not good or type(entry) ~= "table" or type(entry.at) ~= "number" or entry.at < 0
+    or not is_count(entry.prompt) or not is_count(entry.max_tokens) then
+    return 'expected {"at": seconds, "prompt": tokens, "max_tokens": tokens}, from 0, 1 and 1 on'
+  elseif entry.prompt + entry.max_tokens > context then
+    return ("prompt %d and max_tokens %d are more than the context of %d; fewer, or "
+      .. "serve.context=%d"):format(entry.prompt, entry.max_tokens, context,
+      entry.prompt + entry.max_tokens)
+  end
+  return nil, entry
+end
+
+--- The requests of a file, in order of arrival. Raises with all lines that are none.
+local function from_file(path, context)
   local text, message = core.files.read_all(path)
   if not text then error({ status = 2, message = "tidelock: --requests: " .. message }, 0) end
-  local list = {}
-  for line in text:gmatch "[^\n]+" do
-    local good, entry = pcall(core.json.decode, line)
-    if not good or type(entry) ~= "table" or type(entry.at) ~= "number"
-      or math.type(entry.prompt) ~= "integer" or math.type(entry.max_tokens) ~= "integer" then
-      error({ status = 2, message = ("tidelock: --requests: %s:%d: expected {\"at\": seconds, "
-        .. "\"prompt\": tokens, \"max_tokens\": tokens}"):format(path, #list + 1) }, 0)
+  local list, wrong, number = {}, {}, 0
+  for line in (text .. "\n"):gmatch "([^\n]*)\n" do
+    number = number + 1
+    local problem, entry
+    if line:find "%S" then problem, entry = read_line(line, context) end
+    if problem then
+      wrong[#wrong + 1] = ("tidelock: --requests: %s:%d: %s"):format(path, number, problem)
+    elseif entry then
+      entry.line, list[#list + 1] = number, entry
     end
-    list[#list + 1] = entry
   end
-  table.sort(list, function(a, b) return a.at < b.at end)
+  if #list + #wrong == 0 then wrong[1] = ("tidelock: --requests: %s: no request"):format(path) end
+  if #wrong > 0 then
+    local shown = table.concat(wrong, "\n", 1, math.min(#wrong, 8))
+    if #wrong > 8 then shown = ("%s\nand %d more like this"):format(shown, #wrong - 8) end
+    error({ status = 2, message = shown }, 0)
+  end
+  table.sort(list, function(x, y)
+    if x.at ~= y.at then return x.at < y.at end
+    return x.line < y.line
+  end)
   return list
 end
 
@@ -239,10 +266,16 @@ local function capacity(e, list)
   return core.files.seconds() - clock
 end
 
-local function load_table(options)
+--- The requests that a file asks for; the recipe says how long they may be.
+local function given_load(options)
+  local words = table.move(options.overrides, 1, #options.overrides, 1, {})
+  local spec = requests.plan(requests.recipe(options.recipe, words), "check").spec
+  return from_file(options.requests, spec.serve and spec.serve.context or spec.batch.length)
+end
+
+local function load_table(options, given)
   local batched <close> = open(options, {})
   local plain <close> = open(options, { plain = true })
-  local given = options.requests and from_file(options.requests)
   local list = given or poisson(options.count, batched.context)
   local scale = 1
   if not given then -- 0.7 of what it can do, unless told
@@ -278,7 +311,8 @@ end
 ---@param options table # recipe, overrides, rounds, threads, count, rate, requests
 function serve.tables(options)
   options.count = options.count or 64
-  local result = { speed_table(options), load_table(options) }
+  local given = options.requests and given_load(options) -- what is wrong with it is said at once
+  local result = { speed_table(options), load_table(options, given) }
   if result[2].differs then
     error("bench serve: batched and plain requests gave other tokens", 0)
   end

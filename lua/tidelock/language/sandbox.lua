@@ -150,7 +150,9 @@ local function read(path, texts)
   if not file then return nil, message .. beside.hint(path) end
   local text, reason = file:read(sandbox.bytes_max + 1)
   file:close()
-  if not text and reason then return nil, path .. ": not a file" end
+  if not text and reason then
+    return nil, path .. ": a folder, and no run's; a recipe is a .lua file, or the folder of a run"
+  end
   if text and #text > sandbox.bytes_max then
     return nil, ("%s: more than %d MiB, which no recipe has"):format(path, sandbox.bytes_max >> 20)
   end

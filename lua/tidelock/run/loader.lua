@@ -129,7 +129,11 @@ local function compare(folder, known, recipe, words)
     for _, section in ipairs { "dtype", "model", "policy", "blocks" } do
       ours = ours or d.path:match "^%w+" == section and d.old ~= "unset"
     end
-    for _, word in ipairs(words) do ours = ours and not overlap(word:match "^[^=]*", d.path) end
+    for _, word in ipairs(words) do
+      local key = word:match "^[^=]*"
+      ours = ours and not overlap(key, d.path)
+        and not (key == "dtype" and d.path == "policy.arithmetic") -- which follows it
+    end
     if ours then lines[#lines + 1] = ("  %s: %s -> %s"):format(d.path, d.old, d.new) end
   end
   if #lines > 0 then
