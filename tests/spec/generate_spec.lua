@@ -156,6 +156,23 @@ describe("./tl generate", function()
       .. "Hugging Face: ", out, 1, true)
   end)
 
+  it("names the folder that a model came from, where its tokenizer is", function()
+    local llama, words = hf.write(folder:path "base", "llama"), {}
+    for i = 1, 400 do words[i] = string.pack("<I2", i * 7 % 90 + 2) end
+    local ids = folder:write("hf.bin", table.concat(words))
+    local file = folder:write("hf.lua", (recipe:gsub('tl.data.text { "TEXT" }',
+      ('tl.data.tokens { %q, dtype = "uint16" }'):format(ids)):gsub("nn.decoder {.-layer = layer }",
+      ("nn.from_hf %q"):format(llama))))
+    local out, status = support.run(("run %s --runs %s --quiet"):format(file, folder:path "hf"))
+    assert.equal(0, status, out)
+    local one = folder:path "hf/" .. core.files.list(folder:path "hf")[1]
+    assert.matches("mean; --tokenizer FILE or its folder, or --tokenizer bytes",
+      (support.run(("generate %s a"):format(one))), 1, true)
+    folder:write("base/tokenizer.json", "{}")
+    assert.matches(("mean; --tokenizer %s, which its model came from, or --tokenizer bytes"):format(
+      llama), (support.run(("generate %s a"):format(one))), 1, true)
+  end)
+
   it("says why it cannot", function()
     local function refused(pattern, arguments, status)
       local text, got = support.run("generate " .. arguments)
@@ -179,7 +196,7 @@ describe("./tl generate", function()
       model .. " axb --tokenizer " .. small.root)
     small:remove()
     refused("generate: PROMPT is missing", model)
-    refused("y is one word too many", model .. " x y")
+    refused("y is one word too many; a text of several words stands in quotes\n", model .. " x y")
     refused("%-%-temperature: expected a number from 0", model .. " x --temperature warm")
     if core.cuda_count() == 0 then
       refused('device: "cuda": ', model .. " x device=cuda")

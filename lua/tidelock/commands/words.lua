@@ -217,7 +217,9 @@ function Words:word(word)
   elseif command.words and (command.words_more or #request.words < #command.words) then
     table.insert(request.words, word)
   elseif not command.recipe and not (command.overrides and word:find "^[^=/]+=") then
-    self:add("%s is one word too many", word)
+    local text = command.words and (command.words[#command.words]):match "^%u+$"
+    self:add("%s is one word too many%s", word, (text == "PROMPT" or text == "TEXT")
+      and "; a text of several words stands in quotes" or "")
   elseif not command.recipe then
     table.insert(request.overrides, word)
   else

@@ -24,7 +24,7 @@ local loader = {}
 ---@field tokenizer tidelock.Tokenizer
 ---@field description string # "runs/x, step 200"
 ---@field stop? integer[] # ids that end a text
----@field wordless? boolean # nothing says what its ids mean
+---@field wordless? string # nothing says what its ids mean; what might
 
 local function usage(format, ...)
   error({ status = 2, message = "tidelock: " .. format:format(...) }, 0)
@@ -233,6 +233,17 @@ local function reads_ids(source)
   return any
 end
 
+--- What may say what the ids of a run mean, where it was trained on such: the folder that its model
+--- came from, or any. Else nil.
+local function wordless(recipe)
+  if not reads_ids(recipe.values.data) then return nil end
+  local model = recipe.values.model
+  local hf = type(model) == "table" and type(model.options) == "table" and model.options.hf
+  local given = hf and core.files.exists(hf.folder .. "/tokenizer.json")
+  return given and ("--tokenizer %s, which its model came from"):format(hf.folder)
+    or "--tokenizer FILE or its folder"
+end
+
 --- Opens what `path` means. `words` are overrides of its recipe.
 ---@param path string
 ---@param words? string[]
@@ -265,7 +276,7 @@ function loader.open(path, words, options)
   return {
     path = path, recipe = recipe, read = read, description = description,
     tokenizer = open_tokenizer(options.tokenizer or "bytes"),
-    wordless = not options.tokenizer and reads_ids(recipe.values.data),
+    wordless = not options.tokenizer and wordless(recipe) or nil,
   }
 end
 
@@ -274,7 +285,7 @@ end
 function loader.needs_words(model)
   if model.wordless then
     usage("%s: it was trained on ids (tl.data.tokens), and nothing here says what they mean; "
-      .. "--tokenizer FILE or its folder, or --tokenizer bytes where ids are bytes", model.path)
+      .. "%s, or --tokenizer bytes where ids are bytes", model.path, model.wordless)
   end
 end
 
