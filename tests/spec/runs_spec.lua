@@ -3,6 +3,7 @@ local core = require "tidelock.core"
 local log = require "tidelock.run.log"
 local new_folder = require "support.folder"
 local runs = require "tidelock.run.runs"
+local seal = require "tidelock.run.seal"
 
 local key = "5e1c09af77d2c340"
 local summary = { key = key, steps = 2, weights_hash = "9d41c7e2a05b88f3" }
@@ -51,6 +52,33 @@ describe("a run whose key is known", function()
     assert.matches("^nothing to compare: .*/small%-5e1c has 2 steps, and this run went on behind "
       .. "them$", went_on(3, true))
     assert.matches(": 2 losses, 2 gradient norms, weights 9d41c7e2a05b88f3$", went_on(2, false))
+  end)
+
+  it("compares the checkpoints that a shorter or longer one has too", function()
+    local function verdict_with(steps, weights)
+      local root = new_folder().root
+      local function finished(last, saves)
+        local run = runs.open(root, "small", key)
+        for step, hash in pairs(saves) do
+          local state = { version = 2, step = step, updates = step, key = key, recipe_hash = key,
+            contracts = 1, weights_hash = hash, optimizer_hash = "00", fields = "", parts = {},
+            tensors = {} }
+          core.files.mkdirs(run:path(("checkpoints/step-%08d"):format(step)))
+          core.files.write_atomic(run:path(("checkpoints/step-%08d/state.json"):format(step)),
+            seal.encode(state))
+        end
+        core.files.write_atomic(run:path "log.jsonl", core.json.encode(record(1)))
+        run:compare(record(1))
+        return run:finish { key = key, steps = last, weights_hash = ("%016d"):format(last) }
+      end
+      finished(2, { [1] = "a1" })
+      return finished(steps, { [1] = weights })
+    end
+    assert.matches("1 loss, 1 gradient norm, weights after step 1 ", verdict_with(3, "a1").text)
+    local differs = verdict_with(3, "b2")
+    assert.is_false(differs.equal)
+    assert.matches("differ from .*/small%-5e1c at step 1: weights a1 | b2$", differs.text)
+    assert.is_true(verdict_with(2, "a1").equal)
   end)
 
   it("takes the folder of a damaged summary for that of an unfinished run", function()

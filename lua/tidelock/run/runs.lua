@@ -24,6 +24,7 @@
 local checkpoint = require "tidelock.run.checkpoint"
 local core = require "tidelock.core"
 local log = require "tidelock.run.log"
+local saved = require "tidelock.run.saved"
 local screen = require "tidelock.text.screen"
 
 local runs = {}
@@ -186,8 +187,25 @@ function Run:inherit(record, from)
   end
 end
 
+--- What both runs kept on the way. Checkpoints in one folder were compared when they were written.
+local function compare_saved(self, summary)
+  local other = self.reference_summary
+  local result, message = saved.compare(
+    { folder = self.reference, key = other.key, last = other.steps, weights = other.weights_hash },
+    { folder = self.folder, key = other.key, last = summary.steps, weights = summary.weights_hash })
+  if not result then return { equal = {}, damaged = message } end
+  return result.shared and { equal = {} } or result
+end
+
+--- What was compared of the weights where one run is longer, in words.
+local function weights_text(other, kept)
+  if #kept.equal > 0 then return "weights " .. saved.equal_text(kept) end
+  return "weights not compared: " .. (kept.damaged
+    or "it has " .. screen.plural(other.steps, "step"))
+end
+
 --- What was compared, in words.
-local function agreement(self, summary, same_length)
+local function agreement(self, summary, same_length, kept)
   local other = self.reference_summary
   local both = math.min(summary.steps, other.steps)
   local lacks = both - self.compared - self.inherited
@@ -197,8 +215,7 @@ local function agreement(self, summary, same_length)
   end
   local text = ("equal to %s: %s, %s, %s"):format(self.reference,
     screen.plural(self.compared, "loss"), screen.plural(self.compared, "gradient norm"),
-    same_length and "weights " .. summary.weights_hash
-    or ("weights not compared: it has %s"):format(screen.plural(other.steps, "step")))
+    same_length and "weights " .. summary.weights_hash or weights_text(other, kept))
   if self.inherited > 0 then
     text = text .. (" (its own before the checkpoint: %s)"):format(
       screen.plural(self.inherited, "step"))
@@ -247,13 +264,17 @@ function Run:finish(summary)
     self.first_difference = ("the weights after step %d: %s | %s"):format(summary.steps,
       other.weights_hash, summary.weights_hash)
   end
+  local kept = not same_length and compare_saved(self, summary) or nil
+  if kept and kept.differs and not self.first_difference then
+    self.first_difference = ("step %d: %s"):format(kept.differs, kept.text)
+  end
   if self.first_difference then
     return {
       saved = self.folder, equal = false,
       text = ("differ from %s at %s"):format(self.reference, self.first_difference),
     }
   end
-  local text = agreement(self, summary, same_length)
+  local text = agreement(self, summary, same_length, kept)
   if summary.steps > other.steps then
     replace_reference(self)
     return { saved = self.folder, equal = true, text = text }

@@ -14,7 +14,7 @@ local divergence = require "tidelock.trace.divergence"
 local logical = require "tidelock.plan.logical"
 local partial = require "tidelock.trace.partial"
 local replays = require "tidelock.trace.replays"
-local saved = require "tidelock.trace.saved"
+local saved = require "tidelock.run.saved"
 local screen = require "tidelock.text.screen"
 local sides = require "tidelock.trace.sides"
 
@@ -205,6 +205,18 @@ function diff.traces(a, b, again)
   return lines, false
 end
 
+--- Lines "weights" of runs of unequal length. Returns the first step whose state differs.
+local function compare_saved(lines, left, right)
+  if not (left.run and right.run) then
+    line(lines, "weights", ("of steps %d | %d: not compared"):format(left.last, right.last))
+    return nil
+  end
+  local result, message = saved.compare(left, right)
+  if not result then error({ status = 2, message = "tidelock: diff: " .. message }, 0) end
+  for i, text in ipairs(saved.texts(result)) do line(lines, i == 1 and "weights" or "", text) end
+  return result.differs
+end
+
 --- The report of two run folders.
 local function diff_runs(left, right, temporary)
   local lines, step = sides.lines(left, right)
@@ -215,10 +227,8 @@ local function diff_runs(left, right, temporary)
   local last = step or math.min(left.last, right.last)
   local lengths = left.key == right.key and left.last ~= right.last
   if not lines.differ and lengths and left.records[last] and right.records[last] then
-    local texts, other = saved.compare(left, right)
-    for i, text in ipairs(texts) do line(lines, i == 1 and "weights" or "", text) end
-    if not other then return lines, true end
-    last = other
+    last = compare_saved(lines, left, right)
+    if not last then return lines, true end
   end
   print_lines(lines)
   io.stderr:write(("both are run again to step %d, traced\n"):format(last))
