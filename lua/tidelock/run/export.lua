@@ -100,12 +100,35 @@ local function sources_of(found, wanted)
       local dtype, count = wanted or stored, 1
       for _, size in ipairs(shape) do count = count * size end
       list[#list + 1] = {
-        file = "model", name = entry.name, bytes = count * element_bytes[dtype],
+        file = "model", name = entry.name, hash = from.hash, bytes = count * element_bytes[dtype],
         source = { name = entry.name, file = files[from.file], entry = from.name, dtype = dtype },
       }
     end
   end
   return list
+end
+
+--- Raises where a tensor has other bytes than were saved: those of a checkpoint are hashed one by
+--- one, those that the end of a run has left all together.
+local function check_bytes(found, list)
+  local sum, wrong, whole = 0, {}, found.state.weights_hash
+  for _, item in ipairs(list) do
+    local source = item.source
+    local tensor = source.file:read(source.entry)
+    if item.hash and tensor:hash(source.entry) ~= item.hash then
+      wrong[#wrong + 1] = source.entry
+    elseif not item.hash then
+      sum = sum + tensor:hash_int(source.entry)
+    end
+    tensor:close()
+  end
+  if not list[1].hash and whole and ("%016x"):format(sum) ~= whole then
+    wrong[1] = ("its tensors have the hash %016x, and %s was written"):format(sum, whole)
+  end
+  if #wrong > 0 then
+    usage("%s is damaged: other bytes than were saved: %s", found.folder,
+      table.concat(wrong, ", "))
+  end
 end
 
 --- Renames the sources to what transformers reads; returns the texts beside them, and notes.
@@ -147,9 +170,10 @@ function export.write(found, out, options)
     usage("--format: expected hf, got %q", options.format)
   end
   if core.files.exists(out) then usage("%s exists already; give a new folder", out) end
+  local list, bytes, names = sources_of(found, wanted), 0, {}
+  check_bytes(found, list)
   local parent = out:match "^(.*)/[^/]*$"
   if parent and parent ~= "" then core.files.mkdirs(parent) end
-  local list, bytes, names = sources_of(found, wanted), 0, {}
   local texts, notes = {}, {}
   if options.format then texts, notes = as_hf(found, list) end
   local files = checkpoint.cut(list, options.file_bytes_max or file_bytes_max)
