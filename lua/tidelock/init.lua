@@ -13,6 +13,30 @@ local where = require "tidelock.language.where"
 
 local tidelock = { recipe = recipe.new, params = recipe.params, load = recipe.load_from }
 
+--- What start takes, and what each is.
+local start_options = { keep = "table", threads = "number", poison = "number", check = "boolean",
+  resume = "string", forks = "table" }
+
+--- Raises at the line that calls start, with all that is wrong with its options.
+local function check_start(options)
+  local names, known, wrong = {}, {}, {}
+  for name in pairs(options) do names[#names + 1] = tostring(name) end
+  for name in pairs(start_options) do known[#known + 1] = name end
+  table.sort(names)
+  table.sort(known)
+  for _, name in ipairs(names) do
+    local kind, got = start_options[name], type(options[name])
+    local near = suggest.nearest(name, known)
+    if not kind then
+      wrong[#wrong + 1] = ("no option %s; %sit takes %s"):format(name,
+        near and ("did you mean %s? "):format(near) or "", table.concat(known, ", "))
+    elseif got ~= kind then
+      wrong[#wrong + 1] = ("%s: expected a %s, got a %s"):format(name, kind, got)
+    end
+  end
+  if #wrong > 0 then error("start: " .. table.concat(wrong, "; "), 4) end
+end
+
 --- recipe:start { keep = { "layers.*.out" } }: the recipe on ranks of this process, ready for its
 --- first step; `local run <close> = ...`. For scripts: a recipe that loads runs nothing.
 ---@param options? { keep?: string[], threads?: integer, poison?: integer, check?: boolean,
@@ -22,6 +46,7 @@ function recipe.methods.start(self, options)
   if where.context() then
     error((where.here() or "recipe") .. ": start: a recipe only describes; a script starts it", 0)
   end
+  check_start(options or {})
   return require("tidelock.run.driver").start(self, options)
 end
 

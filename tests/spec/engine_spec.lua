@@ -221,6 +221,7 @@ describe("the engine", function()
     assert.matches("top_p is 0", refused { tokens = { 1 }, max_tokens = 1, top_p = 0 })
     assert.matches("top_k is 1.5", refused { tokens = { 1 }, max_tokens = 1, top_k = 1.5 })
     assert.matches("no field tempo", refused { tokens = { 1 }, max_tokens = 1, tempo = 3 })
+    assert.matches("a request is a table", refused(5))
     assert.matches("stop has 61", refused { tokens = { 1 }, max_tokens = 1, stop = { 61 } })
     assert.error_matches(function() serve.open(file, { ["serve.pages"] = 3 }) end,
       "serve.pages: 3 pages of 4 positions are too few for one context of 16; try serve.pages=4")

@@ -344,7 +344,8 @@ end
 ---@param dir string
 ---@return string folder # for start { resume = folder } and --resume
 function Run:save(dir)
-  core.files.mkdirs(dir)
+  local good, message = pcall(core.files.mkdirs, dir)
+  if not good then error("save: " .. message:gsub("^[^\n]-%.lua:%d+: ", ""), 2) end
   local written = checkpoint.start(self, dir)
   written.saver:wait()
   written.saver:close()

@@ -49,6 +49,7 @@ end
 local top_max = 20
 
 local function check_all(given, engine)
+  if type(given) ~= "table" then return "a request is a table: { tokens = .., max_tokens = .. }" end
   local names = {}
   for name in pairs(given) do names[#names + 1] = tostring(name) end
   table.sort(names)
