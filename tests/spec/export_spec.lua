@@ -164,8 +164,8 @@ describe("an export", function()
     out, status = support.run(("export %s %s"):format(made, folder:path "end"))
     assert.equal(0, status, out)
     flip(made .. "/weights.safetensors")
-    turned_down(made, "--format hf", made .. " is damaged: other bytes than were saved: its tensors "
-      .. "have the hash ")
+    turned_down(made, "--format hf", made .. " is damaged: other bytes than were saved: its "
+      .. "tensors have the hash ")
   end)
 
   it("is cut into files with an index", function()

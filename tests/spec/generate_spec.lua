@@ -173,6 +173,14 @@ describe("./tl generate", function()
       llama), (support.run(("generate %s a"):format(one))), 1, true)
   end)
 
+  it("notes a tokenizer with more ids than the model has", function()
+    local out, status = generate "T --tokens 2 --tokenizer tests/golden/tokenizers/gpt2"
+    assert.equal(0, status, out)
+    assert.matches("note: the tokenizer has 321 ids, the model 256: is it that of the training ",
+      out, 1, true)
+    assert.is_nil((generate "T --tokens 2"):find("note:", 1, true))
+  end)
+
   it("says why it cannot", function()
     local function refused(pattern, arguments, status)
       local text, got = support.run("generate " .. arguments)

@@ -84,9 +84,9 @@ describe("a script", function()
   it("hears at its own line of options that are not there, and what each takes", function()
     local recipe = load()
     local _, problem = pcall(function() return recipe:start { kep = {}, resume = 3 } end)
-    assert.equal("tests/spec/scripts_spec.lua:86: start: no option kep; did you mean keep? it takes "
-      .. "check, forks, keep, poison, resume, threads; resume: expected a string, got a number",
-      problem)
+    assert.equal("tests/spec/scripts_spec.lua:86: start: no option kep; did you mean keep? it "
+      .. "takes check, forks, keep, poison, resume, threads; resume: expected a string, got a "
+      .. "number", problem)
     local run <close> = recipe:start { threads = 1 }
     _, problem = pcall(function() run:save(file .. "/below") end)
     assert.matches("^tests/spec/scripts_spec.lua:%d+: save: .*/small.lua: cannot make it", problem)

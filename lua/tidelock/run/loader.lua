@@ -289,4 +289,16 @@ function loader.needs_words(model)
   end
 end
 
+--- Notes on stderr that the tokenizer has ids which the model has not: it is hardly the one that
+--- made the training data. The other way round is usual: tables are padded.
+---@param model tidelock.Model
+---@param vocab integer # of the model
+function loader.note_words(model, vocab)
+  local count = model.tokenizer:vocab()
+  if count > vocab then
+    io.stderr:write(("note: the tokenizer has %d ids, the model %d: is it that of the training "
+      .. "data?\n"):format(count, vocab))
+  end
+end
+
 return loader

@@ -101,6 +101,7 @@ function generate.command(request)
   if not options.ids then loader.needs_words(model) end
   local given = submission_of(model, prompt, options)
   local e <close> = requests.guarded(engine.open, model, { threads = options.threads })
+  if not options.ids then loader.note_words(model, e.vocab) end
   local id, message = e:submit(given)
   if not id then usage("%s", message) end
   core.catch_interrupts()

@@ -292,6 +292,7 @@ function serve.command(request)
   local loaded = loader.open(request.words[1], request.overrides, options)
   loader.needs_words(loaded)
   local e <close> = requests.guarded(engine.open, loaded, { threads = options.threads })
+  loader.note_words(loaded, e.vocab)
   collectgarbage "generational" -- plans stay, events go: else all is looked at in one long pause
   local render, no_chat = chat.open((options.tokenizer or loaded.path):gsub("/tokenizer.json$", ""))
   local model = {
