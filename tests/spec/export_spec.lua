@@ -4,6 +4,7 @@ local core = require "tidelock.core"
 local export = require "tidelock.run.export"
 local models = require "support.models"
 local new_folder = require "support.folder"
+local replays = require "tidelock.trace.replays"
 local support = require "support"
 
 local function contains(part, text)
@@ -129,6 +130,31 @@ describe("an export", function()
     run("train.save.every=1 --resume " .. made) -- saves the end, too
     said = tidelock("export %s %s --dtype f32", made, folder:path "four")
     assert.matches("step 2 of key", said)
+  end)
+
+  it("finds the checkpoints of a run where train.save.dir put them, as others do", function()
+    local text = folder:write("text.txt", ("Tides come and go. "):rep(20))
+    local file, runs = folder:write("tide.lua", tide:format(text)), folder:path "runs"
+    local apart = ("train.save.every=1 train.save.dir=%s"):format(folder:path "apart")
+    local out, status = support.run(("run %s --runs %s --quiet --stop-at 1 %s"):format(file, runs,
+      apart))
+    assert.equal(0, status, out)
+    local made = runs .. "/" .. core.files.list(runs)[1]
+    assert.is_false(core.files.exists(made .. "/checkpoints"))
+    os.remove(made .. "/summary.json") -- as if it had been killed
+    os.remove(made .. "/weights.safetensors")
+    local newest = folder:path "apart" .. "/step-00000001"
+    assert.equal(newest, checkpoint.find(made).folder)
+    assert.equal(newest, replays.nearest(made, 1).folder)
+    out, status = support.run(("export %s %s"):format(made, folder:path "out"))
+    assert.equal(0, status, out)
+    out, status = support.run(("generate %s T --tokens 1"):format(made))
+    assert.equal(0, status, out)
+    contains(newest .. ", step 1", out)
+    out, status = support.run(("run %s --runs %s --quiet --resume %s %s"):format(file, runs, made,
+      apart))
+    assert.equal(0, status, out)
+    contains("trained    1 step", out)
   end)
 
   it("has no byte that was not saved: of a checkpoint, and of the end of a run", function()

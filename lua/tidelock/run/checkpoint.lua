@@ -109,13 +109,22 @@ function checkpoint.list(dir)
   return steps, unfinished
 end
 
+--- Where a run has its checkpoints: where its fields say (train.save.dir), or in its folder.
+---@param run_folder string
+function checkpoint.dir(run_folder)
+  local path = run_folder .. "/resolved.txt"
+  local fields = core.files.exists(path) and core.files.read_all(path) or ""
+  return ("\n" .. fields):match '\ntrain%.save[^\n]-%f[%w]dir = "([^"\n]*)"'
+    or run_folder .. "/checkpoints"
+end
+
 ---@class tidelock.Checkpoint
 ---@field folder string
 ---@field state tidelock.CheckpointState
 ---@field run_folder? string # of the run that wrote it
 ---@field notes string[]
 
---- The checkpoint that a path means: itself, or the newest in it or in its checkpoints/.
+--- The checkpoint that a path means: itself, the newest of that run, or the newest in it.
 ---@param path string
 ---@param who? string # whose mistake it is, "--resume" unless given
 ---@return tidelock.Checkpoint
@@ -134,7 +143,7 @@ function checkpoint.find(path, who)
     return opened(path, path:match "^(.*)/checkpoints/[^/]+$", {})
   end
   local notes = {}
-  for _, dir in ipairs { path .. "/checkpoints", path } do
+  for _, dir in ipairs { checkpoint.dir(path), path } do
     local steps, unfinished = checkpoint.list(dir)
     for _, name in ipairs(unfinished) do
       notes[#notes + 1] = ("%s/%s was not finished and is not used"):format(dir, name)

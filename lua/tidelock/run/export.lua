@@ -49,7 +49,7 @@ end
 
 --- The newest checkpoint of a run: its step, or 0, and its folder.
 local function newest_checkpoint(path)
-  for _, dir in ipairs { path .. "/checkpoints", path } do
+  for _, dir in ipairs { checkpoint.dir(path), path } do
     local steps = checkpoint.list(dir)
     if #steps > 0 then return steps[#steps], ("%s/step-%08d"):format(dir, steps[#steps]) end
   end

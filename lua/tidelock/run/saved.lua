@@ -27,13 +27,6 @@ local saved = {}
 ---@field alone string[] # what one side alone kept, in words
 ---@field shared? string # the one folder that has the checkpoints of both
 
---- Where a run has its checkpoints: where its fields say, or in its folder.
-local function checkpoints_of(folder)
-  local fields = core.files.read_all(folder .. "/resolved.txt") or ""
-  return ("\n" .. fields):match '\ntrain%.save[^\n]-%f[%w]dir = "([^"\n]*)"'
-    or folder .. "/checkpoints"
-end
-
 --- What is known of a side's state by step, { weights, optimizer? }; or nil and what is damaged.
 local function states_of(side, dir)
   local states = { [side.last] = { weights = side.weights } }
@@ -81,7 +74,7 @@ end
 ---@return tidelock.SavedBoth?
 ---@return string? message
 function saved.compare(left, right)
-  local dirs = { checkpoints_of(left.folder), checkpoints_of(right.folder) }
+  local dirs = { checkpoint.dir(left.folder), checkpoint.dir(right.folder) }
   local a, damaged = states_of(left, dirs[1])
   local b, also = states_of(right, dirs[2])
   if not a or not b then return nil, damaged or also end

@@ -35,9 +35,9 @@ end
 
 --- The newest checkpoint in a run's folder after at most `step` steps; nil: from the start.
 function replays.nearest(folder, step)
-  local dir = folder and folder .. "/checkpoints"
+  local dir = folder and checkpoint.dir(folder)
   local best
-  for _, saved in ipairs(dir and core.files.is_directory(dir) and checkpoint.list(dir) or {}) do
+  for _, saved in ipairs(dir and checkpoint.list(dir) or {}) do
     if saved <= step then best = saved end
   end
   return best and checkpoint.find(("%s/step-%08d"):format(dir, best), "diff")
