@@ -174,7 +174,7 @@ commands.list = {
   },
   {
     name = "generate", recipe = false, words = { "MODEL", "PROMPT" }, overrides = true,
-    module = "tidelock.serve.generate", about = "text after a prompt, by the model of a run",
+    module = "tidelock.serve.generate", about = "text after a prompt, by a run or a Hugging Face folder",
     example = "generate runs/quickstart-eaf6 \"You may copy\" --tokens 200 --temperature 0.8",
     options = {
       { name = "tokens", kind = "count", about = "most tokens to make; default 100" },
@@ -184,7 +184,7 @@ commands.list = {
       { name = "seed", kind = "index", about = "another one gives another text; default 0" },
       { name = "ids", about = "the prompt is ids, as 1,15043, and so is what is printed" },
       { name = "tokenizer", kind = "file",
-        about = "a tokenizer.json or its folder; default bytes" },
+        about = "a tokenizer.json or its folder; default the model's own, of a run bytes" },
       { name = "quiet", about = "neither the prompt nor the speed" },
       threads,
     },

@@ -1,7 +1,7 @@
 --- What `./tl serve` is called, takes and does: its row of the table in init.lua.
 return {
   name = "serve", recipe = false, words = { "MODEL" }, overrides = true,
-  module = "tidelock.serve", about = "OpenAI's API over HTTP, for the model of a run",
+  module = "tidelock.serve", about = "OpenAI's API over HTTP, for a run or a Hugging Face folder",
   example = "serve runs/quickstart-eaf6 --port 8000",
   options = {
     { name = "port", kind = "index", about = "where to listen, 0: one that is free; default 8000" },
@@ -15,7 +15,7 @@ return {
       name = "timeout", kind = "count",
       about = "seconds that a silent client is kept; default 30",
     },
-    { name = "tokenizer", kind = "file", about = "a tokenizer.json or its folder; default bytes" },
+    { name = "tokenizer", kind = "file", about = "a tokenizer.json or its folder; default the model's own, of a run bytes" },
     { name = "threads", kind = "count", about = "workers of the pool; no bit depends on it" },
   },
 }
