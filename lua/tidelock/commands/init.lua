@@ -174,7 +174,8 @@ commands.list = {
   },
   {
     name = "generate", recipe = false, words = { "MODEL", "PROMPT" }, overrides = true,
-    module = "tidelock.serve.generate", about = "text after a prompt, by a run or a Hugging Face folder",
+    module = "tidelock.serve.generate",
+    about = "text after a prompt, by a run or a Hugging Face folder",
     example = "generate runs/quickstart-eaf6 \"You may copy\" --tokens 200 --temperature 0.8",
     options = {
       { name = "tokens", kind = "count", about = "most tokens to make; default 100" },
