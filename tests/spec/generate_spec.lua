@@ -1,4 +1,5 @@
 -- ./tl generate: from the folder of a run to text, and what it says when it cannot.
+local command = require "tidelock.serve.generate"
 local core = require "tidelock.core"
 local hf = require "support.hf"
 local new_folder = require "support.folder"
@@ -64,6 +65,28 @@ describe("./tl generate", function()
     out, status = support.run(("generate %s 'Ti des' --tokens 20 --quiet"):format(spread))
     assert.equal(0, status, out)
     assert.equal(generate "'Ti des' --tokens 20 --quiet", out)
+  end)
+
+  it("looks at each token once, and adds what decoding all of them gives", function()
+    for _, name in ipairs { "gpt2", "llama3", "qwen", "sentencepiece" } do
+      local known = assert(core.tokenizer("tests/golden/tokenizers/" .. name))
+      local ids, looks = known:encode("Tides  come\u{20AC} and\ngo, again and again", true), 0
+      local counted = {
+        token = function(_, id) looks = looks + 1 return known:token(id) end,
+        decode = function(_, list) looks = looks + #list return known:decode(list) end,
+      }
+      for cut = 0, #ids do
+        local prompt = table.move(ids, 1, cut, 1, {})
+        local parts = { known:decode(prompt) }
+        looks = 0
+        local added = command.added(counted, prompt)
+        for i = cut + 1, #ids do parts[#parts + 1] = added(ids[i]) end
+        assert.equal(known:decode(ids), table.concat(parts))
+        assert.is_true(looks <= #ids + 1, ("%d looks at %d tokens"):format(looks, #ids))
+      end
+    end
+    local added = command.added(assert(core.tokenizer "bytes"), {}, true)
+    assert.equal("7,8,9", added(7) .. added(8) .. added(9))
   end)
 
   it("draws by the seed", function()

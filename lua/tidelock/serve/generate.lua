@@ -46,33 +46,31 @@ local function submission_of(model, prompt, options)
   }
 end
 
---- Writes what a list of ids has come to since it was last asked: a token may end in the middle of
---- a character, and a tokenizer may only know the text of several.
-local function text_writer(model, options, prompt)
-  local ids, written = {}, ""
+--- A function that gives what a token adds to the output: bytes of the text, or its id. Decoding
+--- the whole text for each token would take the square of its length.
+---@param tokenizer tidelock.Tokenizer
+---@param prompt integer[]
+---@param ids boolean?
+---@return fun(id: integer): string
+function generate.added(tokenizer, prompt, ids)
+  local first, text = true, pieces.new(tokenizer, prompt, {})
   return function(id)
-    ids[#ids + 1] = id
-    if options.ids then
-      io.stdout:write(#ids > 1 and "," or "", id)
-    else
-      local text = model.tokenizer:decode(table.move(ids, 1, #ids, #prompt + 1,
-        table.move(prompt, 1, #prompt, 1, {})), false)
-      io.stdout:write(text:sub(#written + 1))
-      written = text
-    end
-    io.stdout:flush()
-  end, function(text) written = text end
+    local lead = first and "" or ","
+    first = false
+    return ids and lead .. id or text:bytes(id)
+  end
 end
 
 --- Runs the request to its end or to a signal. Returns { made, first, seconds, stopped }.
-local function stream(e, write)
+local function stream(e, added)
   local begin, made, first = core.files.seconds(), 0, nil
   local stopped
   while not e:idle() and not stopped do
     for _, event in ipairs(e:step()) do
       made = made + 1
       first = first or core.files.seconds() - begin
-      write(event.token)
+      io.stdout:write(added(event.token))
+      io.stdout:flush()
     end
     stopped = core.interrupted()
   end
@@ -105,13 +103,10 @@ function generate.command(request)
   local id, message = e:submit(given)
   if not id then usage("%s", message) end
   core.catch_interrupts()
-  local write, start = text_writer(model, options, given.tokens)
-  if not options.ids then
-    local text = model.tokenizer:decode(given.tokens, false)
-    start(text)
-    if not options.quiet then io.stdout:write(text) end
+  if not options.ids and not options.quiet then
+    io.stdout:write(model.tokenizer:decode(given.tokens, false))
   end
-  local result = stream(e, write)
+  local result = stream(e, generate.added(model.tokenizer, given.tokens, options.ids))
   io.stdout:write "\n"
   io.stdout:flush() -- before the report, also where both streams go to one pipe
   if not options.quiet then report(model, given, result, e.context) end
