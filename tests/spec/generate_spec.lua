@@ -14,8 +14,9 @@ local function layer()
     nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 48 } },
   }
 end
+local p = tl.params { knob = 2 }
 return tl.recipe {
-  model = nn.decoder { vocab = 256, dim = 32, layers = 2, layer = layer },
+  model = nn.decoder { vocab = 256, dim = 32, layers = p.knob, layer = layer },
   data = tl.data.text { "TEXT" },
   batch = { samples = 4, length = 32 },
   train = { steps = 3, lr = 0.01, save = { every = 2 } },
@@ -107,6 +108,10 @@ describe("./tl generate", function()
     assert.equal(0, more, newest)
     assert.matches("checkpoints/step%-00000003, step 3: prompt of 1 token", newest)
     assert.matches("^" .. (generate "84 --ids --quiet --tokens 8"):gsub("\n", ""), newest)
+    local all = model .. "/checkpoints"
+    newest, more = support.run(("generate %s 84 --ids --tokens 8"):format(all))
+    assert.equal(0, more, newest)
+    assert.matches("checkpoints/step%-00000003, step 3: prompt", newest)
   end)
 
   it("asks for overrides of a run that left neither origin nor summary", function()
@@ -212,6 +217,13 @@ describe("./tl generate", function()
     end
     refused("there is no folder runs/none; a model is the folder of a run", "runs/none x")
     refused("empty prompt", model .. " ''")
+    local plain, runs = model:gsub("%p", "%%%0"), model:match "^(.*)/"
+    refused("recipe.lua is a file; a model is the folder of a run, [^\n]*: here " .. plain .. "\n",
+      model .. "/recipe.lua x")
+    refused("holds no recipe.lua: it is no run; [^\n]* has " .. plain:match "[^/]*$", runs .. " x")
+    refused("does not give, with blocks.attention.kv=64 knob=3, what it ran with; "
+      .. "leave out what it was not, or say what it was, as key=value:\n  model.layers: 2 %-> 3\n",
+      model .. " x blocks.attention.kv=64 knob=3")
     refused("token 0 of the prompt is 256; ids are 0 to 255", model .. " 256 --ids")
     refused("the prompt is integers and commas, got \"x\"", model .. " x --ids")
     refused("the prompt is integers and commas, got \"1,,2\"", model .. " 1,,2 --ids")

@@ -101,9 +101,10 @@ local function recipe_of(folder, words)
     return requests.recipe(folder, words, nil, is_no_layout), summary
   end
   if not core.files.exists(path) then
+    local weights = core.files.exists(folder .. "/model.safetensors")
     usage("%s holds no recipe.lua: it is no run%s", folder,
-      core.files.exists(folder .. "/model.safetensors") and ", and without config.json no model of "
-      .. "Hugging Face: take the run itself, or ./tl export --format hf" or "")
+      weights and ", and without config.json no model of Hugging Face: take the run itself, or "
+      .. "./tl export --format hf" or beside.hint(folder .. "/?", true))
   end
   local all = {}
   for _, word in ipairs(split_overrides(summary and summary.overrides)) do
@@ -136,10 +137,10 @@ local function compare(folder, known, recipe, words)
     end
     if ours then lines[#lines + 1] = ("  %s: %s -> %s"):format(d.path, d.old, d.new) end
   end
-  if #lines > 0 then
-    usage("%s: its recipe.lua does not give what it ran with; say what it was, as key=value:\n%s",
-      folder, table.concat(lines, "\n"))
-  end
+  if #lines == 0 then return end
+  local with = #words > 0 and ", with " .. table.concat(words, " ") .. "," or ""
+  usage("%s: its recipe.lua does not give%s what it ran with; %ssay what it was, as key=value:\n%s",
+    folder, with, #words > 0 and "leave out what it was not, or " or "", table.concat(lines, "\n"))
 end
 
 local function read_text(path)
@@ -252,11 +253,17 @@ end
 function loader.open(path, words, options)
   words, options = words or {}, options or {}
   path = #path > 1 and path:gsub("/+$", "") or path
-  if not core.files.is_directory(path) then
+  if core.files.exists(path) and not core.files.is_directory(path) then
+    usage("%s is a file; a model is the folder of a run, as runs/quickstart-eaf6, or one of "
+      .. "Hugging Face: here %s", path, path:match "^(.*)/[^/]*$" or ".")
+  elseif not core.files.is_directory(path) then
     usage("there is no folder %s; a model is the folder of a run, as runs/quickstart-eaf6, or one "
       .. "of Hugging Face%s", path, beside.hint(path, true))
   end
   local folder, one = path, nil
+  if not core.files.exists(path .. "/recipe.lua") and #checkpoint.list(path) > 0 then
+    path = checkpoint.find(path, path).folder -- a folder of checkpoints: its newest
+  end
   if core.files.exists(path .. "/state.json") then
     one = checkpoint.find(path, path)
     folder = one.run_folder
