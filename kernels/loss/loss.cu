@@ -1,8 +1,8 @@
 /* loss.cu - softmax cross entropy on a GPU: rows of logits, and one number for each token.
 **
 ** row_max and row_sum_exp: `lanes` threads a row (of a run of the row for row_sum_exp, one run
-** after the other). The gradients are element by element; a thread reads a piece of z before it
-** writes it, so dz may be z.
+** after the other, or up to four side by side). The gradients are element by element; a thread
+** reads a piece of z before it writes it, so dz may be z.
 */
 #include "../device.cuh"
 #include "loss_args.h"
@@ -11,16 +11,34 @@ enum { SPAN = TL_DEVICE_PARTIALS, WARP = TL_DEVICE_WARP, LEAF_LEVELS = 11 };
 
 /* --- Rows of logits --------------------------------------------------------------------------- */
 
+enum { LOADS = 4 /* pieces of a thread that are under way at once */ };
+
+/* Pieces at, at + SPAN, .. of columns `row` .. that end before `end`. */
+template <int loads>
+TL_GPU void fetch_ahead(const tl_array &z, int64_t row, int64_t at, int64_t end, tl_bits *bits) {
+#pragma unroll
+  for (int j = 0; j < loads; j++) {
+    const int64_t from = at + j * SPAN;
+    if (from < end) bits[j] = tl_fetch(z, row + from, tl_piece_length(end, from));
+  }
+}
+
 TL_KERNEL row_max_rows(const __grid_constant__ tl_logits_args k) {
   tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(k.lanes);
   float best = tl_math_float(0xff800000u), z[TL_P];
-  for (int64_t at = r.at; r.row < k.rows && at < k.columns; at += SPAN) {
-    const int n = tl_piece_length(k.columns, at);
-    tl_load_piece(k.z, r.row * k.width + at, n, z);
+  for (int64_t at = r.at; r.row < k.rows && at < k.columns; at += LOADS * SPAN) {
+    tl_bits bits[LOADS];
+    fetch_ahead<LOADS>(k.z, r.row * k.width, at, k.columns, bits);
 #pragma unroll
-    for (int i = 0; i < TL_P; i++) best = i < n && z[i] > best ? z[i] : best;
+    for (int j = 0; j < LOADS; j++) {
+      if (at + j * SPAN >= k.columns) break;
+      const int n = tl_piece_length(k.columns, at + j * SPAN);
+      tl_widen(k.z, bits[j], z);
+#pragma unroll
+      for (int i = 0; i < TL_P; i++) best = i < n && z[i] > best ? z[i] : best;
+    }
   }
   for (int step = 1; step < k.lanes && step < WARP; step *= 2) {
     const float other = __shfl_xor_sync(0xffffffffu, best, step);
@@ -38,39 +56,85 @@ TL_KERNEL row_max_rows(const __grid_constant__ tl_logits_args k) {
 /* exp(z - m) as loss.h says; t = m * L. */
 TL_GPU float exponential(float z, float t) { return tl_exp2(fmaf(z, TL_LOG2E, -t)); }
 
+/* A thread's partials of a leaf, columns at, at + SPAN, .. before `end`; t = m * L. */
+template <int loads>
+TL_GPU void sum_leaf(const tl_logits_args &k, int64_t row, int64_t at, int64_t end, float m,
+                     float *p, float *q) {
+  const float t = m * TL_LOG2E;
+  float z[TL_P], e[TL_P];
+  tl_clear(p);
+  tl_clear(q);
+  for (; at < end; at += loads * SPAN) {
+    tl_bits bits[loads];
+    fetch_ahead<loads>(k.z, row * k.width, at, end, bits);
+#pragma unroll
+    for (int j = 0; j < loads; j++) {
+      if (at + j * SPAN >= end) break;
+      const int n = tl_piece_length(end, at + j * SPAN);
+      tl_widen(k.z, bits[j], z);
+#pragma unroll
+      for (int i = 0; i < TL_P; i++) e[i] = exponential(z[i], t), z[i] = z[i] - m;
+      tl_add_values(p, e, n);
+      tl_add_values(q, z, n);
+    }
+  }
+}
+
+/* A row's sums, and its target's logit. */
+TL_GPU void put_sums(const tl_logits_args &k, int64_t row, float s, float zsum) {
+  const int32_t token = k.targets[row];
+  const int64_t target = (int64_t)token - k.first;
+  const bool owned = token >= 0 && target >= 0 && target < k.columns;
+  k.out_s[row] = s;
+  k.out_zsum[row] = zsum;
+  k.out_zt[row] = owned ? tl_load_one(k.z, row * k.width + target) + 0.0f : 0.0f;
+}
+
 TL_KERNEL row_sum_exp_rows(const __grid_constant__ tl_logits_args k) {
   tl_after_earlier();
   __shared__ float shared[TL_P];
   const tl_row_lane r = tl_row_of(k.lanes);
   const bool live = r.row < k.rows;
-  const float m = live ? k.m[r.row] : 0.0f, t = m * TL_LOG2E;
+  const float m = live ? k.m[r.row] : 0.0f;
   const int64_t length = k.width / k.leaves;
   tl_counter<LEAF_LEVELS> s_tree, zsum_tree;
   float s = 0.0f, zsum = 0.0f;
   for (int64_t leaf = 0; leaf < k.leaves; leaf++) {
     const int64_t start = leaf * length;
     const int64_t end = start + length < k.columns ? start + length : k.columns;
-    float p[TL_P], q[TL_P], z[TL_P], e[TL_P];
-    tl_clear(p);
-    tl_clear(q);
-    for (int64_t at = start + r.at; live && at < end; at += SPAN) {
-      const int n = tl_piece_length(end, at);
-      tl_load_piece(k.z, r.row * k.width + at, n, z);
-#pragma unroll
-      for (int i = 0; i < TL_P; i++) e[i] = exponential(z[i], t), z[i] = z[i] - m;
-      tl_add_values(p, e, n);
-      tl_add_values(q, z, n);
-    }
+    float p[TL_P], q[TL_P];
+    sum_leaf<LOADS>(k, r.row, start + r.at, live ? end : 0, m, p, q);
     s = s_tree.push(leaf, tl_row_total(p, k.lanes, shared));
     zsum = zsum_tree.push(leaf, tl_row_total(q, k.lanes, shared));
   }
-  if (!live || r.at != 0) return;
-  const int32_t token = k.targets[r.row];
-  const int64_t target = (int64_t)token - k.first;
-  const bool owned = token >= 0 && target >= 0 && target < k.columns;
-  k.out_s[r.row] = s;
-  k.out_zsum[r.row] = zsum;
-  k.out_zt[r.row] = owned ? tl_load_one(k.z, r.row * k.width + target) + 0.0f : 0.0f;
+  if (live && r.at == 0) put_sums(k, r.row, s, zsum);
+}
+
+/* The same for up to four leaves of which each has the threads that a row has above: side by side,
+** which is faster where rows are few. A block a row. */
+extern "C" __global__ void __launch_bounds__(TL_LOSS_SIDE_LEAVES * TL_DEVICE_THREADS)
+    row_sum_exp_side(const __grid_constant__ tl_logits_args k) {
+  tl_after_earlier();
+  __shared__ float shared[TL_LOSS_SIDE_LEAVES * TL_P];
+  __shared__ float2 finished[TL_LOSS_SIDE_LEAVES];
+  const int64_t row = blockIdx.x, length = k.width / k.leaves;
+  const int64_t leaf = threadIdx.x / TL_DEVICE_THREADS, start = leaf * length;
+  const int64_t end = start + length < k.columns ? start + length : k.columns;
+  const int64_t own = threadIdx.x % TL_DEVICE_THREADS * TL_P;
+  float p[TL_P], q[TL_P];
+  sum_leaf<2>(k, row, start + own, end, k.m[row], p, q);
+  const float s = tl_row_total(p, TL_DEVICE_THREADS, shared);
+  const float zsum = tl_row_total(q, TL_DEVICE_THREADS, shared);
+  if (own == 0) finished[leaf] = make_float2(s, zsum);
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  float2 sum = finished[0];
+  if (k.leaves >= 2) sum.x = sum.x + finished[1].x, sum.y = sum.y + finished[1].y;
+  if (k.leaves == 4) {
+    const float2 a = finished[2], b = finished[3];
+    sum.x = sum.x + (a.x + b.x), sum.y = sum.y + (a.y + b.y);
+  }
+  put_sums(k, row, sum.x, sum.y);
 }
 
 /* Rows of bf16 without columns that are only there to fill up, cut into leaves of whole pieces: a
@@ -118,13 +182,7 @@ TL_GPU void finish_row(const tl_logits_args &k, int64_t row, const float2 *leave
     s = s + __shfl_xor_sync(0xffffffffu, s, step);
     zsum = zsum + __shfl_xor_sync(0xffffffffu, zsum, step);
   }
-  if (lane != 0) return;
-  const int32_t token = k.targets[row];
-  const int64_t target = (int64_t)token - k.first;
-  const bool owned = token >= 0 && target >= 0 && target < k.columns;
-  k.out_s[row] = s;
-  k.out_zsum[row] = zsum;
-  k.out_zt[row] = owned ? tl_load_one(k.z, row * k.width + target) + 0.0f : 0.0f;
+  if (lane == 0) put_sums(k, row, s, zsum);
 }
 
 /* Pieces first .. first + spans - 1 of a thread's `count` in a leaf whose first stands at z. */

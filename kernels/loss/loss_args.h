@@ -15,7 +15,10 @@ typedef struct tl_tokens_args {
 } tl_tokens_args;
 
 /* Leaves that the kernels row_sum_exp_whole_* take: one for each lane of a warp. */
-enum { TL_LOSS_WHOLE_LEAVES = 32 };
+enum {
+  TL_LOSS_WHOLE_LEAVES = 32,
+  TL_LOSS_SIDE_LEAVES = 4 /* of row_sum_exp_side */
+};
 
 /* Rows of logits. */
 typedef struct tl_logits_args {

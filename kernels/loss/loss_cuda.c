@@ -47,6 +47,9 @@ tl_status tl_cuda_row_sum_exp(const tl_call *call) {
   if (k.lanes == TL_DEVICE_THREADS && k.columns == k.width && k.leaves <= TL_LOSS_WHOLE_LEAVES &&
       k.rows <= INT32_MAX && tl_whole(&k.z, k.width / k.leaves))
     return launch_sum_exp_whole(call->cuda, &k);
+  if (k.lanes == TL_DEVICE_THREADS && k.leaves > 1 && k.leaves <= TL_LOSS_SIDE_LEAVES)
+    return tl_launch(call->cuda, "row_sum_exp_side", k.rows, (uint32_t)k.leaves * TL_DEVICE_THREADS,
+                     1, &k);
   return tl_overlap_threads(call->cuda, "row_sum_exp_rows", k.rows * k.lanes, &k);
 }
 

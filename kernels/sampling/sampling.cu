@@ -55,17 +55,34 @@ TL_GPU float weight_of(const Row &r, float z) {
   return tl_exp2(((z - r.m) / r.temperature) * TL_LOG2E);
 }
 
+TL_GPU void consider(float z, int32_t i, uint64_t &best, int &bad) {
+  const uint64_t own = (uint64_t)key_of(z) << 32 | (uint32_t)i;
+  bad |= !(z < tl_math_float(0x7f800000u));
+  best = own < best ? own : best;
+}
+
 // The least of key and id: the largest z, of equal ones the first. All ones: z holds a NaN or
 // +infinity, or nothing but -infinity.
 TL_GPU uint64_t largest(const Row &r, Shared &s) {
+  enum { LOADS = 4 };  // of four numbers each, under way at once
   uint64_t best = ~UINT64_C(0);
   int bad = 0;
-  for (int32_t i = threadIdx.x; i < r.columns; i += THREADS) {
-    const float z = r.z[i];
-    const uint64_t own = (uint64_t)key_of(z) << 32 | (uint32_t)i;
-    bad |= !(z < tl_math_float(0x7f800000u));
-    best = own < best ? own : best;
+  const int32_t fours = (uintptr_t)r.z % 16 == 0 ? r.columns / 4 : 0;
+  for (int32_t first = threadIdx.x; first < fours; first += LOADS * THREADS) {
+    float4 z[LOADS];
+#pragma unroll
+    for (int j = 0; j < LOADS; j++)
+      if (first + j * THREADS < fours) z[j] = ((const float4 *)r.z)[first + j * THREADS];
+#pragma unroll
+    for (int j = 0; j < LOADS; j++) {
+      const int32_t i = 4 * (first + j * THREADS);
+      if (i >= 4 * fours) break;
+      consider(z[j].x, i, best, bad), consider(z[j].y, i + 1, best, bad);
+      consider(z[j].z, i + 2, best, bad), consider(z[j].w, i + 3, best, bad);
+    }
   }
+  for (int32_t i = 4 * fours + threadIdx.x; i < r.columns; i += THREADS)
+    consider(r.z[i], i, best, bad);
   for (int step = WARP / 2; step > 0; step /= 2) {
     const uint64_t other = __shfl_xor_sync(0xffffffffu, best, step);
     best = other < best ? other : best;
@@ -267,6 +284,24 @@ TL_GPU int32_t choose(Row &r, float top_p, const int32_t *draws, Shared &s) {
   return is_ordered ? r.list.ids[place] : place;
 }
 
+// A row that is known, is none, or takes the largest only, needs none: it has a block of its own.
+TL_GPU bool needs_scratch(const tl_sample_args &g, int32_t row) {
+  return g.next[row] == -1 && g.controls[2 * row] != 0.0f;
+}
+
+TL_GPU void do_row(const tl_sample_args &g, Row &r, int32_t row, Shared &s) {
+  const int32_t next = g.next[row];
+  int32_t id = next >= 0 ? next : -1;
+  if (next == -1) {
+    r.z = g.z + (int64_t)row * g.width;
+    r.temperature = g.controls[2 * row];
+    id = choose(r, g.controls[2 * row + 1], g.draws + 6 * row, s);
+  }
+  if (threadIdx.x == 0) g.ids[row] = id;
+  __syncthreads();  // shared memory may be written again
+}
+
+// A block a row; the first `places` of them have scratch, and share out the rows that need it.
 extern "C" __global__ void __launch_bounds__(THREADS)
     sample_rows(const __grid_constant__ tl_sample_args g) {
   tl_after_earlier();
@@ -277,17 +312,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   r.weight = (float *)(g.scratch + blockIdx.x * g.scratch_bytes);
   r.list = {(uint32_t *)r.weight + columns, (int32_t *)r.weight + 2 * columns};
   r.other = {(uint32_t *)r.weight + 3 * columns, (int32_t *)r.weight + 4 * columns};
-  for (int32_t row = blockIdx.x; row < g.rows; row += gridDim.x) {
-    const int32_t next = g.next[row];
-    int32_t id = next >= 0 ? next : -1;
-    if (next == -1) {
-      r.z = g.z + (int64_t)row * g.width;
-      r.temperature = g.controls[2 * row];
-      id = choose(r, g.controls[2 * row + 1], g.draws + 6 * row, s);
-    }
-    if (threadIdx.x == 0) g.ids[row] = id;
-    __syncthreads();  // shared memory may be written again
-  }
+  const int32_t own = blockIdx.x;
+  if (!needs_scratch(g, own)) do_row(g, r, own, s);
+  if (own >= g.places) return;
+  for (int32_t row = own; row < g.rows; row += g.places)
+    if (needs_scratch(g, row)) do_row(g, r, row, s);
 }
 
 TL_KERNEL follow_rows(const __grid_constant__ tl_follow_args g) {

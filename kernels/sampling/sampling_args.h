@@ -27,6 +27,7 @@ typedef struct tl_sample_args {
   char *scratch;
   int64_t scratch_bytes; /* of a block of threads; a multiple of 16 */
   int32_t rows, width, columns;
+  int32_t places; /* blocks of threads that have scratch */
 } tl_sample_args;
 
 typedef struct tl_follow_args {

@@ -1,5 +1,4 @@
-/* sampling_cuda.c - queues the kernels of sample, a block a row, as many as scratch has room for,
-** and of follow. */
+/* sampling_cuda.c - queues the kernels of sample, a block a row, and of follow. */
 #include "../launch_cuda.h"
 #include "sampling.h"
 
@@ -21,8 +20,9 @@ tl_status tl_cuda_sample(const tl_call *call) {
                             .scratch_bytes = bytes,
                             .rows = (int32_t)rows,
                             .width = (int32_t)z->shape[1],
-                            .columns = (int32_t)call->ints[0]};
-  return tl_launch(call->cuda, "sample_rows", rows < most ? rows : most, TL_SAMPLE_THREADS, 1, &k);
+                            .columns = (int32_t)call->ints[0],
+                            .places = (int32_t)(rows < most ? rows : most)};
+  return tl_launch(call->cuda, "sample_rows", rows, TL_SAMPLE_THREADS, 1, &k);
 }
 
 tl_status tl_cuda_follow(const tl_call *call) {

@@ -64,6 +64,24 @@ for _, size in ipairs { { 32000, 8 }, { 32000, 4 }, { 32000, 1 }, { 40000, 1 }, 
   end)
 end
 
+--- Leaves side by side: some columns are there to fill up, pieces are not whole.
+for _, size in ipairs { { 32000, 31990, 4 }, { 8192, 8192, 4 }, { 5000, 4000, 2 },
+  { 4100, 1900, 2 } } do
+  local width, columns, leaves = table.unpack(size)
+  for _, dtype in ipairs { "f32", "bf16" } do
+    local name = ("%d of %d columns, %d leaves, %s"):format(columns, width, leaves, dtype)
+    add("row_sum_exp", name, function()
+      local outputs = {}
+      for i = 1, 3 do outputs[i] = poison("f32", { 3 }) end
+      return { spread(dtype, { 3, width }, 9), column(3, 0.5, 9), ids(3, -1, columns + 1) },
+        outputs, { columns = columns, first = 0, leaves = leaves }
+    end)
+    add("row_max", name, function()
+      return { spread(dtype, { 3, width }, 9) }, { poison("f32", { 3 }) }, { columns = columns }
+    end)
+  end
+end
+
 add("row_max", "infinities and zeros", function()
   local low, zero = -math.huge, -0.0
   local rows = { { low, low, low, low }, { zero, low, zero, -1 }, { 0.0, zero, -1, low } }
