@@ -7,12 +7,22 @@ static int places_meet(const tl_program *p, int32_t a, int32_t b) {
   return x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
 }
 
+/* Whether `other` is a cache_write of the rows and places that attention_cached `own` has. */
+static int writes_same_rows(const tl_program *p, const tl_instruction *own,
+                            const tl_instruction *other) {
+  if (own->op != TL_OP_attention_cached || other->op != TL_OP_cache_write) return 0;
+  for (int32_t i = 0; i < 3; i++) /* request, position, table */
+    if (p->operands[own->in.first + 3 + i] != p->operands[other->in.first + 2 + i]) return 0;
+  return 1;
+}
+
 uint64_t tl_uses_ahead(const tl_program *p, int32_t index) {
   const tl_instruction *own = &p->instructions[index];
   const int32_t inputs = own->in.count < 64 ? own->in.count : 64;
   uint64_t ahead = inputs == 64 ? UINT64_MAX : (UINT64_C(1) << inputs) - 1;
   int32_t first = -1;
-  if (own->op != TL_OP_linear && own->op != TL_OP_attention_cached && own->op != TL_OP_cache_write)
+  if (own->op != TL_OP_linear && own->op != TL_OP_attention_cached &&
+      own->op != TL_OP_cache_write && own->op != TL_OP_rms_norm && own->op != TL_OP_rope_rows)
     return 0;
   for (int s = TL_SECTION_SERVE_0; s < TL_SECTIONS; s++)
     if (index >= p->sections[s].first && index < p->sections[s].first + p->sections[s].count)
@@ -20,6 +30,7 @@ uint64_t tl_uses_ahead(const tl_program *p, int32_t index) {
   if (first < 0) return 0;
   for (int32_t i = first; i < index; i++) {
     const tl_instruction *other = &p->instructions[i];
+    if (writes_same_rows(p, own, other)) continue;
     for (int32_t k = 0; k < inputs; k++)
       for (int32_t j = 0; j < other->out.count; j++)
         if (places_meet(p, p->operands[own->in.first + k], p->operands[other->out.first + j]))
@@ -60,6 +71,12 @@ static int is_read(const tl_program *p, int32_t index, int32_t output, int32_t f
 }
 
 void tl_uses_note(const tl_program *p, int32_t index, int32_t end, tl_fused_call *out) {
-  if (out->op == TL_OP_rope_rows) out->only_next_reads = !is_read(p, index, 0, index + 2, end);
+  const int is_gates =
+      out->op == TL_OP_linear && index + 1 < end && p->instructions[index + 1].op == TL_OP_swiglu;
+  if (out->op == TL_OP_rope_rows || is_gates || out->op == TL_OP_swiglu) {
+    out->only_next_reads = 1;
+    for (int32_t i = 0; i < p->instructions[index].out.count; i++)
+      if (is_read(p, index, i, index + 2, end)) out->only_next_reads = 0;
+  }
   if (out->op == TL_OP_rms_norm) out->rstd_is_unread = !is_read(p, index, 1, index + 1, end);
 }

@@ -9,7 +9,9 @@
 enum {
   WARP_ROWS = 16,  /* of a step in which a warp has a row and a KV head */
   MANY_ROWS = 512, /* of one that is not for decoding alone; blocks.attention.q: all are */
-  BOX = 64         /* positions and channels of a box of cache_hopper.cu */
+  BOX = 64,        /* positions and channels of a box of cache_hopper.cu */
+  MULTIPROCESSOR = 228 << 10, /* bytes of shared memory, of which every block takes some more */
+  RESERVED = 1 << 10
 };
 
 /* A kernel for heads of up to `width`, `chunk` keys at a time. */
@@ -87,7 +89,22 @@ static int fits_boxes(const tl_cached_args *k, const tl_cuda_facts *facts) {
          k->kv_block == TL_CACHED_HOPPER_KEYS && k->window >= most && k->split >= most;
 }
 
-static tl_status launch_boxes(tl_cuda *cuda, const tl_cached_args *k) {
+/* All blocks run at once, and each has as many units as any other, or one less. A block asks for no
+** less shared memory than its share of a multiprocessor: so no multiprocessor gets more of them
+** than another because it was free first. */
+tl_cached_plan tl_cached_hopper_plan(int64_t units, int64_t multiprocessors) {
+  const int64_t deep = 2 * TL_CACHED_HOPPER_BLOCK + TL_CACHED_HOPPER_REST;
+  const int64_t flat = TL_CACHED_HOPPER_BLOCK + TL_CACHED_HOPPER_REST;
+  const int64_t most = TL_CACHED_HOPPER_TOGETHER * multiprocessors;
+  if (units <= MULTIPROCESSOR / (deep + RESERVED) * multiprocessors)
+    return (tl_cached_plan){.blocks = units, .shared = deep, .depth = 2};
+  const int64_t each = (units + most - 1) / most, blocks = (units + each - 1) / each;
+  const int64_t together = (blocks + multiprocessors - 1) / multiprocessors;
+  const int64_t share = (MULTIPROCESSOR / together - RESERVED) / 1024 * 1024;
+  return (tl_cached_plan){.blocks = blocks, .shared = share > flat ? share : flat, .depth = 1};
+}
+
+static tl_status launch_boxes(tl_cuda *cuda, const tl_cached_args *k, int32_t early) {
   const int64_t page = k->at.page, heads = k->kv_heads, pages = k->at.pages;
   const tl_tensor_box keys = {
       .data = k->keys,
@@ -105,24 +122,24 @@ static tl_status launch_boxes(tl_cuda *cuda, const tl_cached_args *k) {
       .stride = {1,   BOX,   BOX * heads },
       .box = {BOX, 1,     BOX         }
   };
-  const int64_t units = k->at.rows * k->kv_heads, few = 3 * tl_cuda_device(cuda)->multiprocessors;
-  tl_cached_hopper_args args = {.a = *k, .depth = units <= few ? 2 : 1};
+  const int64_t units = k->at.rows * k->kv_heads;
+  const tl_cached_plan plan = tl_cached_hopper_plan(units, tl_cuda_device(cuda)->multiprocessors);
+  tl_cached_hopper_args args = {.a = *k, .depth = plan.depth, .early = early && k->ahead};
   TL_TRY(tl_tensor_map_make(cuda, "map of keys", &keys, &args.keys));
   TL_TRY(tl_tensor_map_make(cuda, "map of values", &values, &args.values));
-  const tl_cuda_grid grid = {
-      .blocks = {(uint32_t)units},
-      .threads = {TL_CACHED_HOPPER_THREADS},
-      .shared = (uint32_t)(args.depth * TL_CACHED_HOPPER_BLOCK + TL_CACHED_HOPPER_REST),
-      .overlaps = 1};
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)plan.blocks},
+                             .threads = {TL_CACHED_HOPPER_THREADS},
+                             .shared = (uint32_t)plan.shared,
+                             .overlaps = 1};
   return tl_cuda_launch(cuda, "attention_cached_hopper_64", &grid, &args);
 }
 
 /* O of earlier parts waits behind everything else, where there may be several parts. */
-static tl_status launch_bf16(tl_cuda *cuda, tl_cached_args *k) {
+static tl_status launch_bf16(tl_cuda *cuda, tl_cached_args *k, int32_t early) {
   const int32_t width = k->width > k->value_width ? k->width : k->value_width;
   const variant *v = many;
   const int32_t are_many = k->at.rows >= MANY_ROWS || tl_cuda_get_blocks(cuda)->attention_rows > 0;
-  if (!are_many && fits_boxes(k, tl_cuda_device(cuda))) return launch_boxes(cuda, k);
+  if (!are_many && fits_boxes(k, tl_cuda_device(cuda))) return launch_boxes(cuda, k, early);
   while (v->width < width) v++;
   if (are_many && k->group <= TL_CACHED_VECTORS / 2 && k->kv_block <= v->chunk)
     k->tile = TL_CACHED_VECTORS / k->group;
@@ -175,5 +192,7 @@ tl_status tl_attention_cached_args_of(const tl_call *call, tl_cached_args *out) 
 tl_status tl_cuda_attention_cached(const tl_call *call) {
   tl_cached_args k;
   TL_TRY(tl_attention_cached_args_of(call, &k));
-  return call->in[0].dtype == TL_BF16 ? launch_bf16(call->cuda, &k) : launch_f32(call->cuda, &k);
+  const int32_t early = (call->ahead >> 1 & 3) == 3;
+  return call->in[0].dtype == TL_BF16 ? launch_bf16(call->cuda, &k, early)
+                                      : launch_f32(call->cuda, &k);
 }

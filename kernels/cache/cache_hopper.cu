@@ -12,6 +12,14 @@
 // [channel]. The ring holds one block of keys or two, which the launcher says: where there are few
 // rows, more is on its way. A page that is not there is read past the end of the pool: as zeros.
 //
+// A block takes rows and KV heads (units) gridDim.x apart, and asks for the first boxes of the next
+// one while it still works on this one: blocks of keys are counted on from unit to unit.
+//
+//   unit   |   u: blocks n, n + 1, n + 2   |   v: blocks n + 3, ..   |    slot: of n mod depth
+//
+// Boxes of the first unit that no row of this step writes hold what earlier steps wrote; they are
+// asked for before earlier kernels have ended. Which those are follows from all rows' places.
+//
 // The sums are those of cache_one.cuh and cache_many.cuh; here a request is one part (no split), a
 // block has 128 keys, and there is no window, which the launcher looks at.
 #include "../attention/attention_bf16.cuh"
@@ -24,11 +32,14 @@ enum {
   BYTES = BOX * BOX * 2,
   HEADS = 8,
   WARPS = 4,
+  ASKS = WARPS - 1,  // the warp that asks for boxes; warp 0 adds weights up
   OWN = KEYS / WARPS  // keys of a warp
 };
 
 struct Shared {
   uint64_t bars[8];
+  int box[4];        // of the first unit, -1: none
+  uint32_t written;  // a bit for each of them
   float most[WARPS][HEADS];
   float l[HEADS];
   float2 weight[KEYS / 8][32];  // of 8 keys, by lane: keys 2 (lane % 4), + 1 of head lane / 4
@@ -36,45 +47,121 @@ struct Shared {
 static_assert(sizeof(Shared) <= TL_CACHED_HOPPER_REST, "shared memory");
 
 struct Unit {
-  int request, last, kv_head;
+  int row, kv_head, request, last;
+  int count;              // of blocks of keys; 0: no such row, request or position
   int pages, first_page;  // this lane's entry of 32, and which the first of them is
 };
 
-// The entries of the table around a block, one a lane.
+GPU Unit unit_at(const tl_cached_args &g, int index) {
+  Unit u = {index / g.kv_heads, index % g.kv_heads, -1, -1, 0, 0, -32};
+  if (u.row >= g.at.rows) return u;
+  u.request = g.at.request[u.row], u.last = g.at.position[u.row];
+  const bool exists = u.request >= 0 && u.request < g.at.requests && u.last >= 0 &&
+                      u.last >> g.at.shift < g.at.pages_max;
+  u.last = exists ? u.last : -1;
+  u.count = exists ? u.last / KEYS + 1 : 0;
+  return u;
+}
+
+// The entries of the table around a position, one a lane.
 GPU void look_up(const tl_cached_args &g, Unit &u, int position) {
   const int entry = position >> g.at.shift;
   if (entry < u.first_page + 32) return;
   u.first_page = entry;
-  const int own = entry + threadIdx.x;
+  const int own = entry + threadIdx.x % 32;
   u.pages =
       own << g.at.shift <= u.last ? g.at.table[(int64_t)u.request * g.at.pages_max + own] : -1;
   if (u.pages < 0 || u.pages >= g.at.pages) u.pages = g.at.pages;
 }
 
-// The first of the two slots of keys, or of values, of the block at `block`.
-GPU int slot_of(const tl_cached_hopper_args &k, int block, int values) {
-  return block / KEYS % k.depth * 4 + 2 * values;
+GPU int page_of_unit(const tl_cached_args &g, Unit &u, int position) {
+  look_up(g, u, position);
+  return __shfl_sync(~0u, u.pages, (position >> g.at.shift) - u.first_page);
 }
 
-// Asks for keys or values of the block at `block`, as far as the row goes; warp 0 comes.
-GPU void ask(const tl_cached_hopper_args &k, Unit &u, uint32_t ring, uint32_t bars, int block,
-             int values) {
+// The first of the two slots of keys, or of values, of block `n`.
+GPU int slot_of(const tl_cached_hopper_args &k, int n, int values) {
+  return (n & (k.depth - 1)) * 4 + 2 * values;
+}
+
+// Asks for 64 keys or values of the unit's block `block`, the `half` of it, into the slot of block
+// `n`; behind the row's last position nothing comes. The warp that asks is here.
+GPU void ask_half(const tl_cached_hopper_args &k, Unit &u, uint32_t ring, uint32_t bars, int n,
+                  int block, int values, int half) {
   const tl_cached_args &g = k.a;
+  const int position = block * KEYS + half * BOX, slot = slot_of(k, n, values) + half;
+  const bool is_there = position <= u.last;
+  const int page = is_there ? page_of_unit(g, u, position) : 0;
+  if (threadIdx.x % 32 != 0) return;
+  const int place = position & (g.at.page - 1);
+  barrier_expect(bars + 8 * slot, is_there ? BYTES : 0);
+  if (!is_there) return;
+  if (!values)
+    box_load(ring + slot * BYTES, &k.keys, bars + 8 * slot, place, 0,
+             page * g.kv_heads + u.kv_head);
+  else
+    box_load(ring + slot * BYTES, &k.values, bars + 8 * slot, 0, u.kv_head,
+             page * g.at.page + place);
+}
+
+// Where the asking is. `asked`: blocks whose keys, or values, have been asked for.
+struct Asked {
+  Unit u, next;
+  int first;  // block of u's first keys
+  int asked[2];
+};
+
+// Asks for the keys or values of block `n`, of this unit or the next, unless that was done, or they
+// are no block of either.
+GPU void ask(const tl_cached_hopper_args &k, Asked &a, uint32_t ring, uint32_t bars, int n,
+             int values) {
+  if (n < a.asked[values]) return;
+  const int own = n - a.first, behind = own - a.u.count;
+  if (behind >= a.next.count) return;
 #pragma unroll 1
   for (int half = 0; half < 2; half++) {
-    const int position = block + half * BOX, slot = slot_of(k, block, values) + half;
-    if (position > u.last) return;
-    look_up(g, u, position);
-    const int page = __shfl_sync(~0u, u.pages, (position >> g.at.shift) - u.first_page);
-    if (threadIdx.x != 0) continue;
-    const int place = position & (g.at.page - 1);
-    barrier_expect(bars + 8 * slot, BYTES);
-    if (!values)
-      box_load(ring + slot * BYTES, &k.keys, bars + 8 * slot, place, 0,
-               page * g.kv_heads + u.kv_head);
+    if (behind < 0)
+      ask_half(k, a.u, ring, bars, n, own, values, half);
     else
-      box_load(ring + slot * BYTES, &k.values, bars + 8 * slot, 0, u.kv_head,
-               page * g.at.page + place);
+      ask_half(k, a.next, ring, bars, n, behind, values, half);
+  }
+  a.asked[values] = n + 1;
+}
+
+// Which of the first unit's boxes some row of this step writes: all threads look through the rows.
+GPU uint32_t find_written(const tl_cached_args &g, Unit &u, int boxes, Shared &shared) {
+  const int shift = g.at.shift - 6;  // boxes of a page
+  if (threadIdx.x == 0) shared.written = 0;
+  if (threadIdx.x / 32 == ASKS)
+    for (int i = 0; i < boxes; i++) {
+      const int position = i * BOX;
+      const int page = position <= u.last ? page_of_unit(g, u, position) : -1;
+      const int box = (page << shift) + ((position & (g.at.page - 1)) >> 6);
+      if (threadIdx.x % 32 == 0) shared.box[i] = page < 0 ? -1 : box;
+    }
+  __syncthreads();
+  uint32_t hits = 0;
+  for (int row = threadIdx.x; row < g.at.rows; row += 32 * WARPS) {
+    const int request = g.at.request[row], position = g.at.position[row];
+    if (request < 0 || request >= g.at.requests || position < 0) continue;
+    if (position >> g.at.shift >= g.at.pages_max) continue;
+    const int page = g.at.table[(int64_t)request * g.at.pages_max + (position >> g.at.shift)];
+    const int box = (page << shift) + ((position & (g.at.page - 1)) >> 6);
+    for (int i = 0; i < boxes; i++) hits |= uint32_t(box == shared.box[i]) << i;
+  }
+  if (hits != 0) atomicOr(&shared.written, hits);
+  __syncthreads();
+  return shared.written;
+}
+
+// The first unit's first blocks: those boxes that are in `which`.
+GPU void ask_first(const tl_cached_hopper_args &k, Unit &u, uint32_t ring, uint32_t bars,
+                   uint32_t which) {
+#pragma unroll 1
+  for (int i = 0; i < 4 * k.depth; i++) {
+    const int block = i / 4, values = i / 2 % 2, half = i % 2;
+    if (block < u.count && (which >> (2 * block + half) & 1))
+      ask_half(k, u, ring, bars, block, block, values, half);
   }
 }
 
@@ -117,19 +204,22 @@ struct Level {
   float m, t, l;
 };
 
-// The largest of the warp's scores of a head, of keys 0 .. count - 1 of the block.
+// The largest of the warp's scores of a head, of keys 0 .. count - 1 of the block, or `whole`: of
+// all. So blocks that are seen whole need no branches.
+template <bool whole>
 GPU float largest(const float (&s)[OWN / 8][4], int first, int count) {
   float m = -TL_INFINITY;
 #pragma unroll
   for (int i = 0; i < OWN / 8; i++)
 #pragma unroll
     for (int e = 0; e < 2; e++)
-      if (first + 8 * i + e < count) m = fmaxf(m, s[i][e]);
+      if (whole || first + 8 * i + e < count) m = fmaxf(m, s[i][e]);
   m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
   return fmaxf(m, __shfl_xor_sync(~0u, m, 2));
 }
 
 // Scores of keys 0 .. count - 1 become weights, the others +0, for all warps to read.
+template <bool whole>
 GPU void soften(const tl_cached_args &g, const float (&s)[OWN / 8][4], int first, int count,
                 float u, Shared &shared) {
   const int lane = threadIdx.x % 32, tile = threadIdx.x / 32 * (OWN / 8);
@@ -138,7 +228,7 @@ GPU void soften(const tl_cached_args &g, const float (&s)[OWN / 8][4], int first
     float p[2];
 #pragma unroll
     for (int e = 0; e < 2; e++)
-      p[e] = first + 8 * i + e < count ? tl_exp2(fmaf(s[i][e], g.factor, -u)) : 0.0f;
+      p[e] = whole || first + 8 * i + e < count ? tl_exp2(fmaf(s[i][e], g.factor, -u)) : 0.0f;
     shared.weight[tile + i][lane] = make_float2(p[0], p[1]);
   }
 }
@@ -163,6 +253,35 @@ GPU void clear_rows(uint32_t box, int first) {
   __syncwarp();
 }
 
+// All positions of a block that is seen whole: the channels of the warp. Weights are there before
+// values are.
+GPU void add_block(const Shared &shared, uint32_t boxes, uint32_t bar, uint32_t parity,
+                   float (&o)[2][4]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t weight[KEYS / 8];
+#pragma unroll
+  for (int i = 0; i < KEYS / 8; i++) {
+    const float2 p = shared.weight[i][lane];
+    weight[i] = bf16_pair(p.x, p.y);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    uint32_t b[BOX / 16][4];
+    barrier_wait(bar + 8 * half, parity);
+#pragma unroll
+    for (int j = 0; j < BOX / 16; j++)
+      load_matrices_across(
+          piece_at(boxes + half * BYTES, j * 16 + lane % 16, 2 * warp + lane / 16), b[j]);
+#pragma unroll
+    for (int j = 0; j < BOX / 16; j++) {
+      const uint32_t low = weight[half * 8 + 2 * j], high = weight[half * 8 + 2 * j + 1];
+      const uint32_t a[4] = {low, low, high, high};
+      step(o[0], a, b[j]);
+      step(o[1], a, b[j] + 2);
+    }
+  }
+}
+
 // 64 positions, of which the row sees `count`: the channels of the warp.
 GPU void add_values(const float2 (*weight)[32], uint32_t box, int count, float (&o)[2][4]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -176,6 +295,19 @@ GPU void add_values(const float2 (*weight)[32], uint32_t box, int count, float (
     load_matrices_across(piece_at(box, j * 16 + lane % 16, 2 * warp + lane / 16), b);
     step(o[0], a, b);
     step(o[1], a, b + 2);
+  }
+}
+
+// A block of which the row sees the first `count` positions.
+GPU void add_part(const Shared &shared, uint32_t boxes, uint32_t bar, uint32_t parity, int count,
+                  float (&o)[2][4]) {
+#pragma unroll 1
+  for (int half = 0; half < 2 && half * BOX < count; half++) {
+    const uint32_t box = boxes + half * BYTES;
+    const int seen = count - half * BOX;
+    barrier_wait(bar + 8 * half, parity);
+    if (seen < BOX) clear_rows(box, seen);
+    add_values(shared.weight + half * (BOX / 8), box, seen, o);
   }
 }
 
@@ -201,34 +333,40 @@ GPU void fill_row(const tl_cached_args &g, int64_t row, int kv_head, uint32_t bi
   }
 }
 
-GPU void attend(const tl_cached_hopper_args &k, int64_t row, Unit &u, uint32_t ring, uint32_t bars,
+// The unit asked.u, whose first block is asked.first.
+GPU void attend(const tl_cached_hopper_args &k, Asked &asked, uint32_t ring, uint32_t bars,
                 Shared &shared) {
   const tl_cached_args &g = k.a;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, ahead = k.depth * KEYS;
+  const int row = asked.u.row, kv_head = asked.u.kv_head, last = asked.u.last;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first = warp * OWN + lane % 4 * 2;  // of the lane's keys
   uint32_t q[4][2];
   float s[OWN / 8][4], o[2][4] = {};
   Level level = {-TL_INFINITY, -TL_INFINITY, 0.0f};
-  load_queries(g, row, u.kv_head, q);
+  load_queries(g, row, kv_head, q);
 #pragma unroll 1
-  for (int block = 0; block <= u.last; block += KEYS) {
-    const int count = u.last - block + 1 < KEYS ? u.last - block + 1 : KEYS;
-    const uint32_t parity = block / ahead & 1;
-    const int keys = slot_of(k, block, 0) + warp / 2, values = slot_of(k, block, 1);
+  for (int block = 0, n = asked.first; block <= last; block += KEYS, n++) {
+    const int count = last - block + 1 < KEYS ? last - block + 1 : KEYS;
+    const uint32_t parity = n >> (k.depth - 1) & 1;
+    const int keys = slot_of(k, n, 0) + warp / 2, values = slot_of(k, n, 1);
+    const bool whole = count == KEYS;
     float most = -TL_INFINITY;
     if (warp / 2 * BOX < count) {
       barrier_wait(bars + 8 * keys, parity);
       measure(q, ring + keys * BYTES, warp % 2 * (OWN / 8), s);
-      most = largest(s, first, count);
+      most = whole ? largest<true>(s, first, count) : largest<false>(s, first, count);
     }
     if (lane % 4 == 0) shared.most[warp][lane / 4] = most;
     __syncthreads();
-    if (warp == 0) ask(k, u, ring, bars, block + ahead, 0);  // these keys have been read
+    if (warp == ASKS) ask(k, asked, ring, bars, n + k.depth, 0);  // these keys have been read
 #pragma unroll
     for (int i = 0; i < WARPS; i++) level.m = fmaxf(level.m, shared.most[i][lane / 4]);
     const float t = level.m * g.factor, a = fading(level.t, t);
     level.t = t;
-    soften(g, s, first, count, t, shared);
+    if (whole)
+      soften<true>(g, s, first, count, t, shared);
+    else
+      soften<false>(g, s, first, count, t, shared);
 #pragma unroll
     for (int i = 0; i < 2; i++) o[i][0] = o[i][0] * a, o[i][1] = o[i][1] * a;
     __syncthreads();
@@ -236,30 +374,26 @@ GPU void attend(const tl_cached_hopper_args &k, int64_t row, Unit &u, uint32_t r
       level.l = level.l * a;
       add_weights(shared, level.l);
     }
-#pragma unroll 1
-    for (int half = 0; half < 2 && half * BOX < count; half++) {
-      const uint32_t box = ring + (values + half) * BYTES;
-      const int seen = count - half * BOX;
-      barrier_wait(bars + 8 * (values + half), parity);
-      if (seen < BOX) clear_rows(box, seen);
-      add_values(shared.weight + half * (BOX / 8), box, seen, o);
-    }
+    if (whole)
+      add_block(shared, ring + values * BYTES, bars + 8 * values, parity, o);
+    else
+      add_part(shared, ring + values * BYTES, bars + 8 * values, parity, count, o);
     __syncthreads();
-    if (warp == 0) ask(k, u, ring, bars, block + ahead, 1);
+    if (warp == ASKS) ask(k, asked, ring, bars, n + k.depth, 1);
   }
   const float l = sum_of_four(level.l);
   if (warp == 0 && lane % 4 == 0) shared.l[lane / 4] = l;
   __syncthreads();
-  store(g, row, u.kv_head, shared.l[lane / 4], o);
+  store(g, row, kv_head, shared.l[lane / 4], o);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 6)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, TL_CACHED_HOPPER_TOGETHER)
     attention_cached_hopper_64(const __grid_constant__ tl_cached_hopper_args k) {
   extern __shared__ __align__(1024) unsigned char boxes[];
   const tl_cached_args &g = k.a;
   Shared &shared = *(Shared *)(boxes + k.depth * 4 * BYTES);
   const uint32_t ring = shared_address(boxes), bars = shared_address((unsigned char *)&shared);
-  const int row = blockIdx.x / g.kv_heads;
+  const int units = g.at.rows * g.kv_heads;
   next_begin();
   if (threadIdx.x < 4 * k.depth) barrier_make(bars + 8 * threadIdx.x, 1);
   barriers_made();
@@ -267,14 +401,28 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 6)
   if (threadIdx.x == 64) map_prefetch(&k.values);
   __syncthreads();
   if (!g.ahead) earlier_wait();
-  const int request = g.at.request[row], position = g.at.position[row];
-  Unit u = {request, position, int(blockIdx.x % g.kv_heads), 0, -32};
-  const bool exists = request >= 0 && request < g.at.requests && position >= 0 &&
-                      position >> g.at.shift < g.at.pages_max;
-  if (exists && g.ahead && threadIdx.x < 32) look_up(g, u, 0);
-  if (g.ahead) earlier_wait();
-  if (!exists) return fill_row(g, row, u.kv_head, request < 0 ? 0 : 0x7fffffffu);
-  if (threadIdx.x < 32)
-    for (int i = 0; i < 2 * k.depth; i++) ask(k, u, ring, bars, i / 2 * KEYS, i % 2);
-  attend(k, row, u, ring, bars, shared);
+  Asked asked = {unit_at(g, blockIdx.x)};
+  const uint32_t all = (1u << 2 * k.depth) - 1;
+  uint32_t later = all;
+  if (g.ahead) {
+    if (k.early) later = find_written(g, asked.u, 2 * k.depth, shared);
+    if (threadIdx.x / 32 == ASKS) ask_first(k, asked.u, ring, bars, all & ~later);
+    earlier_wait();
+  }
+  if (threadIdx.x / 32 == ASKS) ask_first(k, asked.u, ring, bars, later);
+  asked.asked[0] = asked.asked[1] = asked.u.count < k.depth ? asked.u.count : k.depth;
+  for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+    asked.next = unit_at(g, unit + gridDim.x);
+    if (threadIdx.x / 32 == ASKS)  // what the unit before had no slots for, or did not know of
+      for (int n = asked.first; n < asked.first + k.depth; n++) {
+        ask(k, asked, ring, bars, n, 0);
+        ask(k, asked, ring, bars, n, 1);
+      }
+    if (asked.u.count > 0)
+      attend(k, asked, ring, bars, shared);
+    else
+      fill_row(g, asked.u.row, asked.u.kv_head, asked.u.request < 0 ? 0 : 0x7fffffffu);
+    asked.first += asked.u.count;
+    asked.u = asked.next;
+  }
 }
