@@ -20,24 +20,31 @@ TL_GPU void add_piece(const tl_add_norm_args &f, int64_t first, int n, float *x)
   }
 }
 
-TL_GPU void norm_piece(const tl_norm_args &a, int64_t row, int64_t at, int n, float rstd,
-                       float *x) {
+TL_GPU void norm_piece(const tl_norm_args &a, const tl_bits &gains, int64_t row, int64_t at, int n,
+                       float rstd, float *x) {
   float gain[TL_P];
-  tl_load_piece(a.gain, at, n, gain);
+  tl_widen(a.gain, gains, gain);
 #pragma unroll
   for (int i = 0; i < TL_P; i++) x[i] = (x[i] * rstd) * gain[i];
   tl_store(a.out, row * a.dim + at, n, x);
 }
 
-/* As rms_norm_rows; the first piece of a thread, for most rows its only one, stays in registers. */
-TL_KERNEL fused_add_norm(const __grid_constant__ tl_add_norm_args f) {
+/* As rms_norm_rows; the first piece of a thread, for most rows its only one, stays in registers. So
+** do its gains, which come from memory, since weights have driven them out of the cache: they are
+** on their way before the sum is there. */
+TL_KERNEL fused_add_norm(const __grid_constant__ tl_fused_norm_args k) {
   __shared__ float shared[TL_P];
-  tl_after_earlier();
+  begin_next();
+  if (!k.ahead) wait_earlier();
+  const tl_add_norm_args &f = k.sum;
   const tl_norm_args &a = f.norm;
   const tl_row_lane r = tl_row_of(a.lanes);
   const bool there = r.row < a.rows;
   float p[TL_P], first[TL_P], x[TL_P];
   tl_clear(p);
+  tl_bits gains = {};
+  if (there && r.at < a.dim) gains = tl_fetch(a.gain, r.at, tl_piece_length(a.dim, r.at));
+  if (k.ahead) wait_earlier();
   if (there && r.at < a.dim) {
     const int n = tl_piece_length(a.dim, r.at);
     add_piece(f, r.row * a.dim + r.at, n, first);
@@ -51,11 +58,11 @@ TL_KERNEL fused_add_norm(const __grid_constant__ tl_add_norm_args f) {
   const float sum = tl_row_total(p, a.lanes, shared);
   const float rstd = tl_rsqrt(sum / (float)a.dim + a.eps);
   if (!there) return;
-  if (r.at < a.dim) norm_piece(a, r.row, r.at, tl_piece_length(a.dim, r.at), rstd, first);
+  if (r.at < a.dim) norm_piece(a, gains, r.row, r.at, tl_piece_length(a.dim, r.at), rstd, first);
   for (int64_t at = r.at + SPAN; at < a.dim; at += SPAN) {
     const int n = tl_piece_length(a.dim, at);
     tl_load_piece(a.x, r.row * a.dim + at, n, x); /* this thread wrote it */
-    norm_piece(a, r.row, at, n, rstd, x);
+    norm_piece(a, tl_fetch(a.gain, at, n), r.row, at, n, rstd, x);
   }
   if (r.at == 0 && a.rstd != nullptr) a.rstd[r.row] = rstd;
 }
@@ -107,6 +114,14 @@ TL_GPU void write_value(const tl_cache_write_args &w, int wide, int64_t from, in
     ((uint32_t *)w.values)[to] = ((const uint32_t *)w.v)[from];
 }
 
+/* Brings a position's angles to the second-level cache, which weights drive them out of. */
+TL_GPU void reach_angles(const tl_rope_args &r, int64_t position) {
+  const int64_t bytes = r.pairs * 2 * (r.table.bf16 ? 2 : 4);
+  if (position < 0 || position >= r.positions || threadIdx.x * 32 >= bytes) return;
+  const char *from = (const char *)r.table.data + position * bytes + threadIdx.x * 32;
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 /* A block a row: units of q, pairs of k, then values. */
 extern "C" __global__ void __launch_bounds__(TL_ROPE_WRITE_THREADS)
     fused_rope_write(const __grid_constant__ tl_rope_write_args f) {
@@ -121,7 +136,10 @@ extern "C" __global__ void __launch_bounds__(TL_ROPE_WRITE_THREADS)
   const int q_units = rope_units(f.q), k_items = (int)(f.k.channels - f.k.pairs);
   const int q_all = (int)f.q.heads * q_units, k_all = w.kv_heads * k_items;
   const int values = w.kv_heads * w.value_width / (f.wide ? 16 / w.bytes : 1);
-  if (f.ahead) wait_earlier();
+  if (f.ahead) {
+    reach_angles(f.q, position);
+    wait_earlier();
+  }
   for (int i = threadIdx.x; i < q_all + k_all + values; i += TL_ROPE_WRITE_THREADS) {
     if (i < q_all) {
       turn_unit(f.q, (row * f.q.heads + i / q_units) * f.q.channels, position, i % q_units);

@@ -2,6 +2,7 @@
 **
 **   binary (a sum of equal shapes), rms_norm of it          fused_add_norm: the end of a residual
 **   rope_rows of q, rope_rows of k, cache_write of k and v  fused_rope_write
+**   linear of gate and up, swiglu, linear of that           swiglu_hopper_*, and the last linear
 **
 ** A value that leaves an instruction is rounded where it was before, so no bit changes; what is
 ** saved is the time between kernels, which is most of the time of rows that are few. Instructions
@@ -23,7 +24,8 @@ enum { TL_FUSED_MAX = 3 };
 typedef struct tl_fused_call {
   tl_op op;
   tl_call call;
-  int32_t only_next_reads; /* of rope_rows: nothing after the next instruction reads y */
+  int32_t only_next_reads; /* of rope_rows, linear, swiglu: nothing after the next instruction
+                              reads an output */
   int32_t rstd_is_unread;  /* of rms_norm: nothing reads rstd, which need not be written */
 } tl_fused_call;
 

@@ -5,6 +5,7 @@
 #include "../cache/cache_cuda.h"
 #include "../elementwise/elementwise.h"
 #include "../elementwise/rope_cuda.h"
+#include "../gemm/gemm_hopper.h"
 #include "../launch_cuda.h"
 #include "../norm/norm.h"
 #include "fused_args.h"
@@ -43,19 +44,20 @@ static tl_status launch_add_norm(const tl_fused_call *f) {
   TL_TRY(tl_binary_check(sum));
   TL_TRY(tl_rms_norm_check(norm));
   const int64_t dim = tl_view_count(&norm->in[1]);
-  const tl_add_norm_args k = {
-      .a = tl_array_of(&sum->in[0]),
-      .b = tl_array_of(&sum->in[1]),
-      .norm = {.x = tl_array_of(&norm->in[0]),
-               .gain = tl_array_of(&norm->in[1]),
-               .out = tl_array_of(&norm->out[0]),
-               .rstd = f[1].rstd_is_unread ? NULL : norm->out[1].data,
-               .rows = tl_view_count(&norm->in[0]) / dim,
-               .dim = dim,
-               .lanes = tl_row_lanes(dim),
-               .eps = norm->floats[0]}
+  const tl_fused_norm_args k = {
+      .sum = {.a = tl_array_of(&sum->in[0]),
+              .b = tl_array_of(&sum->in[1]),
+              .norm = {.x = tl_array_of(&norm->in[0]),
+                       .gain = tl_array_of(&norm->in[1]),
+                       .out = tl_array_of(&norm->out[0]),
+                       .rstd = f[1].rstd_is_unread ? NULL : norm->out[1].data,
+                       .rows = tl_view_count(&norm->in[0]) / dim,
+                       .dim = dim,
+                       .lanes = tl_row_lanes(dim),
+                       .eps = norm->floats[0]}},
+      .ahead = norm->ahead >> 1 & 1
   };
-  return tl_overlap_threads(sum->cuda, "fused_add_norm", k.norm.rows * k.norm.lanes, &k);
+  return tl_overlap_threads(sum->cuda, "fused_add_norm", k.sum.norm.rows * k.sum.norm.lanes, &k);
 }
 
 /* ---- rope of q and k, and the pages ---- */
@@ -83,12 +85,58 @@ static tl_status launch_rope_write(const tl_fused_call *f) {
   const tl_cache_write_args *w = &k.write;
   k.wide = (uintptr_t)w->v % 16 == 0 && (uintptr_t)w->values % 16 == 0 &&
            (int64_t)w->kv_heads * w->value_width * w->bytes % 16 == 0;
-  k.ahead = (f[2].call.ahead >> 2 & 7) == 7;
+  k.ahead = (f[2].call.ahead >> 2 & 7) == 7 && f[0].call.ahead >> 2 & f[1].call.ahead >> 2 & 1;
   return tl_launch(f[0].call.cuda, "fused_rope_write", f[0].call.in[0].shape[0],
                    TL_ROPE_WRITE_THREADS, 1, &k);
 }
 
-int32_t tl_fused_begins(tl_op op) { return op == TL_OP_binary || op == TL_OP_rope_rows; }
+/* ---- gate, up, swiglu, and the linear that reads it ---- */
+
+static int fits_swiglu(const tl_fused_call *f, int32_t count) {
+  if (count < 3 || f[0].op != TL_OP_linear || f[1].op != TL_OP_swiglu || f[2].op != TL_OP_linear)
+    return 0;
+  const tl_call *both = &f[0].call, *y = &f[1].call, *down = &f[2].call;
+  if (!f[0].only_next_reads || !f[1].only_next_reads || both->out_count != 2) return 0;
+  if (down->in_count != 2) return 0;
+  return is_same(&both->out[0], &y->in[0]) && is_same(&both->out[1], &y->in[1]) &&
+         is_same(&y->out[0], &down->in[0]) && y->out[0].dtype == TL_BF16;
+}
+
+/* Where y may lie: 0, 1: in the place of gate, of up; -1: nowhere. */
+static int32_t place_of_swiglu(const tl_fused_call *f) {
+  for (int32_t i = 0; i < 2; i++) {
+    const tl_view *place = &f[0].call.out[i];
+    int32_t apart = 1;
+    for (int32_t k = 0; k < f[0].call.in_count; k++)
+      apart = apart && are_apart(place, &f[0].call.in[k]);
+    for (int32_t k = 1; k < f[2].call.in_count; k++)
+      apart = apart && are_apart(place, &f[2].call.in[k]);
+    for (int32_t k = 0; k < f[2].call.out_count; k++)
+      apart = apart && are_apart(place, &f[2].call.out[k]);
+    if (apart) return i;
+  }
+  return -1;
+}
+
+static tl_status launch_swiglu(const tl_fused_call *f, int32_t place, int32_t *done) {
+  tl_gemm gemm;
+  int32_t made;
+  *done = 0;
+  TL_TRY(tl_gemm_of_linear(&f[0].call, &gemm));
+  TL_TRY(tl_swiglu_check(&f[1].call));
+  TL_TRY(tl_gemm_hopper_pair(&gemm, f[0].call.out[place].data, f[0].call.cuda, &made));
+  if (!made) return TL_OK;
+  tl_call down = f[2].call;
+  tl_view in[2] = {down.in[0], down.in[1]};
+  in[0].data = f[0].call.out[place].data;
+  down.in = in;
+  *done = 3;
+  return tl_ops[TL_OP_linear].cuda(&down);
+}
+
+int32_t tl_fused_begins(tl_op op) {
+  return op == TL_OP_binary || op == TL_OP_rope_rows || op == TL_OP_linear;
+}
 
 tl_status tl_fused(const tl_fused_call *calls, int32_t count, int32_t *done) {
   *done = 0;
@@ -99,6 +147,10 @@ tl_status tl_fused(const tl_fused_call *calls, int32_t count, int32_t *done) {
   if (fits_rope_write(calls, count)) {
     *done = 3;
     return launch_rope_write(calls);
+  }
+  if (fits_swiglu(calls, count)) {
+    const int32_t place = place_of_swiglu(calls);
+    if (place >= 0) return launch_swiglu(calls, place, done);
   }
   return TL_OK;
 }

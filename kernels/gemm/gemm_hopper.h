@@ -22,4 +22,20 @@ typedef enum tl_gemm_product {
 tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stride,
                          tl_cuda *cuda, int32_t *done);
 
+/* A tile of gemm_hopper_pair.cu: `features` of gate, and the same of up. */
+typedef struct tl_gemm_pair_tile {
+  int32_t rows, features;
+  const char *kernel;
+} tl_gemm_pair_tile;
+
+/* The largest tile that leaves a block for three of four multiprocessors, or the smallest; NULL
+** where not all blocks run at once, or rows are too few or too many. Bits do not depend on it. */
+const tl_gemm_pair_tile *tl_gemm_pair_choose(int64_t rows, int64_t columns,
+                                             int64_t multiprocessors);
+
+/* y (rows, columns) bf16 = swiglu (elementwise.h) of the two outputs of `gemm`, a linear of gate
+** and up, which are rounded as it says and written nowhere. Sets *done, or clears it where that
+** does not fit: 9 to 128 rows, bf16, no bias, one leaf. */
+tl_status tl_gemm_hopper_pair(const tl_gemm *gemm, void *y, tl_cuda *cuda, int32_t *done);
+
 #endif

@@ -40,7 +40,8 @@ typedef struct tl_gemm_hopper_args {
   const void *bias[TL_GEMM_HOPPER_PARTS]; /* (columns), or NULL */
 } tl_gemm_hopper_args;
 
-/* The same for gemm_hopper_few.cu: shorter, since a short launch waits for its arguments too. */
+/* The same for gemm_hopper_few.cu and _split.cu: shorter, since a short launch waits for its
+** arguments too. In gemm_hopper_pair.cu b has gate and up, data[0] is y. */
 typedef struct tl_gemm_hopper_few_args {
   tl_tensor_map a, b[TL_GEMM_HOPPER_PARTS];
   int32_t slots, pieces; /* of 64 k in a leaf; leaves */
@@ -50,9 +51,13 @@ typedef struct tl_gemm_hopper_few_args {
   int32_t rows;
   int32_t out_is_bf16, bias_is_bf16;
   int32_t ring, box_rows; /* slots of a block's ring, rows of a box of x */
+  int32_t x_ring;         /* of gemm_hopper_pair.cu, whose `ring` is of weights alone */
   int32_t ahead; /* weights are read before earlier kernels have ended: none of them writes any */
   void *data[TL_GEMM_HOPPER_PARTS];
   const void *bias[TL_GEMM_HOPPER_PARTS];
 } tl_gemm_hopper_few_args;
+
+/* PAIR(rows, features): the tiles of gemm_hopper_pair.cu, as many features of gate and of up. */
+#define TL_GEMM_PAIRS(PAIR) PAIR(64, 48) PAIR(128, 48)
 
 #endif

@@ -1,6 +1,7 @@
 /* gemm_hopper_cuda.c - chooses a variant of gemm_hopper.cuh, makes its maps and launches it. */
 #include "gemm_hopper.h"
 #include "gemm_hopper_args.h"
+#include "gemm_provider.h"
 
 #include <string.h>
 
@@ -314,6 +315,74 @@ static tl_status launch_few(const tl_gemm *gemm, const variant *v, int32_t is_sp
                              .shared = size_ring(v, tiles, facts, &args.ring),
                              .overlaps = args.ahead || may_overlap(gemm, facts)};
   return tl_cuda_launch(cuda, v->kernel[TL_GEMM_LINEAR], &grid, &args);
+}
+
+/* ---- gate, up and swiglu: gemm_hopper_pair.cu ---- */
+
+enum { PAIR_ABOVE = 8, PAIR_ROWS = 128, PAIR_X = 82 << 10 /* bytes of its ring of x */ };
+
+#define PAIR(rows, features) {rows, features, "swiglu_hopper_" #rows "_" #features},
+static const tl_gemm_pair_tile pairs[] = {TL_GEMM_PAIRS(PAIR)};
+#undef PAIR
+
+static int64_t count_pairs(const tl_gemm_pair_tile *t, int64_t rows, int64_t columns) {
+  return quotient_up(rows, t->rows) * quotient_up(columns, t->features);
+}
+
+const tl_gemm_pair_tile *tl_gemm_pair_choose(int64_t rows, int64_t columns,
+                                             int64_t multiprocessors) {
+  const tl_gemm_pair_tile *best = &pairs[0];
+  if (rows <= PAIR_ABOVE || rows > PAIR_ROWS) return NULL;
+  for (size_t i = 1; i < sizeof pairs / sizeof pairs[0]; i++) {
+    const tl_gemm_pair_tile *t = &pairs[i];
+    const int64_t tiles = count_pairs(t, rows, columns);
+    if (rows > best->rows && 4 * tiles >= 3 * multiprocessors) best = t;
+  }
+  return count_pairs(best, rows, columns) <= multiprocessors ? best : NULL;
+}
+
+tl_status tl_gemm_hopper_pair(const tl_gemm *gemm, void *y, tl_cuda *cuda, int32_t *done) {
+  const tl_cuda_facts *facts = tl_cuda_device(cuda);
+  const int64_t columns = tl_view_row(&gemm->out[0]), rows = gemm->rows;
+  *done = 0;
+  if (!fits(TL_GEMM_LINEAR, gemm, 0, facts) || gemm->parts != 2 || gemm->leaves != 1) return TL_OK;
+  if (gemm->bias != NULL || gemm->out[0].dtype != TL_BF16) return TL_OK;
+  const tl_cuda_blocks *blocks = tl_cuda_get_blocks(cuda);
+  if (blocks->gemm_provider == TL_GEMM_CUBLASLT || blocks->gemm_rows != 0) return TL_OK;
+  if (tl_view_row(&gemm->out[1]) != columns) return TL_OK;
+  const tl_gemm_pair_tile *t = tl_gemm_pair_choose(rows, columns, facts->multiprocessors);
+  if (t == NULL) return TL_OK;
+  tl_gemm_hopper_few_args args = {
+      .rows = (int32_t)rows,
+      .columns = {(int32_t)columns, (int32_t)columns},
+      .row_tiles = (int32_t)quotient_up(rows, t->rows),
+      .column_tiles = (int32_t)quotient_up(columns, t->features),
+      .outputs = 1,
+      .pieces = 1,
+      .out_is_bf16 = 1,
+      .box_rows = (int32_t)(rows < t->rows ? rows : t->rows),
+      .ahead = are_ahead(gemm),
+      .data = {y               }
+  };
+  tl_gemm_run run;
+  for (int32_t part = 0; part < 2; part++) {
+    whole_run(gemm, part, 0, &run);
+    TL_TRY(map_factor(cuda, "map of a weight", &run.b, columns, run.count, 1, run.count,
+                      t->features, &args.b[part]));
+  }
+  TL_TRY(
+      map_factor(cuda, "map of x", &run.a, rows, run.count, 1, run.count, args.box_rows, &args.a));
+  args.slots = (int32_t)quotient_up(run.count, DEPTH);
+  const int32_t x_slot = t->rows * DEPTH * 2 + 16, weight_slot = 2 * t->features * DEPTH * 2 + 16;
+  args.x_ring = PAIR_X / x_slot;
+  args.ring = (ROOM_ALONE - SPARE - args.x_ring * x_slot) / weight_slot;
+  const tl_cuda_grid grid = {
+      .blocks = {(uint32_t)(args.row_tiles * args.column_tiles)},
+      .threads = {(uint32_t)(t->rows / 64 * 128 + 64)},
+      .shared = (uint32_t)(args.ring * weight_slot + args.x_ring * x_slot + SPARE),
+      .overlaps = 1};
+  *done = 1;
+  return tl_cuda_launch(cuda, t->kernel, &grid, &args);
 }
 
 tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stride,

@@ -77,6 +77,7 @@ struct Split {
     next_begin();
     if (threadIdx.x >= readers + 32) {
       if (threadIdx.x > readers + 32) return;
+      map_prefetch(&g.a);
       earlier_wait();
       produce<false>(f, g, p, leaf);
     } else if (threadIdx.x >= readers) {

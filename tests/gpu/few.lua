@@ -1,6 +1,7 @@
 --- few.lua - steps of up to 8 rows, which one kernel of a GPU does (kernels/fused/pass.h), give the
 --- tokens and log-probabilities of the host: contexts of several rounds of keys and several parts,
---- windows, groups of many heads, pages of all sizes, prompts in chunks of a few rows.
+--- windows, groups of many heads, pages of all sizes, prompts in chunks of a few rows. So do steps
+--- of more rows, whose attention and whose gate and up have kernels of their own.
 ---
 ---     build/tidelock lua tests/gpu/few.lua [cuda|host]
 ---
@@ -20,9 +21,25 @@ local read = require "initial" (10) -- ten times as large as usual: logits that 
 ---@field heads integer
 ---@field kv_heads integer
 ---@field window? integer
+---@field hidden? integer # features of gate and up, 192 where it is not said
+---@field more? integer # tokens that each request makes, 14 where it is not said
 ---@field settings table<string, any>
 ---@field options table<string, any> # of the engine
 ---@field prompts integer[] # lengths
+
+--- Lengths of `count` prompts: most of them short, every seventh up to 400 tokens.
+local function lengths(count)
+  local list = {}
+  for i = 1, count do list[i] = 1 + i * 37 % (i % 7 == 0 and 400 or 70) end
+  return list
+end
+
+--- Lengths of `count` prompts of one to three tokens.
+local function few_tokens(count)
+  local list = {}
+  for i = 1, count do list[i] = 1 + i % 3 end
+  return list
+end
 
 ---@type few.Case[]
 local cases = {
@@ -41,6 +58,21 @@ local cases = {
     prompts = { 300, 299 } },
   { name = "rows longer than a span of the row rule", dim = 2304, heads = 36, kv_heads = 4,
     settings = {}, options = {}, prompts = { 6, 2 } },
+  { name = "24 rows: a unit a block, boxes asked for early", dim = 512, heads = 8, kv_heads = 2,
+    settings = { ["serve.page"] = 64, ["serve.requests"] = 24 }, options = {},
+    prompts = lengths(24) },
+  { name = "70 rows: several units a block, pages of 128", dim = 512, heads = 8, kv_heads = 8,
+    settings = { ["serve.page"] = 128, ["serve.requests"] = 70, ["serve.rows"] = 128 },
+    options = {}, prompts = lengths(70) },
+  { name = "70 rows, chunks of 20, memory full of NaN", dim = 512, heads = 8, kv_heads = 8,
+    settings = { ["serve.page"] = 64, ["serve.requests"] = 70, ["serve.rows"] = 160 },
+    options = { chunk = 20, poison = 255 }, prompts = lengths(70) },
+  { name = "70 rows, gate and up in tiles of 128 x 48", dim = 256, heads = 4, kv_heads = 2,
+    hidden = 4808, more = 4, settings = { ["serve.page"] = 64, ["serve.requests"] = 70,
+      ["serve.rows"] = 128 }, options = {}, prompts = few_tokens(70) },
+  { name = "140 rows, gate and up in tiles of 128 x 96", dim = 256, heads = 4, kv_heads = 2,
+    hidden = 4808, more = 4, settings = { ["serve.page"] = 64, ["serve.requests"] = 140,
+      ["serve.rows"] = 256 }, options = {}, prompts = few_tokens(140) },
 }
 
 local function recipe(case, device)
@@ -48,7 +80,7 @@ local function recipe(case, device)
     return {
       nn.residual { nn.rms_norm {}, nn.attention { heads = case.heads, kv_heads = case.kv_heads,
         window = case.window } },
-      nn.residual { nn.rms_norm {}, nn.swiglu { hidden = 192 } },
+      nn.residual { nn.rms_norm {}, nn.swiglu { hidden = case.hidden or 192 } },
     }
   end
   local all = { device = device, ["serve.context"] = 1024, ["serve.page"] = 16,
@@ -71,7 +103,7 @@ local function outcomes(case, device)
   for i, length in ipairs(case.prompts) do
     local tokens = {}
     for k = 1, length do tokens[k] = (i * 31 + k * k * 7) % 333 end
-    owner[assert(e:submit { tokens = tokens, max_tokens = 14 })] = i
+    owner[assert(e:submit { tokens = tokens, max_tokens = case.more or 14 })] = i
     text[i] = {}
   end
   while not e:idle() do
