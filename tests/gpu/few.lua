@@ -70,7 +70,7 @@ local cases = {
   { name = "70 rows, gate and up in tiles of 128 x 48", dim = 256, heads = 4, kv_heads = 2,
     hidden = 4808, more = 4, settings = { ["serve.page"] = 64, ["serve.requests"] = 70,
       ["serve.rows"] = 128 }, options = {}, prompts = few_tokens(70) },
-  { name = "140 rows, gate and up in tiles of 128 x 96", dim = 256, heads = 4, kv_heads = 2,
+  { name = "140 rows, gate and up apart from swiglu", dim = 256, heads = 4, kv_heads = 2,
     hidden = 4808, more = 4, settings = { ["serve.page"] = 64, ["serve.requests"] = 140,
       ["serve.rows"] = 256 }, options = {}, prompts = few_tokens(140) },
 }
