@@ -68,8 +68,8 @@ typedef struct tl_cuda_blocks {
 void tl_cuda_set_blocks(tl_cuda *cuda, const tl_cuda_blocks *blocks);
 const tl_cuda_blocks *tl_cuda_get_blocks(const tl_cuda *cuda);
 
-/* Multiprocessors that kernels which would keep all of them till their end (grouped products) leave
-** to what another stream brings meanwhile; 0 at first. */
+/* Multiprocessors that kernels which would keep all of them till their end (products) leave to what
+** another stream brings meanwhile; 0 at first. */
 void tl_cuda_set_spare(tl_cuda *cuda, int32_t multiprocessors);
 int32_t tl_cuda_spare(const tl_cuda *cuda);
 

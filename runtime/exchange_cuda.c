@@ -5,7 +5,8 @@
 #include "../kernels/moe/exchange.h"
 #include "view.h"
 
-enum { STAGED_ROW_BYTES = 512 };
+/* MET_BYTES: of shared memory that the kernel has of itself, with what the system keeps of it. */
+enum { STAGED_ROW_BYTES = 512, MET_BYTES = TL_PEERS_MAX * sizeof(tl_peer_row) + 1024 };
 
 static tl_status check_room(const tl_exchange *x, int64_t listed) {
   const int64_t runs = x->ranks * x->slots * x->pieces;
@@ -56,7 +57,7 @@ static tl_status launch(tl_cuda *cuda, const tl_gpu_message *m, tl_exchange_args
   const int64_t runs = (int64_t)k->ranks * k->slots * k->pieces;
   int64_t shared = (3 * runs + 1) * (int64_t)sizeof(int32_t);
   k->staged = k->mode == TL_EXCHANGE_PUSH && k->row_bytes >= STAGED_ROW_BYTES &&
-              TL_EXCHANGE_PLACES_BYTES + shared <= tl_cuda_device(cuda)->shared_max;
+              TL_EXCHANGE_PLACES_BYTES + shared + MET_BYTES <= tl_cuda_device(cuda)->shared_max;
   if (k->staged) shared += TL_EXCHANGE_PLACES_BYTES;
   const tl_cuda_grid grid = {.blocks = {TL_EXCHANGE_MULTIPROCESSORS},
                              .threads = {TL_EXCHANGE_THREADS},
@@ -64,11 +65,12 @@ static tl_status launch(tl_cuda *cuda, const tl_gpu_message *m, tl_exchange_args
   return tl_cuda_launch_on(cuda, m->stream, "peer_exchange", &grid, k);
 }
 
-tl_status tl_exchange_queue(tl_cuda *cuda, const tl_gpu_message *m, const tl_peer_row *parts,
+tl_status tl_exchange_queue(tl_cuda *cuda, const tl_gpu_message *m, const tl_meet_args *meet,
                             const tl_exchange_seat *seat) {
   tl_exchange_args k;
   TL_TRY(read_arguments(m, seat, &k));
-  k.mode = TL_EXCHANGE_PUSH, k.parts = parts;
+  k.mode = TL_EXCHANGE_PUSH;
+  if (meet != NULL) k.meet = *meet;
   k.exchanged = seat->exchanged, k.bytes = -1;
   return launch(cuda, m, &k);
 }

@@ -18,11 +18,11 @@ typedef struct tl_exchange_seat {
   int64_t *exchanged; /* pinned memory, to which the bytes that come from others are added */
 } tl_exchange_seat;
 
-/* Sends what belongs to others, and what stays. parts: x and y of every rank, in device memory,
-** once all have come (peer_meet), so that nobody still uses his y; NULL for a rank alone. Fails
-** where the lists of runs have no room in a block's memory, and for ways other than the flat one;
-** so do the functions below. */
-tl_status tl_exchange_queue(tl_cuda *cuda, const tl_gpu_message *message, const tl_peer_row *parts,
+/* Sends what belongs to others, and what stays, once all have come to this meeting, so that nobody
+** still uses his y; NULL for a rank alone. A meeting of two turns has to follow. Fails where the
+** lists of runs have no room in a block's memory, and for ways other than the flat one; so do the
+** functions below. */
+tl_status tl_exchange_queue(tl_cuda *cuda, const tl_gpu_message *message, const tl_meet_args *meet,
                             const tl_exchange_seat *seat);
 
 /* Rows that a slab could have at most; the same on all ranks. */

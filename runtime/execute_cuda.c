@@ -140,11 +140,7 @@ tl_cuda *tl_gpu_cuda(const tl_gpu *gpu) { return gpu->cuda; }
 tl_carrier **tl_gpu_carrier(tl_gpu *gpu) { return &gpu->carrier; }
 void *tl_gpu_word(const tl_gpu *gpu) { return (char *)gpu->step + sizeof(tl_device_step); }
 
-void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm) {
-  gpu->comm = comm;
-  if (comm != NULL && tl_lanes_apart(gpu->lanes) && has_op(gpu->program, TL_OP_exchange))
-    tl_cuda_set_spare(gpu->cuda, TL_EXCHANGE_MULTIPROCESSORS);
-}
+void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm) { gpu->comm = comm; }
 
 /* Samples and counts of the whole section into pinned memory, and the numbers of the step. */
 static tl_status prepare(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "exchange_cuda.h"
+
 struct tl_lanes {
   tl_cuda *cuda;
   const tl_program *program;
@@ -10,6 +12,7 @@ struct tl_lanes {
   int32_t apart[TL_LANES_MAX]; /* 1: the lane is on the second stream */
   void **events;               /* by instruction; NULL: nobody on the other stream waits for it */
   void *begun, *ended;
+  int32_t on_way; /* the last message with rows of experts, until a kernel waits for it; or -1 */
 };
 
 #define TRY_CUDA(l, what, call) \
@@ -96,6 +99,7 @@ void *tl_lanes_stream(const tl_lanes *l, int32_t instruction) {
 }
 
 tl_status tl_lanes_fork(tl_lanes *l) {
+  l->on_way = -1;
   if (l->second == NULL) return TL_OK;
   TRY_CUDA(l, "event", event_record(l->begun, tl_cuda_stream(l->cuda)));
   TRY_CUDA(l, "wait", stream_after(l->second, l->begun, 0));
@@ -117,7 +121,21 @@ int32_t tl_lanes_meet(const tl_lanes *l, int32_t index) {
   return 0;
 }
 
+/* Kernels that are queued while rows of experts may travel leave them their multiprocessors; the
+** others have all. */
+static void leave_room(tl_lanes *l, int32_t index) {
+  const tl_instruction *i = &l->program->instructions[index];
+  if (is_apart(l, index)) {
+    if (i->op == TL_OP_exchange) l->on_way = index;
+    return;
+  }
+  for (int32_t k = 0; k < i->waits.count; k++)
+    if (l->program->waits[i->waits.first + k] >= l->on_way) l->on_way = -1;
+  tl_cuda_set_spare(l->cuda, l->on_way >= 0 ? TL_EXCHANGE_MULTIPROCESSORS : 0);
+}
+
 tl_status tl_lanes_before(tl_lanes *l, int32_t index) {
+  leave_room(l, index);
   const tl_range waits = l->program->instructions[index].waits;
   for (int32_t k = 0; k < waits.count; k++) {
     const int32_t other = l->program->waits[waits.first + k];

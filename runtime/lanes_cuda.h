@@ -28,7 +28,8 @@ tl_status tl_lanes_fork(tl_lanes *lanes);
 tl_status tl_lanes_join(tl_lanes *lanes);
 /* Whether an instruction waits for another stream, or is waited for by one. */
 int32_t tl_lanes_meet(const tl_lanes *lanes, int32_t instruction);
-/* Around an instruction: queues its waits, then what others wait for. */
+/* Around an instruction: queues its waits, then what others wait for. Says how many multiprocessors
+** a kernel leaves to rows of experts that may travel beside it (tl_cuda_set_spare). */
 tl_status tl_lanes_before(tl_lanes *lanes, int32_t instruction);
 tl_status tl_lanes_after(tl_lanes *lanes, int32_t instruction);
 

@@ -81,7 +81,7 @@ static uint32_t blocks_for(int64_t items) {
 
 /* --- Collectives ------------------------------------------------------------------------------ */
 
-static tl_status meet(end *e, const group *g, const tl_gpu_message *m) {
+static tl_meet_args meeting(const end *e, const group *g, const tl_gpu_message *m, int32_t turns) {
   tl_meet_args k = {.board = g->board,
                     .parts = g->parts,
                     .turn = g->turn,
@@ -91,8 +91,14 @@ static tl_status meet(end *e, const group *g, const tl_gpu_message *m) {
                     .n = g->n,
                     .position = g->position,
                     .group = (int32_t)m->ints[0],
-                    .instruction = m->instruction};
+                    .instruction = m->instruction,
+                    .turns = turns};
   memcpy(k.boards, g->boards, sizeof k.boards);
+  return k;
+}
+
+static tl_status meet(end *e, const group *g, const tl_gpu_message *m) {
+  const tl_meet_args k = meeting(e, g, m, 1);
   return launch(e, m, "peer_meet", 1, 1, TL_DEVICE_WARP, &k);
 }
 
@@ -182,9 +188,9 @@ static tl_status copy_alone(end *e, const tl_gpu_message *m) {
 static tl_status exchange(end *e, const group *g, const tl_gpu_message *m) {
   const tl_exchange_seat seat = {g->n, g->position, e->progress->exchanged + m->ints[0]};
   if (g->n == 1) return tl_exchange_queue(e->cuda, m, NULL, &seat);
-  TL_TRY(meet(e, g, m));
-  TL_TRY(tl_exchange_queue(e->cuda, m, g->parts, &seat));
-  return meet(e, g, m);
+  const tl_meet_args before = meeting(e, g, m, 1), behind = meeting(e, g, m, 2);
+  TL_TRY(tl_exchange_queue(e->cuda, m, &before, &seat));
+  return launch(e, m, "peer_meet", 1, 1, TL_DEVICE_WARP, &behind);
 }
 
 static int is_tree(tl_op op) { return op == TL_OP_reduce_scatter || op == TL_OP_all_reduce; }

@@ -9,62 +9,15 @@
 ** The last meeting is there so that nobody changes what another still reads. A fold adds ranks
 ** pairwise, neighbours first, whoever folds: (comm.h). Nothing here depends on time or arrival.
 */
-#include "../device.cuh"
-#include "comm_args.h"
+#include "meet.cuh"
 
-/* --- Signals between devices: who sees the number sees all earlier writes -------------------- */
-
-TL_GPU void tell(uint64_t *to, uint64_t value) {
-  __threadfence_system();
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-
-TL_GPU uint64_t look(const uint64_t *from) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-  return value;
-}
-
-TL_GPU int32_t look_host(const int32_t *from) { return *(const volatile int32_t *)from; }
-TL_GPU void tell_host(int32_t *to, int32_t value) { *(volatile int32_t *)to = value; }
-
-enum { LOOKS = 4096 }; /* between two looks at the host */
-
-/* Until *from has reached `value`: true; or the host wants an end. */
-TL_GPU bool wait_until(const uint64_t *from, uint64_t value, tl_peer_progress *progress,
-                       int32_t group, int32_t peer) {
-  for (uint32_t k = 1; look(from) < value; k++) {
-    if (k % LOOKS != 0) continue;
-    tell_host(&progress->group, group);
-    tell_host(&progress->waits_for, peer);
-    if (look_host(&progress->stop)) return false;
-  }
-  return true;
-}
-
-/* One block; thread r deals with member r. */
+/* One block. */
 extern "C" __global__ void peer_meet(const __grid_constant__ tl_meet_args k) {
-  const int32_t r = threadIdx.x;
-  const uint64_t turn = *k.turn + 1;
+  const uint64_t turn = *k.turn + k.turns;
   __syncthreads();
-  if (r == 0) {
-    tell_host(&k.progress->instruction, k.instruction);
-    tell_host(&k.progress->waits_for, -1);
-  }
-  if (r < k.n) {
-    tl_peer_row *to = k.boards[r] + (turn & 1) * k.n + k.position;
-    const tl_peer_row *from = k.board + (turn & 1) * k.n + r;
-    to->x = k.x, to->y = k.y;
-    tell(&to->turn, turn);
-    const bool came = wait_until(&from->turn, turn, k.progress, k.group, r);
-    k.parts[r].x = came ? from->x : k.x; /* memory that is there, also after a failure */
-    k.parts[r].y = came ? from->y : k.y;
-  }
-  __syncthreads();
-  if (r == 0) {
-    *k.turn = turn;
-    tell_host(&k.progress->waits_for, -1);
-  }
+  come(k, turn);
+  find(k, turn, true, k.parts);
+  if (threadIdx.x == 0) *k.turn = turn;
 }
 
 /* --- Folds ------------------------------------------------------------------------------------ */
@@ -212,9 +165,9 @@ extern "C" __global__ void peer_message_wait(const __grid_constant__ tl_peer_mes
   tell_host(&k.progress->instruction, k.instruction);
   tell_host(&k.progress->waits_for, -1);
   if (k.receives) {
-    wait_until(k.theirs, done + 1, k.progress, -1, k.peer);
+    wait_until(k.theirs, done + 1, k.progress, -1, k.peer, true);
   } else if (done + 1 > TL_PEER_SLOTS) {
-    wait_until(k.theirs, done + 1 - TL_PEER_SLOTS, k.progress, -1, k.peer);
+    wait_until(k.theirs, done + 1 - TL_PEER_SLOTS, k.progress, -1, k.peer, true);
   }
   tell_host(&k.progress->waits_for, -1);
 }

@@ -45,6 +45,7 @@ typedef struct tl_meet_args {
   void *y;
   tl_peer_progress *progress;
   int32_t n, position, group, instruction;
+  int32_t turns; /* 1, or 2 where the kernel before this one was a meeting, too (exchange.cu) */
 } tl_meet_args;
 
 /* out[o, i] = fold over r of x of rank r at [o * part_stride + part_first + i], i < piece. */

@@ -23,9 +23,9 @@
 ** Rows are written to other GPUs and not read from them: a write need not come back, and a link
 ** carries 337 GB/s of writes where it carries 318 of reads.
 */
-#include "../device.cuh"
 #include "../gemm/tile.cuh"
 #include "exchange_args.h"
+#include "meet.cuh"
 
 enum { THREADS = TL_EXCHANGE_THREADS, WARP = TL_DEVICE_WARP, AHEAD = 2 };
 constexpr uint32_t ALL = 0xffffffffu;
@@ -128,10 +128,11 @@ TL_GPU void find_at_owner(const tl_exchange_args &k, int owner, int32_t *there) 
   }
 }
 
-/* start (runs + 1), at (runs), there (runs). */
+/* start (runs + 1), at (runs), there (runs); x and y of every rank. */
 typedef struct tl_runs {
   int count;
   int32_t *start, *at, *there;
+  const tl_peer_row *parts;
 } tl_runs;
 
 /* Running sums of the rows of runs: in the order of this side to `at`, then in their own to
@@ -235,11 +236,11 @@ TL_GPU tl_row row_of(const tl_exchange_args &k, const tl_runs &r, const tl_mix &
   const int run = find_run(r, row), rank = rank_of(k, run);
   int64_t here = r.at[run] + row - r.start[run], there = r.there[run] + row - r.start[run];
   if (k.mode == TL_EXCHANGE_PUSH) {
-    char *y = k.parts == nullptr ? k.y : (char *)k.parts[rank].y;
+    char *y = r.parts == nullptr ? k.y : (char *)r.parts[rank].y;
     if (there >= k.room) return {nullptr, nullptr};
     return {k.x + here * k.row_bytes, y + there * k.row_bytes};
   }
-  const char *x = k.parts == nullptr ? k.x : (const char *)k.parts[rank].x;
+  const char *x = r.parts == nullptr ? k.x : (const char *)r.parts[rank].x;
   if (in_slab(k, rank)) {
     there -= k.at;
     if (there < 0 || there >= k.most) return {nullptr, nullptr};
@@ -338,18 +339,29 @@ TL_GPU void copy_all(const tl_exchange_args &k, const tl_runs &r) {
 }
 
 /* Dynamic shared memory: places, if there is room for them; start (runs + 1), at (runs), there
-** (runs). */
-extern "C" __global__ void __launch_bounds__(THREADS)
+** (runs).
+**
+** The meeting before rows are written is this kernel's own: a kernel for it would take registers of
+** a multiprocessor that products beside it count on. The first block says that this rank has come;
+** each makes its lists meanwhile and waits for the others itself. Blocks come in pairs, since
+** products do: one alone would keep a pair from its multiprocessor's neighbour. */
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS)
     peer_exchange(const __grid_constant__ tl_exchange_args k) {
   extern __shared__ uint4 places[];
+  __shared__ tl_peer_row met[TL_PEERS_MAX];
   const int count = k.ranks * runs_of_rank(k);
+  const bool meets = k.meet.n > 0, speaks = blockIdx.x == 0;
+  const uint64_t turn = meets ? *k.meet.turn + 1 : 0; /* counted by the meeting behind it */
   int32_t *lists = (int32_t *)(places + (k.staged ? STAGES * WARPS * PIECE : 0));
-  const tl_runs r = {count, lists, lists + count + 1, lists + 2 * count + 1};
+  const tl_runs r = {count, lists, lists + count + 1, lists + 2 * count + 1,
+                     meets ? met : k.parts};
+  if (meets && speaks) come(k.meet, turn);
   make_runs(k, r);
+  if (meets) find(k.meet, turn, speaks, met);
   if (k.exchanged != nullptr && blockIdx.x == 0 && threadIdx.x < WARP) count_bytes(k, count);
   uint64_t bits = (uint64_t)k.y | (uint64_t)k.row_bytes | (uint64_t)k.x;
-  for (int i = 0; k.parts != nullptr && i < k.ranks; i++)
-    bits |= k.mode == TL_EXCHANGE_PUSH ? (uint64_t)k.parts[i].y : (uint64_t)k.parts[i].x;
+  for (int i = 0; r.parts != nullptr && i < k.ranks; i++)
+    bits |= k.mode == TL_EXCHANGE_PUSH ? (uint64_t)r.parts[i].y : (uint64_t)r.parts[i].x;
   if (bits % 16 == 0 && k.staged)
     pass_rows(k, r, places);
   else if (bits % 16 == 0)

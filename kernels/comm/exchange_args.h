@@ -30,7 +30,9 @@ enum { TL_EXCHANGE_PUSH, TL_EXCHANGE_PACK, TL_EXCHANGE_PLACE };
 
 /* See exchange.cu. */
 typedef struct tl_exchange_args {
-  const tl_peer_row *parts; /* x and y of every rank; NULL: a rank alone, with `x` and `y` */
+  tl_meet_args meet; /* n 0: nobody is met */
+  /* Where nobody is met: x and y of every rank; NULL: a rank alone, with `x` and `y`. */
+  const tl_peer_row *parts;
   const char *x;
   char *y;
   const int32_t *counts;   /* (ranks, pieces, experts) */

@@ -126,9 +126,14 @@ static int64_t count_tiles(const tl_gemm *gemm, const variant *v) {
   return quotient_up(gemm->rows, (int64_t)v->rows * v->blocks) * count_columns(gemm, v);
 }
 
+/* Multiprocessors for a product: others may be spared for what another stream brings. */
+static int32_t count_free(const tl_cuda *cuda) {
+  return tl_cuda_device(cuda)->multiprocessors - tl_cuda_spare(cuda);
+}
+
 /* That run at once. */
-static int64_t count_clusters(const variant *v, const tl_cuda_facts *facts) {
-  return facts->multiprocessors * v->together / v->blocks;
+static int64_t count_clusters(const variant *v, int32_t multiprocessors) {
+  return (int64_t)multiprocessors * v->together / v->blocks;
 }
 
 /* `blocks`: only a variant with these tiles, if there is one for this product; 0: any. */
@@ -252,8 +257,8 @@ static tl_status fill_outputs(const tl_gemm *gemm, const variant *v, tl_cuda *cu
 }
 
 /* As few blocks as the number of waves allows: the others would find nothing in the last one. */
-static uint32_t count_blocks(const variant *v, int64_t tiles, const tl_cuda_facts *facts) {
-  const int64_t waves = quotient_up(tiles, count_clusters(v, facts));
+static uint32_t count_blocks(const variant *v, int64_t tiles, int32_t multiprocessors) {
+  const int64_t waves = quotient_up(tiles, count_clusters(v, multiprocessors));
   return (uint32_t)(quotient_up(tiles, waves) * v->blocks);
 }
 
@@ -309,7 +314,7 @@ static tl_status launch_few(const tl_gemm *gemm, const variant *v, int32_t is_sp
   memcpy(args.data, all->data, sizeof args.data);
   memcpy(args.bias, all->bias, sizeof args.bias);
   const uint32_t blocks =
-      is_split ? (uint32_t)(tiles * gemm->leaves) : count_blocks(v, tiles, facts);
+      is_split ? (uint32_t)(tiles * gemm->leaves) : count_blocks(v, tiles, count_free(cuda));
   const tl_cuda_grid grid = {.blocks = {blocks},
                              .threads = {v->threads},
                              .shared = size_ring(v, tiles, facts, &args.ring),
@@ -408,7 +413,7 @@ tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t p
   TL_TRY(fill_outputs(gemm, v, cuda, &args));
   *done = 1;
   if (v->shared == 0) return launch_few(gemm, v, split != NULL, cuda, &args);
-  const tl_cuda_grid grid = {.blocks = {count_blocks(v, count_tiles(gemm, v), facts)},
+  const tl_cuda_grid grid = {.blocks = {count_blocks(v, count_tiles(gemm, v), count_free(cuda))},
                              .threads = {v->threads},
                              .shared = v->shared,
                              .overlaps = 1};

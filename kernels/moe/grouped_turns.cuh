@@ -9,6 +9,20 @@
 ** to reach the buffer. Where both warpgroups share a tile nothing is multiplied meanwhile. Here a
 ** block's 128 rows are one warpgroup's, twice as many sums a thread, and slots of a tile are read
 ** by it alone. Tiles go along the columns: outputs that leave together are whole rows.
+**
+** Who reads a slot has read it before anybody writes there again. racecheck does not see that, and
+** names the reads below as hazards: of the rows beside a slot, with the loader's write for the next
+** round, and of outputs in a slot, with zeros that are written there in a later one.
+**
+**   lanes      read -> products (a whole warp at once) -> products_wait -> lanes 0, 1: `empty`
+**   loader                                      waits for `empty` of all 4 warps of both blocks,
+**                                               writes rows, copies into the slot -> `full`
+**   warpgroup  waits for `full` -> zeros -> named_sync -> products
+**
+** A lane decides by the rows that it reads whether to write zeros, and no product begins before all
+** 32 lanes have come to it, so none is behind when lanes 0 and 1 speak. Outputs are read between
+** `full` and a __syncwarp. Parities cannot be a round off: a warpgroup begins at its turn, when the
+** other one has waited for every slot before (consume).
 */
 #ifndef TL_GROUPED_TURNS_CUH
 #define TL_GROUPED_TURNS_CUH

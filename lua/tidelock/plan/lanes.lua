@@ -6,10 +6,11 @@
 ---
 --- Rows of experts travel in that lane, too: those of a wave beside the products of another.
 ---
---- First, what stands before a message and is not needed for it moves behind it. Then an
---- instruction waits for the last one of the other lane whose bytes it touches: reads what that
---- writes, or writes what that reads or writes. Places of the arena are used again by other
---- tensors, so bytes are compared and not tensors. The verifier of programs checks the result.
+--- First, what stands before a message and is not needed for it moves behind it, unless order.lua
+--- has found an order already. Then an instruction waits for the last one of the other lane whose
+--- bytes it touches: reads what that writes, or writes what that reads or writes. Places of the
+--- arena are used again by other tensors, so bytes are compared and not tensors. The verifier of
+--- programs checks the result.
 local lanes = {}
 
 local sizes = { f32 = 4, bf16 = 2, i32 = 4, i64 = 8, u8 = 1 }
@@ -130,9 +131,9 @@ local function assign(list, first)
   end
 end
 
---- Reorders a program and sets lane and waits of every instruction (emit.lua). Returns the new
---- number of each old one.
-function lanes.assign(program)
+--- Reorders a program, unless it is `ordered`, and sets lane and waits of every instruction
+--- (emit.lua). Returns the new number of each old one.
+function lanes.assign(program, ordered)
   local position = {}
   for _, name in ipairs { "init", "step", "eval" } do
     local range = program.sections[name]
@@ -144,7 +145,7 @@ function lanes.assign(program)
         reads = ranges(program, made.inputs), writes = ranges(program, made.outputs),
       }
     end
-    local list = reorder(items)
+    local list = ordered and items or reorder(items)
     if range then assign(list, range[1]) end
     for _, item in ipairs(list) do
       program.instructions[item.index] = item.made

@@ -12,36 +12,21 @@
 ---
 --- Which of the two goes on is decided on paper, with rough times: the one whose next node can
 --- begin first, and of two that can, the one that is nearer to its next message.
-local work = require "tidelock.plan.work"
+local paper = require "tidelock.plan.paper"
 
 local weave = {}
-
--- FLOP/s, bytes/s of memory and of a link; seconds of a launch and of a message
-local speed = { flop = 7e14, bytes = 3.9e12, link = 3.6e11, launch = 2.5e-6, message = 1e-5 }
 
 local talks = { gather = true, spread = true, reduce = true, all_reduce = true,
   all_reduce_max = true }
 local heavy = { linear = true, linear_grad_input = true, linear_grad_weight = true,
   attention = true, attention_grad = true }
 
-local function tensors(list)
-  local out = {}
-  for i = 1, #list do out[i] = list[i] and { list[i].dtype, list[i].shape } or false end
-  return out
-end
-
 --- Seconds of the kernels and of the messages among the instructions from `first` on.
 local function times_of(self, first)
   local busy, link = 0, 0
   for i = first, #self.instructions do
-    local made = self.instructions[i]
-    local ins, outs = tensors(made.inputs), tensors(made.outputs)
-    if made.attrs.group then
-      link = link + speed.message + (work.moved(made.op, ins, outs, self.l.t) or 0) / speed.link
-    else
-      busy = busy + speed.launch + math.max(work.bytes(ins, outs) / speed.bytes,
-        work.flop(made.op, ins, made.attrs, self.l.length) / speed.flop)
-    end
+    local seconds, talks = paper.seconds(self.instructions[i], self.l.length, self.l.t)
+    if talks then link = link + seconds else busy = busy + seconds end
   end
   return busy, link
 end

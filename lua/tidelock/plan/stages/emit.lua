@@ -135,7 +135,7 @@ function emit.run(plan)
   for i, rank in ipairs(plan.ranks) do
     local base, varying = base_program(rank, plan.places[i].bytes, names, index)
     if plan.spec.device == "cuda" then
-      local position = lanes.assign(base)
+      local position = lanes.assign(base, rank.ordered)
       rank.position = position -- of each instruction in the program
       for k, old in ipairs(varying) do -- sections of generation keep their order
         varying[k] = position[old] or old

@@ -10,6 +10,7 @@ local experts = require "tidelock.plan.experts"
 local finish = require "tidelock.plan.finish"
 local lower = require "tidelock.plan.lower"
 local names = require "tidelock.language.names"
+local order = require "tidelock.plan.order"
 local problems = require "tidelock.text.problems"
 local schedules = require "tidelock.plan.schedules"
 local weave = require "tidelock.plan.weave"
@@ -292,6 +293,7 @@ local function run_rank(plan, shared, rank, ep)
   lower.section(self, "step", body)
   lower.section(self, "eval", function() evaluate(self, shared) end)
   lower.section(self, "init", function() finish.init(self, shared) end)
+  order.run(self, shared.found)
   return self
 end
 
@@ -378,6 +380,7 @@ function pipeline.run(plan)
     forward_borders = pipeline.borders(plan["local"].nodes, chunk_of, false),
     backward_borders = pipeline.borders(plan.backward.nodes, chunk_of, true),
     orders = orders_of(plan.spec, micros), routes = after.routes(plan, chunk_of, layout.pp),
+    found = {},
   }
   pipeline.step_borders(plan, chunk_of)
   local ranks = {}

@@ -10,34 +10,11 @@ local function kept_until(rank)
   return math.max(step[1] + step[2], eval[1] + eval[2]) - 1
 end
 
---- Rows of experts that travel are read while the kernels' lane goes on. Were their place free
---- behind the instruction that sends them, the products that they travel beside would write there,
---- and so wait for them: they keep it until the message after the next one.
----
----     kernels   [rows of wave 1][products of wave 0]......[rows of wave 2]
----     messages                  [wave 1 to its owners    ][wave 0 home   ]
----@return table<table, integer> # by buffer: an instruction of its section
-local function held(rank)
-  local last = {}
-  for _, name in ipairs { "init", "step", "eval" } do
-    local range, next_one, after_next = rank.sections[name], nil, nil
-    for i = range and range[1] + range[2] - 1 or 0, range and range[1] or 1, -1 do
-      local made = rank.instructions[i]
-      if made.op == "exchange" then
-        local buffer = made.inputs[1].buffer
-        last[buffer] = math.max(last[buffer] or 0, after_next or i)
-        next_one, after_next = i, next_one
-      end
-    end
-  end
-  return last
-end
-
-local function items_of(rank, apart)
-  local items, sent = {}, apart and held(rank) or {}
+local function items_of(rank)
+  local items = {}
   for _, buffer in ipairs(rank.buffers) do
     if buffer.first then
-      local last = buffer.kept and kept_until(rank) or math.max(buffer.last, sent[buffer] or 0)
+      local last = buffer.kept and kept_until(rank) or buffer.last
       items[#items + 1] = {
         size = buffer.bytes, first = buffer.persistent and 1 or buffer.first,
         last = buffer.persistent and #rank.instructions or last, name = buffer.name or "?",
@@ -64,7 +41,7 @@ end
 function place.run(plan)
   local places = {}
   for i, rank in ipairs(plan.ranks) do
-    local items = items_of(rank, plan.spec.device == "cuda" and plan.spec.layout.ep > 1)
+    local items = items_of(rank)
     local result = arena.place(items)
     for j, item in ipairs(items) do item.buffer.offset = result.offsets[j] end
     places[i] = {
