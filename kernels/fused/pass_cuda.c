@@ -465,6 +465,7 @@ tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, int64_t mail,
   if (!choose_kernel(&w, facts, out)) return TL_OK;
   out->args.mail_used = (int32_t)w.mail;
   out->args.rows = w.places.rows;
+  out->args.at = w.places;
   for (int32_t i = 0; out->args.boxed && i < w.phase_count; i++)
     TL_TRY(tl_pass_maps(calls[0].call.cuda, &phases[i], &maps[i * TL_GEMM_FEW_PARTS]));
   out->taken = w.at;
