@@ -2,6 +2,7 @@
 #include "passes_cuda.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "../kernels/fused/pass.h"
 
@@ -15,6 +16,7 @@ struct tl_passes {
   void *room;   /* device memory */
   int64_t mail; /* bytes of a half */
   tl_pass_phase *phases;
+  tl_tensor_map *maps;
   tl_fused_call *calls;
   known *list;
   int32_t most, used, count; /* phases that there is room for, that are used; passes */
@@ -47,18 +49,25 @@ static int64_t bytes_of(int32_t phases) {
   return (int64_t)sizeof(tl_pass_meeting) + (int64_t)phases * (int64_t)sizeof(tl_pass_phase);
 }
 
-/* Where the mail begins in the room. */
-static int64_t mail_at(const tl_passes *x) { return (bytes_of(x->most) + 127) / 128 * 128; }
+static size_t map_bytes(int32_t phases) {
+  return (size_t)phases * TL_GEMM_FEW_PARTS * sizeof(tl_tensor_map);
+}
+
+/* Where maps and the mail begin in the room. */
+static int64_t maps_at(const tl_passes *x) { return (bytes_of(x->most) + 127) / 128 * 128; }
+static int64_t mail_at(const tl_passes *x) { return maps_at(x) + (int64_t)map_bytes(x->most); }
 
 static tl_status open_room(tl_passes *x) {
   const tl_cuda_api *api = tl_cuda_calls(x->cuda);
   const size_t count = (size_t)x->most;
   const int64_t begin = mail_at(x);
   x->phases = malloc(count * sizeof *x->phases);
+  x->maps = aligned_alloc(_Alignof(tl_tensor_map), map_bytes(x->most));
   x->calls = malloc(count * sizeof *x->calls);
   x->list = malloc(count * sizeof *x->list);
-  if (x->phases == NULL || x->calls == NULL || x->list == NULL)
+  if (x->phases == NULL || x->maps == NULL || x->calls == NULL || x->list == NULL)
     return tl_fail(TL_MEMORY, "no room for the passes of a program");
+  memset(x->maps, 0, map_bytes(x->most));
   TL_TRY(tl_cuda_alloc(x->cuda, begin + 2 * x->mail, &x->room));
   TL_TRY(tl_cuda_check(
       api,
@@ -91,6 +100,7 @@ void tl_passes_close(tl_passes *x) {
   if (x == NULL) return;
   tl_cuda_free(x->cuda, x->room);
   free(x->phases);
+  free(x->maps);
   free(x->calls);
   free(x->list);
   free(x);
@@ -102,11 +112,18 @@ static tl_status bring_phases(tl_passes *x, tl_pass *pass) {
   const size_t bytes = (size_t)pass->args.count * sizeof(tl_pass_phase);
   pass->args.meeting = x->room;
   pass->args.phases = (const tl_pass_phase *)to;
+  char *maps = (char *)x->room + maps_at(x) + map_bytes(x->used);
+  pass->args.maps = (const tl_tensor_map *)maps;
   for (int i = 0; i < 2; i++) pass->args.mail[i] = (char *)x->room + mail_at(x) + i * x->mail;
   x->used += pass->args.count;
   TL_TRY(tl_cuda_check(
       api, api->copy_in((uint64_t)(uintptr_t)to, x->phases, bytes, tl_cuda_stream(x->cuda)),
       "phases of a pass"));
+  if (pass->args.boxed)
+    TL_TRY(tl_cuda_check(api,
+                         api->copy_in((uint64_t)(uintptr_t)maps, x->maps,
+                                      map_bytes(pass->args.count), tl_cuda_stream(x->cuda)),
+                         "maps of a pass"));
   return tl_cuda_check(api, api->stream_wait(tl_cuda_stream(x->cuda)), "phases of a pass");
 }
 
@@ -127,7 +144,7 @@ tl_status tl_passes_find(tl_passes *x, tl_range section, tl_passes_call call, vo
       tl_pass *pass = &x->list[x->count].pass;
       step = 1;
       if (!tl_pass_begins(x->calls[i].op)) continue;
-      TL_TRY(tl_pass_find(x->calls + i, stop - i, x->mail, x->phases, pass));
+      TL_TRY(tl_pass_find(x->calls + i, stop - i, x->mail, x->phases, x->maps, pass));
       if (pass->taken == 0) continue;
       x->list[x->count++].first = section.first + i;
       step = pass->taken;

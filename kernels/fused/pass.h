@@ -17,6 +17,9 @@
 ** Every sum is what its instruction says (gemm.h, norm.h, cache.h); a value that leaves an
 ** instruction is rounded there and written where it was before, so no bit changes.
 **
+** A sum x + y is made by whoever makes y, if all come by mail. While q, k and v are made, blocks
+** that attend next have no tile of them, and read what earlier steps have kept.
+**
 ** Mail. Blocks hand x, q, k and v on in words that say for themselves whether they are there
 ** (pass_mail.cuh), so that nothing is fenced. Whoever finds a value elsewhere waits until all
 ** blocks have left the phase before: a phase `meets` then.
@@ -43,12 +46,13 @@ typedef struct tl_pass {
 int32_t tl_pass_begins(tl_op op);
 
 /* The longest pass that begins with the first of `count` calls, all of one GPU. `phases`: room in
-** host memory for as many phases as there are calls; they have to be in device memory, at
-** out->args.phases, before the launch, with a tl_pass_meeting of zeros at out->args.meeting and two
+** host memory for as many phases as there are calls; `maps`: for TL_GEMM_FEW_PARTS times as many,
+** used if out->args.boxed. Both have to be in device memory before the launch, at
+** out->args.phases and out->args.maps, with a tl_pass_meeting of zeros at out->args.meeting and two
 ** halves of `mail` bytes at out->args.mail, all of which were TL_PASS_ABSENT at first. Passes that
-** do not run at once share both. */
+** do not run at once share meeting and mail. */
 tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, int64_t mail,
-                       tl_pass_phase *phases, tl_pass *out);
+                       tl_pass_phase *phases, tl_tensor_map *maps, tl_pass *out);
 /* Bytes of mail that an output of a call may take. */
 int64_t tl_pass_mail(tl_op op, const tl_view *output);
 tl_status tl_pass_launch(struct tl_cuda *cuda, const tl_pass *pass);

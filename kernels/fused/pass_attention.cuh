@@ -7,7 +7,7 @@
 **   scores    warp w: 32 keys, straight from pages into registers     12 warps side by side
 **   maxima    of each warp; every thread then knows those of blocks up to its own
 **   weights   where the scores are; f32 for l, bf16 for O             12 warps
-**   O         warp w < 8: channels 8 w .. 8 w + 7, key after key      8 warps
+**   O         warp w < 8: channels 8 w .. 8 w + 7, key after key      8 warps, or 2 of 4 blocks
 **   l         warp 8: lane 4 h + r has l_r of head h                  beside them
 */
 #ifndef TL_PASS_ATTENTION_CUH
@@ -37,38 +37,19 @@ TL_GPU void measure(const Queries &q, const OwnKeys &keys, Scores &s) {
 }
 
 TL_GPU bool is_near(const RowPlace &row, const Task &task, int key) {
-  return row.request == task.request && row.page >= 0 && row.position <= task.last &&
-         row.position >= key && row.position < key + 32;
+  return is_of(row, task) && row.position >= key && row.position < key + 32;
 }
 
 /* Keys that this step writes come by mail, row g of the step in column g: no page has to be waited
 ** for. Their scores take the place of what lay in the pages. */
-TL_GPU void measure_fresh(const tl_pass_phase &p, const Room &room, const Task &task, int key,
-                          const Queries &q, float (&fresh)[2]) {
-  const tl_cached_args &g = p.attention;
-  const int lane = thread_now() % 32, own = lane / 4;
-  const unsigned char *from =
-      room.mail + (int64_t)p.from_k * 16 + (own * g.kv_heads + task.kv_head) * g.width * 2;
+TL_GPU void measure_fresh(const Task &task, int key, const Queries &q, const FreshKeys &keys,
+                          float (&fresh)[2]) {
   if (!task.by_mail || key + 31 < task.fresh || key > task.last) return;
-  const bool near = own < g.at.rows && is_near(room.row[own], task, key);
-  uint32_t word[8];
   float f[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    const int channel = 8 * i + lane % 4 * 2;
-    word[i] = near && channel < g.width ? peek_word(from + channel * 2) : 0;
-  }
-  for (bool again = true; again;) {
-    again = false;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-      if (word[i] == TL_PASS_ABSENT)
-        word[i] = peek_word(from + (8 * i + lane % 4 * 2) * 2), again = true;
-  }
 #pragma unroll
   for (int c = 0; c < 4; c++) {
     const uint32_t a[4] = {q.word[c][0], q.word[c][0], q.word[c][1], q.word[c][1]};
-    step(f, a, word + 2 * c);
+    step(f, a, keys.word + 2 * c);
   }
   fresh[0] = f[0], fresh[1] = f[1];
 }
@@ -148,7 +129,7 @@ TL_GPU void add_values(const Task &task, int block, int blocks, const Level &lev
                        const Desk &desk, float (&o)[4]) {
   const int lane = thread_now() % 32, warp = thread_now() / 32;
   const uint32_t weights = shared_address(desk.weights) + lane % 8 * WEIGHT_ROW + lane / 8 * 16;
-  const uint32_t values = shared_address(desk.values) + lane * VALUE_ROW + (warp ^ lane % 8) * 16;
+  const uint32_t values = shared_address(desk.values()) + value_place(task, lane, task.tile + warp);
   const Span span = span_of(task, block, blocks);
 #pragma unroll
   for (int j = 0; j < BLOCKS; j++) {
@@ -161,7 +142,7 @@ TL_GPU void add_values(const Task &task, int block, int blocks, const Level &lev
     for (int k = begin; k < end; k += 32) {
       uint32_t w[4], v[4];
       load_matrices(weights + k * 2, w);
-      load_matrices_across(values + k * VALUE_ROW, v);
+      load_matrices_across(values + (k * 16 << task.tiles_log), v);
       const uint32_t low[4] = {w[0], w[0], w[1], w[1]}, high[4] = {w[2], w[2], w[3], w[3]};
       step(o, low, v);
       if (k + 16 < end) step(o, high, v + 2);
@@ -214,7 +195,7 @@ TL_GPU void put_heads(const tl_pass_phase &p, const Task &task, int done, const 
                       const Room &room) {
   const tl_cached_args &g = p.attention;
   const int lane = thread_now() % 32, warp = thread_now() / 32, head = lane / 4;
-  const int channel = 8 * warp + lane % 4 * 2;
+  const int channel = 8 * (task.tile + warp) + lane % 4 * 2;
   if (head >= g.group - done || channel >= g.value_width) return;
   const int64_t at =
       ((int64_t)task.row * g.heads + task.kv_head * g.group + done + head) * g.value_width +
@@ -229,7 +210,10 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
                    OwnKeys &keys, Desk &desk) {
   const tl_cached_args &g = p.attention;
   const int warp = thread_now() / 32;
-  const Queries q = load_queries(p, room, task, done);
+  Queries q;
+  FreshKeys fresh_keys;
+  load_queries(p, room, task, done, q, fresh_keys);
+  FreshValues fresh_values = ask_values(p, room, task, desk);
   Level level = {-TL_INFINITY, -TL_INFINITY};
   Parts parts = {};
   float o[4] = {0.0f, 0.0f, 0.0f, 0.0f}, l = 0.0f;
@@ -239,7 +223,7 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
     const int key = block + warp * 32;
     Scores s;
     float fresh[2] = {0.0f, 0.0f};
-    measure_fresh(p, room, task, key, q, fresh);
+    measure_fresh(task, key, q, fresh_keys, fresh);
     measure(q, keys, s);
     take_fresh(g, room, task, key, fresh, s);
     put_top(task, key, s, desk);
@@ -248,11 +232,12 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
 
     if (warp < blocks * (BLOCK / 32)) soften(g, task, key, s, level.own, desk);
     if (next <= task.last) load_keys(g, room, task, next + warp * 32, keys);
-    if (block <= task.first) load_late_values(p, room, task, desk);
+    put_values(p, room, fresh_values, desk);
+    fresh_values.to = -1;
     copy_commit();
     copy_wait<0>();
     all_meet();
-    if (warp < SUMMER) add_values(task, block, blocks, level, desk, o);
+    if (warp < 1 << task.tiles_log) add_values(task, block, blocks, level, desk, o);
     if (warp == SUMMER) add_levels(task, block, blocks, level, desk, l);
     if (next > task.last || next % g.split == 0) {
       end_part(l, level, desk, o, parts);
@@ -265,7 +250,7 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
     const Span span = span_of(task, block, blocks_of(g, task, block));
     load_values(p, room, task, block, span.low, span.high, desk);
   }
-  if (warp < SUMMER) put_heads(p, task, done, parts, room);
+  if (warp < 1 << task.tiles_log) put_heads(p, task, done, parts, room);
 }
 
 /* A row that is none is 0, one that names what there is not is NaN. */
@@ -293,7 +278,7 @@ TL_GPU void take_task(const tl_pass_phase &p, const Room &room, int index, Desk 
 /* Before blocks meet: the first task is begun, if there is one. */
 TL_GPU void begin_attention(const tl_pass_phase &p, Room &room, Desk &desk, OwnKeys &keys) {
   const tl_cached_args &g = p.attention;
-  if (blockIdx.x >= g.at.rows * g.kv_heads) return;
+  if (blockIdx.x >= tasks_of(p)) return;
   take_task(p, room, blockIdx.x, desk);
   if (exists(g, desk.task)) load_early(p, room, desk.task, desk, keys);
 }
@@ -302,7 +287,7 @@ TL_GPU void begin_attention(const tl_pass_phase &p, Room &room, Desk &desk, OwnK
 TL_GPU void attend_all(const tl_pass_phase &p, Room &room, OwnKeys &keys, Desk &desk) {
   const tl_cached_args &g = p.attention;
 #pragma unroll 1
-  for (int i = blockIdx.x; i < g.at.rows * g.kv_heads; i += gridDim.x) {
+  for (int i = blockIdx.x; i < tasks_of(p); i += gridDim.x) {
     if (i != blockIdx.x) take_task(p, room, i, desk);
     if (!exists(g, desk.task)) {
       fill_heads(p, desk.task, desk.task.request < 0 ? 0 : 0x7fff7fffu, room);

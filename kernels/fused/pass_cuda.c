@@ -9,12 +9,13 @@
 #include "../gemm/gemm_few_cuda.h"
 #include "../launch_cuda.h"
 #include "../norm/norm.h"
+#include "pass_boxes.h"
 
 enum {
-  PRODUCTS_MIN = 4,         /* fewer are not worth a launch that takes the whole device */
-  SLOT = TL_PASS_SLOT + 16, /* with its barriers */
-  WINDOW = 128,             /* calls without a meeting */
-  BEHIND = 128              /* bytes that a chain may read behind x */
+  PRODUCTS_MIN = 4, /* fewer are not worth a launch that takes the whole device */
+  BARRIERS = 16,    /* bytes, of a slot */
+  WINDOW = 128,     /* calls without a meeting */
+  BEHIND = 128      /* bytes that a chain may read behind x */
 };
 
 /* The calls that are looked at. */
@@ -27,6 +28,7 @@ typedef struct walk {
   int32_t phase_count;
   int64_t mail, mail_most; /* pieces that phases use, that there are */
   int64_t rest;            /* bytes of shared memory that the largest phase takes */
+  int64_t desk;            /* that attention works on */
   int32_t width;           /* of heads */
   int32_t blocks;
   tl_cache_places places; /* of the first attention */
@@ -209,7 +211,8 @@ static tl_status take_before(walk *w, tl_pass_phase *p, int *fits) {
   TL_TRY(tl_rms_norm_check(norm));
   fill_norm(norm, w->calls[w->at + (sum != NULL)].rstd_is_unread, p);
   const int64_t dim = p->norm.norm.dim;
-  *fits = is_whole(&p->norm.norm.x, dim) && is_whole(&p->norm.norm.out, dim);
+  *fits = is_whole(&p->norm.norm.x, dim) && is_whole(&p->norm.norm.out, dim) &&
+          p->norm.norm.gain.aligned;
   p->before = TL_PASS_NORM;
   w->at++;
   if (sum == NULL) return TL_OK;
@@ -322,6 +325,19 @@ static tl_status take_after(walk *w, const tl_call *linear, tl_pass_phase *p, in
 
 /* ---- phases ---- */
 
+/* A row and KV head, a unit, is cut into so many tasks that a quarter of the blocks has one. */
+static int32_t shares_of(const walk *w, int64_t units) {
+  const int64_t most = w->blocks / 4;
+  return units * 4 <= most ? 2 : units * 2 <= most ? 1 : 0;
+}
+/* Blocks that attend next and shall not multiply: there are others. */
+static int32_t spare_blocks(const walk *w, const tl_pass_phase *p) {
+  const int64_t units = (int64_t)p->product.rows * p->write.kv_heads;
+  const int64_t tasks = units << shares_of(w, units);
+  if (p->after != TL_PASS_ROPE || call_at(w, w->at, TL_OP_attention_cached) == NULL) return 0;
+  return tasks <= w->blocks / 4 ? (int32_t)tasks : 0;
+}
+
 static tl_status take_attention(walk *w, tl_pass_phase *p, int *fits) {
   const tl_call *call = call_at(w, w->at, TL_OP_attention_cached);
   *fits = 0;
@@ -333,6 +349,9 @@ static tl_status take_attention(walk *w, tl_pass_phase *p, int *fits) {
   if (g->at.rows > TL_PASS_ROWS || width > TL_PASS_WIDTH || g->kv_block != TL_PASS_KEYS ||
       !g->pages_are_shared || !g->o_is_bf16 || g->width % 2 != 0)
     return TL_OK;
+  p->shares_log = shares_of(w, g->at.rows * g->kv_heads);
+  const int64_t desk = TL_PASS_DESK + (TL_PASS_VALUES >> p->shares_log);
+  if (w->desk < desk) w->desk = desk;
   if (w->width == 0) w->places = g->at;
   if (w->width < width) w->width = width;
   *fits = w->places.request == g->at.request && w->places.position == g->at.position &&
@@ -350,10 +369,25 @@ static tl_status take_linear(walk *w, tl_pass_phase *p, int *fits) {
   if (!*fits) return TL_OK;
   const int64_t x = (int64_t)p->product.rows * p->x_pitch + BEHIND;
   if (x > w->rest) w->rest = x;
-  p->offset = w->tiles % w->blocks;
-  p->whole_rounds = p->product.tiles / w->blocks, p->last_tiles = p->product.tiles % w->blocks;
+  p->spared = spare_blocks(w, p);
+  const int32_t blocks = w->blocks - p->spared;
+  p->offset = w->tiles % blocks;
+  p->whole_rounds = p->product.tiles / blocks, p->last_tiles = p->product.tiles % blocks;
   w->tiles = (w->tiles + p->product.tiles) % w->blocks;
   return TL_OK;
+}
+
+/* The sum that begins phase p is left to the phase before, which makes one of its terms: no block
+** then has to read both. What a meeting would be for stays as it is. */
+static void add_before(walk *w, tl_pass_phase *p) {
+  tl_pass_phase *q = p - 1;
+  if (w->phase_count < 1 || p->kind != TL_PASS_LINEAR || p->before != TL_PASS_ADD_NORM || p->meets)
+    return;
+  if (q->kind != TL_PASS_LINEAR || q->after != TL_PASS_STORE || q->to < 0 || q->to != p->from)
+    return;
+  q->after = TL_PASS_ADD;
+  q->from_other = p->from_a, q->other = p->norm.a.data, q->summed = p->norm.norm.x.data;
+  p->before = TL_PASS_NORM, p->from_a = -1;
 }
 
 /* The next phase, if there is one; else w->at is what it was. */
@@ -374,9 +408,13 @@ static tl_status take_phase(walk *w, tl_pass_phase *p, int *fits) {
   find_sources(w, first, p);
   if (w->at - w->apart > WINDOW || !are_alone(w, w->apart, first, w->at)) p->meets = 1;
   if (first == 0) p->meets = 0;
+  add_before(w, p);
   if (p->meets) w->apart = first;
   if (p->meets) w->phases[w->phase_count - 1].next_meets = 1;
   find_targets(w, p);
+  if (p->kind == TL_PASS_LINEAR && p->before == TL_PASS_NORM && w->phase_count > 0 &&
+      p[-1].after == TL_PASS_ADD)
+    p->to_sum = p[-1].to;
   w->phase_count++;
   return TL_OK;
 }
@@ -384,12 +422,16 @@ static tl_status take_phase(walk *w, tl_pass_phase *p, int *fits) {
 /* A kernel for the heads, and how much of a block's memory is left for the ring. */
 static int choose_kernel(const walk *w, const tl_cuda_facts *facts, tl_pass *out) {
   int64_t rest = w->rest;
-  if (rest < TL_PASS_DESK) rest = TL_PASS_DESK;
+  if (rest < w->desk) rest = w->desk;
   rest = (rest + 15) / 16 * 16;
-  const int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / SLOT;
+  out->args.boxed = tl_pass_has_boxes(w->phases, w->phase_count);
+  out->args.slot = out->args.boxed ? TL_PASS_BOXES : TL_PASS_SLOT;
+  const int64_t each = out->args.slot + BARRIERS;
+  int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / each;
+  if (out->args.boxed) slots -= slots % 2; /* two pairs of warps share them */
   if (slots < TL_PASS_SLOTS_MIN) return 0;
   out->args.slots = (int32_t)slots;
-  out->shared = (uint32_t)(slots * SLOT + TL_PASS_ROOM + rest);
+  out->shared = (uint32_t)(slots * each + TL_PASS_ROOM + rest);
   out->kernel = "pass_few_64";
   return 1;
 }
@@ -404,7 +446,7 @@ int64_t tl_pass_mail(tl_op op, const tl_view *output) {
 }
 
 tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, int64_t mail,
-                       tl_pass_phase *phases, tl_pass *out) {
+                       tl_pass_phase *phases, tl_tensor_map *maps, tl_pass *out) {
   const tl_cuda_facts *facts = count > 0 ? tl_cuda_device(calls[0].call.cuda) : NULL;
   *out = (tl_pass){0};
   if (facts == NULL || facts->major != 9 || facts->minor != 0) return TL_OK;
@@ -424,6 +466,8 @@ tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, int64_t mail,
   out->args.mail_used = (int32_t)w.mail;
   out->args.rows = w.places.rows;
   out->args.at = w.places;
+  for (int32_t i = 0; out->args.boxed && i < w.phase_count; i++)
+    TL_TRY(tl_pass_maps(calls[0].call.cuda, &phases[i], &maps[i * TL_GEMM_FEW_PARTS]));
   out->taken = w.at;
   return TL_OK;
 }

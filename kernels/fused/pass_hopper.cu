@@ -55,7 +55,8 @@ TL_GPU void lines_to_cache(const char *from, int rows, int64_t pitch, int bytes)
 TL_GPU void warm(const tl_pass_phase &p, const Room &room, int rows) {
   enum { POSITIONS = 2048 };
   const tl_cache_write_args &w = p.write;
-  if (p.kind != TL_PASS_LINEAR || p.after != TL_PASS_ROPE || blockIdx.x >= rows * w.kv_heads)
+  if (p.kind != TL_PASS_LINEAR || p.after != TL_PASS_ROPE || p.spared > 0 ||
+      blockIdx.x >= rows * w.kv_heads)
     return;
   const RowPlace &row = room.row[blockIdx.x / w.kv_heads];
   const int head = blockIdx.x % w.kv_heads;
@@ -81,13 +82,17 @@ TL_GPU void find_rows(const tl_cache_places &at, int rows, RowPlace *out) {
 }
 
 TL_GPU void run(const tl_pass_args &s) {
-  extern __shared__ __align__(128) unsigned char shared[];
-  const Weights ring = {shared_address(shared), shared_address(shared) + s.slots * TL_PASS_SLOT,
-                        shared_address(shared) + s.slots * (TL_PASS_SLOT + 8), s.slots};
-  Room &room = *(Room *)(shared + s.slots * (TL_PASS_SLOT + 16));
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const Weights ring = {shared_address(shared),
+                        shared_address(shared) + s.slots * s.slot,
+                        shared_address(shared) + s.slots * (s.slot + 8),
+                        s.slots,
+                        s.slot,
+                        s.boxed};
+  Room &room = *(Room *)(shared + s.slots * (s.slot + 16));
   unsigned char *rest = (unsigned char *)(&room + 1);
   if (threadIdx.x < s.slots) {
-    barrier_make(ring.full + 8 * threadIdx.x, TL_PASS_BRINGERS);
+    barrier_make(ring.full + 8 * threadIdx.x, s.boxed ? 2 : TL_PASS_BRINGERS);
     barrier_make(ring.empty + 8 * threadIdx.x, 1);
     if (threadIdx.x < 4) barrier_make(shared_address(room.arrived + threadIdx.x), 1);
     barriers_made();
@@ -98,7 +103,7 @@ TL_GPU void run(const tl_pass_args &s) {
   __syncthreads();
   if (threadIdx.x >= READERS) {
     registers_fewer<TL_PASS_BRINGER_REGISTERS>();
-    return bring({s.phases, room.ahead, shared_address(room.arrived + 2), s.count}, ring);
+    return bring({s.phases, room.ahead, shared_address(room.arrived + 2), s.count}, s.maps, ring);
   }
   registers_more<TL_PASS_READER_REGISTERS>();
   const Script script = {s.phases, room.phase, shared_address(room.arrived), s.count};

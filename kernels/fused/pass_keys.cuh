@@ -16,7 +16,6 @@ enum {
   BLOCK = TL_PASS_KEYS,
   BLOCKS = TL_PASS_WARPS * 32 / BLOCK, /* of a round */
   HEADS = TL_PASS_HEADS,
-  VALUE_ROW = 128, /* bytes */
   WEIGHT_ROW = 2 * BLOCKS * BLOCK + 16,
   LEVEL_ROW = BLOCKS * BLOCK + 4, /* floats */
   SUMMER = 8                      /* the warp of l */
@@ -26,17 +25,23 @@ enum {
 ** earlier steps. Those of this step come by mail, or from pages after a meeting. */
 struct Task {
   int row, request, kv_head, first, last, fresh;
+  int tile, tiles_log; /* its first 8 channels of values, and how many times 8 */
   bool by_mail;
 };
 
 /* Shared memory of attention, in the place of x. */
 struct Desk {
-  unsigned char values[BLOCKS * BLOCK * VALUE_ROW];
   unsigned char weights[HEADS * WEIGHT_ROW]; /* bf16 */
   float levels[HEADS * LEVEL_ROW];           /* weights in f32 */
   float top[TL_PASS_WARPS][HEADS];
   float sum[HEADS];
   Task task; /* what the block is at */
+  __device__ __forceinline__ unsigned char *values() {
+    return (unsigned char *)this + TL_PASS_DESK;
+  }
+  __device__ __forceinline__ const unsigned char *values() const {
+    return (const unsigned char *)this + TL_PASS_DESK;
+  }
 };
 static_assert(sizeof(Desk) <= TL_PASS_DESK, "the launcher leaves room for it");
 
@@ -48,11 +53,6 @@ TL_GPU uint32_t turn_matrix(uint32_t word) {
   uint32_t turned;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(word));
   return turned;
-}
-TL_GPU uint32_t peek_word(const void *from) {
-  uint32_t v;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
-  return v;
 }
 
 /* The page of a position; -1: there is none. A block keeps the table of its first task's row. */
@@ -73,9 +73,15 @@ TL_GPU void keep_table(const tl_cached_args &g, Room &room, const Task &task) {
   all_meet();
 }
 
+/* A head's channels of values are cut into so many tasks: what a multiprocessor reads takes its
+** time, and most of them have nothing to do. */
+TL_GPU int tasks_of(const tl_pass_phase &p) {
+  return p.attention.at.rows * p.attention.kv_heads << p.shares_log;
+}
+
 TL_GPU Task task_of(const tl_pass_phase &p, const Room &room, int index) {
   const tl_cached_args &g = p.attention;
-  const int row = index / g.kv_heads;
+  const int log = p.shares_log, unit = index >> log, row = unit / g.kv_heads;
   const RowPlace &place = room.row[row];
   const int oldest = place.position - g.window + 1;
   const bool by_mail = p.from_k >= 0 && p.from_v >= 0;
@@ -83,8 +89,16 @@ TL_GPU Task task_of(const tl_pass_phase &p, const Room &room, int index) {
   for (int i = 0; i < g.at.rows && by_mail; i++)
     if (room.row[i].request == place.request && room.row[i].position < fresh)
       fresh = room.row[i].position;
-  return {row,   place.request, index % g.kv_heads, oldest > 0 ? oldest : 0, place.position,
-          fresh, by_mail};
+  const int tiles_log = 3 - log;
+  return {row,
+          place.request,
+          unit % g.kv_heads,
+          oldest > 0 ? oldest : 0,
+          place.position,
+          fresh,
+          (index & ((1 << log) - 1)) << tiles_log,
+          tiles_log,
+          by_mail};
 }
 
 /* The row of this step that brings a position of the task's request; -1: none. */
@@ -115,52 +129,68 @@ TL_GPU void load_keys(const tl_cached_args &g, const Room &room, const Task &tas
   }
 }
 
+/* The piece, 8 channels, of values that the i-th thread takes of a position. */
+TL_GPU int piece_of(const Task &task, int i) {
+  return task.tile + (i & ((1 << task.tiles_log) - 1));
+}
+
+/* Where the desk has a piece of the position `at` of a round: those of a task stand side by side,
+** mixed, so that one piece of 8 positions is in all banks. */
+TL_GPU int value_place(const Task &task, int at, int piece) {
+  const int log = task.tiles_log, mixed = at >> (3 - log) & ((1 << log) - 1);
+  return ((at << log) + ((piece - task.tile) ^ mixed)) * 16;
+}
+
 /* Values of positions low .. high - 1 that earlier steps have written, in the place that they have
 ** in the round of `block`. */
 TL_GPU void load_old_values(const tl_cached_args &g, const Room &room, const Task &task, int block,
                             int low, int high, Desk &desk) {
-  const int thread = thread_now(), piece = thread % 8, inside = g.at.page - 1;
+  const int thread = thread_now(), piece = piece_of(task, thread), inside = g.at.page - 1;
   const int pitch = g.kv_heads * g.value_width;
   const uint16_t *const values =
       (const uint16_t *)g.values + task.kv_head * g.value_width + piece * 8;
   const bool has = piece * 8 < g.value_width;
 #pragma unroll 2
-  for (int position = low + thread / 8; position < high; position += READERS / 8) {
+  for (int position = low + (thread >> task.tiles_log); position < high;
+       position += READERS >> task.tiles_log) {
     const int at = position - block;
     const int64_t page = position >= task.first ? page_for(g, room, task, position) : -1;
     const int64_t row = (page << g.at.shift) + (position & inside);
     const bool there = has && page >= 0;
-    copy_async(shared_address(desk.values) + at * VALUE_ROW + (piece ^ at % 8) * 16,
+    copy_async(shared_address(desk.values()) + value_place(task, at, piece),
                there ? values + row * pitch : (const uint16_t *)g.values, there ? 16 : 0);
   }
 }
 
 /* Values of positions low .. high - 1, in the place that they have in the round of `block`. */
+TL_GPU void load_value(const tl_pass_phase &p, const Room &room, const Task &task, int block,
+                       int position, int piece, Desk &desk) {
+  const tl_cached_args &g = p.attention;
+  const int at = position - block;
+  const bool is_seen = position >= task.first && position <= task.last;
+  const int64_t page = is_seen ? page_for(g, room, task, position) : -1;
+  const int64_t row =
+      ((page << g.at.shift) + (position & (g.at.page - 1))) * g.kv_heads + task.kv_head;
+  const bool there = page >= 0 && piece * 8 < g.value_width;
+  const int fresh =
+      there && task.by_mail && position >= task.fresh ? row_at(g, room, task, position) : -1;
+  unsigned char *to = desk.values() + value_place(task, at, piece);
+  const uint16_t *from = (const uint16_t *)g.values + row * g.value_width + piece * 8;
+  if (fresh < 0) {
+    copy_async(shared_address(to), there ? from : g.values, there ? 16 : 0);
+    return;
+  }
+  from = source_in(room.mail, p.from_v, nullptr).at +
+         (fresh * g.kv_heads + task.kv_head) * g.value_width + piece * 8;
+  uint4 v = peek(from);
+  while (is_absent(v)) v = peek(from);
+  *(uint4 *)to = v;
+}
 TL_GPU void load_values(const tl_pass_phase &p, const Room &room, const Task &task, int block,
                         int low, int high, Desk &desk) {
-  const tl_cached_args &g = p.attention;
 #pragma unroll 1
-  for (int i = thread_now(); i < (high - low) * 8; i += READERS) {
-    const int position = low + i / 8, piece = i % 8, at = position - block;
-    const bool is_seen = position >= task.first && position <= task.last;
-    const int64_t page = is_seen ? page_for(g, room, task, position) : -1;
-    const int64_t row =
-        ((page << g.at.shift) + (position & (g.at.page - 1))) * g.kv_heads + task.kv_head;
-    const bool there = page >= 0 && piece * 8 < g.value_width;
-    const int fresh =
-        there && task.by_mail && position >= task.fresh ? row_at(g, room, task, position) : -1;
-    unsigned char *to = desk.values + at * VALUE_ROW + (piece ^ at % 8) * 16;
-    if (fresh >= 0) {
-      const Source s = source_in(room.mail, p.from_v, nullptr);
-      const int place = (fresh * g.kv_heads + task.kv_head) * g.value_width + piece * 8;
-      uint4 v = peek(s.at + place);
-      while (is_absent(v)) v = peek(s.at + place);
-      *(uint4 *)to = v;
-      continue;
-    }
-    const uint16_t *from = (const uint16_t *)g.values + row * g.value_width + piece * 8;
-    copy_async(shared_address(to), there ? from : g.values, there ? 16 : 0);
-  }
+  for (int i = thread_now(); i < (high - low) << task.tiles_log; i += READERS)
+    load_value(p, room, task, block, low + (i >> task.tiles_log), piece_of(task, i), desk);
 }
 
 /* Blocks of the round that begins at `block`: up to the end of its part and of the row. */
@@ -197,37 +227,83 @@ TL_GPU void load_late_keys(const tl_cached_args &g, const Room &room, const Task
   const int block = task.first / BLOCK * BLOCK, key = block + thread_now() / 32 * 32;
   if (!task.by_mail && key + 31 >= task.fresh) load_keys(g, room, task, key, keys);
 }
-TL_GPU void load_late_values(const tl_pass_phase &p, const Room &room, const Task &task,
-                             Desk &desk) {
-  const int block = task.first / BLOCK * BLOCK;
-  const Span span = span_of(task, block, blocks_of(p.attention, task, block));
-  load_values(p, room, task, block, span.low > task.fresh ? span.low : task.fresh, span.high, desk);
+/* A piece of values of this step on its way from the mail to its place. */
+struct FreshValues {
+  uint4 v;
+  int from, to; /* element of the mail's values, byte of the desk's; to -1: there is none */
+};
+TL_GPU FreshValues ask_values(const tl_pass_phase &p, const Room &room, const Task &task,
+                              Desk &desk) {
+  const tl_cached_args &g = p.attention;
+  const int block = task.first / BLOCK * BLOCK, thread = thread_now();
+  const int piece = piece_of(task, thread), most = READERS >> task.tiles_log;
+  const Span span = span_of(task, block, blocks_of(g, task, block));
+  const int low = span.low > task.fresh ? span.low : task.fresh;
+  const int position = low + (thread >> task.tiles_log), at = position - block;
+  FreshValues f = {make_uint4(0, 0, 0, 0), 0, -1};
+  if (!task.by_mail) {
+    load_values(p, room, task, block, low, span.high, desk);
+    return f;
+  }
+  if (low + most < span.high) load_values(p, room, task, block, low + most, span.high, desk);
+  if (position >= span.high) return f;
+  const bool seen = position >= task.first && position <= task.last && piece * 8 < g.value_width;
+  const int row = seen ? row_at(g, room, task, position) : -1;
+  if (row < 0) {
+    load_value(p, room, task, block, position, piece, desk);
+    return f;
+  }
+  f.from = (row * g.kv_heads + task.kv_head) * g.value_width + piece * 8;
+  f.to = value_place(task, at, piece);
+  f.v = peek(source_in(room.mail, p.from_v, nullptr).at + f.from);
+  return f;
+}
+TL_GPU void put_values(const tl_pass_phase &p, const Room &room, FreshValues &f, Desk &desk) {
+  if (f.to < 0) return;
+  while (is_absent(f.v)) f.v = peek(source_in(room.mail, p.from_v, nullptr).at + f.from);
+  *(uint4 *)(desk.values() + f.to) = f.v;
 }
 
 struct Queries {
   uint32_t word[4][2];
 };
-TL_GPU Queries load_queries(const tl_pass_phase &p, const Room &room, const Task &task, int done) {
+/* Keys of this step: of row lane / 4, if that is the task's request. */
+struct FreshKeys {
+  uint32_t word[8];
+};
+
+TL_GPU bool is_of(const RowPlace &row, const Task &task) {
+  return row.request == task.request && row.page >= 0 && row.position <= task.last;
+}
+
+/* Queries and keys come at the same time, so they are waited for together: one trip. */
+TL_GPU void load_queries(const tl_pass_phase &p, const Room &room, const Task &task, int done,
+                         Queries &q, FreshKeys &k) {
   const tl_cached_args &g = p.attention;
-  const int lane = thread_now() % 32, head = lane / 4;
+  const int lane = thread_now() % 32, head = lane / 4, first = lane % 4 * 2;
   const uint16_t *from =
       source_in(room.mail, p.from, g.q).at +
-      ((int64_t)task.row * g.heads + task.kv_head * g.group + done + head) * g.width;
-  Queries q;
+      ((int64_t)task.row * g.heads + task.kv_head * g.group + done + head) * g.width + first;
+  const uint16_t *keys = source_in(room.mail, p.from_k, nullptr).at +
+                         (head * g.kv_heads + task.kv_head) * g.width + first;
+  const bool fresh = task.by_mail && head < g.at.rows && is_of(room.row[head], task);
 #pragma unroll
   for (int i = 0; i < 8; i++) {
-    const int channel = 8 * i + lane % 4 * 2;
-    const bool there = head < g.group - done && channel < g.width;
-    q.word[i / 2][i % 2] = there ? peek_word(from + channel) : 0;
+    const bool there = first + 8 * i < g.width;
+    q.word[i / 2][i % 2] = there && head < g.group - done ? peek_word(from + 8 * i) : 0;
+    k.word[i] = there && fresh ? peek_word(keys + 8 * i) : 0;
   }
-  for (bool again = p.from >= 0; again;) {
+  if (p.from < 0 && !task.by_mail) return;
+  while (p.from >= 0 && q.word[0][0] == TL_PASS_ABSENT) q.word[0][0] = peek_word(from);
+  for (bool again = true; again;) {
     again = false;
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-      if (q.word[i / 2][i % 2] == TL_PASS_ABSENT)
-        q.word[i / 2][i % 2] = peek_word(from + 8 * i + lane % 4 * 2), again = true;
+    for (int i = 0; i < 8; i++) {
+      if (p.from >= 0 && q.word[i / 2][i % 2] == TL_PASS_ABSENT)
+        q.word[i / 2][i % 2] = peek_word(from + 8 * i), again = true;
+      if (k.word[i] == TL_PASS_ABSENT) k.word[i] = peek_word(keys + 8 * i), again = true;
+    }
   }
-  return q;
 }
 
 #endif

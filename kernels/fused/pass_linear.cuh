@@ -25,11 +25,44 @@ struct Operands {
   uint32_t w[AHEAD][4], x[AHEAD][4];
 };
 
-TL_GPU void load_operands(uint32_t w, uint32_t x, int group, Operands &o) {
+/* Where a lane finds w of four pairs of steps; the next four are `step` further. */
+struct Columns {
+  uint32_t at[4], step;
+};
+
+/* Lines have a feature's k side by side. Boxes have 64 k of 8 features, or of 4, a half of the slot
+** each, in rows of 128 bytes whose piece c stands at c ^ (row % 8). */
+TL_GPU Columns columns_of(const tl_pass_phase &p, const Weights &ring) {
+  const int lane = thread_now() % 32, own = lane % 8, piece = lane / 8;
+  if (!ring.boxed) {
+    const uint32_t at = own * TL_PASS_PITCH + piece * 16;
+    return {
+        {at, at + 64, at + 128, at + 192},
+        256
+    };
+  }
+  const uint32_t mixed = (piece ^ own % 4) * 16;
+  if (!is_split(p)) {
+    const uint32_t at = own * 128 + mixed + (own & 4) * 16;
+    return {
+        {at, at ^ 64, 1024 + at, 1024 + (at ^ 64)},
+        2048
+    };
+  }
+  const uint32_t at = own / 4 * (TL_PASS_BOXES / 2) + own % 4 * 128 + mixed;
+  return {
+      {at, at ^ 64, 512 + (at ^ 64), 512 + at},
+      1024
+  };
+}
+
+/* The first or the second group of two. */
+template <int second>
+TL_GPU void load_operands(uint32_t w, const Columns &c, uint32_t x, Operands &o) {
 #pragma unroll
   for (int i = 0; i < AHEAD; i++) {
-    load_matrices(w + (group * AHEAD + i) * 64, o.w[i]);
-    load_matrices(x + (group * AHEAD + i) * 64, o.x[i]);
+    load_matrices(w + c.at[second * AHEAD + i], o.w[i]);
+    load_matrices(x + (second * AHEAD + i) * 64, o.x[i]);
   }
 }
 
@@ -39,29 +72,32 @@ TL_GPU void multiply_operands(const Operands &o, float *sum) {
 }
 
 /* Steps 0 .. count - 1 of a slot. A chain waits for each of its steps; their operands do not. */
-TL_GPU void multiply_slot(uint32_t w, uint32_t x, int count, float *sum) {
+TL_GPU void multiply_slot(uint32_t w, const Columns &c, uint32_t x, int count, float *sum) {
+  static_assert(AHEAD == 2, "two groups are four pairs");
   Operands even, odd;
-  int pair = 0;
   if (count == TL_PASS_DEPTH / 16) {
-    load_operands(w, x, 0, even);
+    load_operands<0>(w, c, x, even);
 #pragma unroll
     for (int i = 0; i < GROUPS; i += 2) {
-      load_operands(w, x, i + 1, odd);
+      load_operands<1>(w, c, x, odd);
       multiply_operands(even, sum);
-      if (i + 2 < GROUPS) load_operands(w, x, i + 2, even);
+      w += c.step, x += 256;
+      if (i + 2 < GROUPS) load_operands<0>(w, c, x, even);
       multiply_operands(odd, sum);
     }
     return;
   }
-  for (; 2 * (pair + 2 * AHEAD) <= count; pair += 2 * AHEAD) {
-    load_operands(w, x, pair / AHEAD, even);
-    load_operands(w, x, pair / AHEAD + 1, odd);
+  for (; count >= 8; count -= 8, w += c.step, x += 256) {
+    load_operands<0>(w, c, x, even);
+    load_operands<1>(w, c, x, odd);
     multiply_operands(even, sum);
     multiply_operands(odd, sum);
   }
-  for (; 2 * pair < count; pair++) {
+#pragma unroll
+  for (int pair = 0; pair < 4; pair++) {
     uint32_t ws[4], xs[4];
-    load_matrices(w + pair * 64, ws);
+    if (2 * pair >= count) break;
+    load_matrices(w + c.at[pair], ws);
     load_matrices(x + pair * 64, xs);
     const uint32_t low[4] = {xs[0], xs[0], xs[1], xs[1]}, high[4] = {xs[2], xs[2], xs[3], xs[3]};
     step(sum, low, ws);
@@ -75,12 +111,12 @@ TL_GPU void chain(const tl_pass_phase &p, const Weights &ring, Turn turn, int co
   const tl_gemm_few_args &g = p.product;
   const int lane = thread_now() % 32, own = lane % 8, row = own < g.rows ? own : g.rows - 1;
   uint32_t from = shared_address(x) + row * p.x_pitch + lane / 8 * 16 + leaf * g.run * 2;
-  const uint32_t w = ring.slots + own * TL_PASS_PITCH + lane / 8 * 16;
+  const Columns columns = columns_of(p, ring);
   for (int k = 0; k < g.run; k += TL_PASS_DEPTH) {
     const int left = g.run - k, deep = left < TL_PASS_DEPTH ? left : TL_PASS_DEPTH;
     barrier_wait(ring.empty + 8 * turn.slot, turn.parity ^ 1);
     barrier_wait(ring.full + 8 * turn.slot, turn.parity);
-    multiply_slot(w + turn.slot * TL_PASS_SLOT, from, deep / 16, sum);
+    multiply_slot(ring.slots + turn.slot * ring.slot, columns, from, deep / 16, sum);
     __syncwarp();
     if (lane == 0) barrier_arrive(ring.empty + 8 * turn.slot);
     turn.advance(ring, count);
@@ -112,7 +148,8 @@ TL_GPU void fold(const tl_pass_phase &p, int round, float2 *folds, float *sum) {
 
 /* --- what follows ----------------------------------------------------------------------------- */
 
-/* Cosine and sine of two pairs; asked for before the chain begins. */
+/* Cosine and sine of two pairs; of ADD: a.x has the bits of what is added to. Asked for before x is
+** there. */
 struct Angles {
   float2 a, b;
 };
@@ -208,6 +245,15 @@ TL_GPU void gate(const tl_pass_phase &p, const Room &room, int feature, uint32_t
   *(uint32_t *)((uint16_t *)p.gated + at) = pair;
 }
 
+TL_GPU void add_other(const tl_pass_phase &p, const Room &room, int to, uint32_t other,
+                      uint32_t own) {
+  const Source s = source_in(room.mail, p.from_other, p.other);
+  while (s.comes && other == TL_PASS_ABSENT) other = peek_word(s.at + to);
+  const uint32_t sum = round_two(low_of(other) + low_of(own), high_of(other) + high_of(own));
+  hand_on(p, room, to, sum);
+  *(uint32_t *)((uint16_t *)p.summed + to) = sum;
+}
+
 TL_GPU void finish(const tl_pass_phase &p, const Place &at, const Room &room, const Angles &angles,
                    const float *sum) {
   const tl_gemm_few_args &g = p.product;
@@ -224,20 +270,31 @@ TL_GPU void finish(const tl_pass_phase &p, const Place &at, const Room &room, co
   }
   const uint32_t pair = round_two(v[0], v[1]);
   if (p.after == TL_PASS_STORE && row < g.rows) hand_on(p, room, to, pair);
+  if (p.after == TL_PASS_ADD && row < g.rows)
+    add_other(p, room, to, tl_math_bits(angles.a.x), pair);
   if (p.after == TL_PASS_SWIGLU) gate(p, room, feature, pair);
   if (row < g.rows) *(uint32_t *)((uint16_t *)g.out[part] + to) = pair;
   if (p.after == TL_PASS_ROPE) turn_and_keep(p, at, room, angles, feature, pair);
 }
 
 TL_GPU Place place_of_job(const tl_pass_phase &p, const Share &own, int job) {
-  return place_of(p, own.first + (job >> p.leaves_log) * gridDim.x);
+  return place_of(p, own.first + (job >> p.leaves_log) * own.stride);
 }
 
 /* What ROPE turns a job by; known before x is there. */
 TL_GPU Angles angles_of_job(const tl_pass_phase &p, const Share &own, int job, const Room &room) {
   const int row = thread_now() % 32 / 4;
-  if (p.after != TL_PASS_ROPE || job >= own.jobs || row >= p.product.rows) return {};
+  if (p.after != TL_PASS_ROPE && p.after != TL_PASS_ADD) return {};
+  if (job >= own.jobs || row >= p.product.rows) return {};
   const Place at = place_of_job(p, own, job);
+  if (p.after == TL_PASS_ADD) {
+    const Source s = source_in(room.mail, p.from_other, p.other);
+    const int to = row * p.product.columns[0] + at.low + thread_now() % 4 * 2;
+    return {
+        {tl_math_float(peek_word(s.at + to)), 0.0f},
+        {0.0f,                                0.0f}
+    };
+  }
   return at.part < 2 ? angles_of(p, at, room.row[row]) : Angles{};
 }
 
@@ -246,6 +303,7 @@ TL_GPU void multiply(const tl_pass_phase &p, const Weights &ring, Turn &turn, Ro
   const int warp = thread_now() / 32, leaf = warp & ((1 << p.leaves_log) - 1);
   const int slots = (p.product.run + TL_PASS_DEPTH - 1) / TL_PASS_DEPTH;  // of a job
   const Share own = share_of(p);
+  if (blockIdx.x < p.spared) return all_have_left(script, phase);
   Angles angles = angles_of_job(p, own, warp, room);
   prepare_x(p, room, script, phase, x);
   for (int first = 0, round = 0; first < own.jobs; first += round_of(p), round++) {

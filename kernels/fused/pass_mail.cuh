@@ -26,6 +26,11 @@ TL_GPU uint4 peek(const void *from) {
                : "memory");
   return v;
 }
+TL_GPU uint32_t peek_word(const void *from) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
 TL_GPU bool is_absent(const uint4 &v) {
   return v.x == TL_PASS_ABSENT || v.y == TL_PASS_ABSENT || v.z == TL_PASS_ABSENT ||
          v.w == TL_PASS_ABSENT;

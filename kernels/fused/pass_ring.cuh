@@ -3,9 +3,12 @@
 ** A block has tiles first, first + blocks, .. of a product; a job is one leaf of a tile, and up to
 ** 12 jobs at a time, a round, have a warp each; leaves of a tile are in the same round. A slot has
 ** 8 features of up to 512 k of one job, and slots come in the order in which the warps of a round
-** need them. Four warps bring two features each of every slot: a copy takes its warp some 90 cycles
-** to begin. None of them can lap another, since a slot is full only when all have brought their
-** part, and free only after it was full.
+** need them. None of the warps that bring can lap another, since a slot is full only when all have
+** brought their part, and free only after it was full.
+**
+**   boxes   a half of a slot each, in rows of 128 bytes (pass_boxes.h): two warps have one each,
+**           two pairs of warps every other slot. Where all leaves are whole rows of boxes
+**   lines   512 k of a feature: eight a slot, two a warp; each takes a warp some 90 cycles to begin
 **
 ** A reader may come to a slot while the bytes of the lap before are still on their way to it, for
 ** another warp: copies end out of order, and the parity of a barrier is the same every other lap.
@@ -30,7 +33,7 @@ enum {
 /* Where the ring and its barriers lie. */
 struct Weights {
   uint32_t slots, full, empty;
-  int count;
+  int count, slot, boxed;
 };
 
 /* A place in the stream of slots. */
@@ -75,7 +78,7 @@ struct Script {
 
 /* What a block has of a product. */
 struct Share {
-  int first, jobs;  // tile; leaves of tiles
+  int first, jobs, stride;  // tile; leaves of tiles; from tile to tile
 };
 
 /* Jobs of a round: whole tiles. */
@@ -84,10 +87,10 @@ TL_GPU int round_of(const tl_pass_phase &p) {
 }
 
 TL_GPU Share share_of(const tl_pass_phase &p) {
-  const int blocks = gridDim.x, own = blockIdx.x - p.offset;
+  const int blocks = gridDim.x - p.spared, own = (int)blockIdx.x - p.spared - p.offset;
   const int first = own < 0 ? own + blocks : own;
   const int count = p.whole_rounds + (first < p.last_tiles);
-  return {first, count << p.leaves_log};
+  return {first, blockIdx.x < p.spared ? 0 : count << p.leaves_log, blocks};
 }
 
 /* The features of a tile: low .. low + 3 of its part, and high .. high + 3. */
@@ -131,7 +134,7 @@ TL_GPU const uint16_t *source_of(const tl_pass_phase &p, const Share &own, int j
   const tl_gemm_few_args &g = p.product;
   if (job >= own.jobs) return nullptr;
   const int leaf = job & ((1 << p.leaves_log) - 1);
-  const Place at = place_of(p, own.first + (job >> p.leaves_log) * gridDim.x);
+  const Place at = place_of(p, own.first + (job >> p.leaves_log) * own.stride);
   const int64_t k = (int64_t)leaf * g.run;
   const bool is_low = bringer() < TL_PASS_BRINGERS / 2;
   const int part = is_low ? at.part : at.high_part, feature = is_low ? at.low : at.high;
@@ -159,24 +162,75 @@ TL_GPU void bring_round(const tl_pass_phase &p, const Share &own, int first, con
       }
       __syncwarp();
       if (lane < OWN_FEATURES)
-        weights_load(ring.slots + turn.slot * TL_PASS_SLOT + feature * TL_PASS_PITCH,
+        weights_load(ring.slots + turn.slot * ring.slot + feature * TL_PASS_PITCH,
                      (const uint16_t *)from + ahead + k, bar, bytes, policy);
       turn.advance(ring, 1);
     }
   }
 }
 
+/* A box of a map, which is in device memory. */
+TL_GPU void weights_box(uint32_t to, const tl_tensor_map *map, uint32_t bar, int feature, int group,
+                        int leaf, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(map), "r"(bar), "r"(0), "r"(feature), "r"(group), "r"(leaf), "l"(policy)
+      : "memory");
+}
+
+/* A tile's groups of four are in two places: a box each. */
+TL_GPU bool is_split(const tl_pass_phase &p) {
+  return p.after == TL_PASS_SWIGLU || p.after == TL_PASS_ROPE;
+}
+
+/* The same round in boxes. Two warps bring a slot, a box each: a group of four features, or half of
+** the k of eight; two pairs of warps have every other slot, and always the same ones. */
+TL_GPU void box_round(const tl_pass_phase &p, const tl_tensor_map *maps, const Share &own,
+                      int first, const Weights &ring, uint64_t policy, Turn &turn) {
+  enum { BYTES = TL_PASS_BOXES / 2 };
+  const tl_gemm_few_args &g = p.product;
+  const int lane = threadIdx.x % 32, left = own.jobs - first, leaves = (1 << p.leaves_log) - 1;
+  const int count = left < round_of(p) ? left : round_of(p);
+  const bool high = bringer() % 2 == 1, split = is_split(p);
+  const int ahead = high && !split ? TL_PASS_DEPTH / TL_PASS_GROUP / 2 : 0;
+  int part = 0, feature = 0;
+  if (lane < count) {
+    const Place at = place_of(p, own.first + ((first + lane) >> p.leaves_log) * own.stride);
+    part = high && split ? at.high_part : at.part, feature = high && split ? at.high : at.low;
+  }
+  for (int k = 0; k < g.run; k += TL_PASS_DEPTH) {
+    for (int job = 0; job < count; job++, turn.advance(ring, 1)) {
+      if (turn.slot % 2 != bringer() / 2) continue;
+      const int from = __shfl_sync(~0u, feature, job), of = __shfl_sync(~0u, part, job);
+      const uint32_t bar = ring.full + 8 * turn.slot;
+      if (lane == 0) {
+        barrier_wait(ring.empty + 8 * turn.slot, turn.parity);
+        barrier_expect(bar, BYTES);
+        weights_box(ring.slots + turn.slot * ring.slot + (high ? BYTES : 0), maps + of, bar, from,
+                    k / TL_PASS_GROUP + ahead, (first + job) & leaves, policy);
+      }
+      __syncwarp();
+    }
+  }
+}
+
 /* The warps that bring: they wait for slots and each other, never for other blocks. */
-TL_GPU void bring(const Script &script, const Weights &ring) {
+TL_GPU void bring(const Script &script, const tl_tensor_map *maps, const Weights &ring) {
   Turn turn = {0, 1};
   const uint64_t policy = weights_policy();
   const bool asks = bringer() == 0 && threadIdx.x % 32 == 0;
   if (asks) script.ask(0), script.ask(1);
   for (int i = 0; i < script.count; i++) {
     const tl_pass_phase &p = script.take(i);
+    if (ring.boxed && bringer() == 2 && threadIdx.x % 32 < TL_GEMM_FEW_PARTS &&
+        i + 1 < script.count)
+      map_prefetch(maps + (i + 1) * TL_GEMM_FEW_PARTS + threadIdx.x % 32);
     if (p.kind == TL_PASS_LINEAR) {
       const Share own = share_of(p);
-      for (int first = 0; first < own.jobs; first += round_of(p))
+      for (int first = 0; first < own.jobs && ring.boxed; first += round_of(p))
+        box_round(p, maps + i * TL_GEMM_FEW_PARTS, own, first, ring, policy, turn);
+      for (int first = 0; first < own.jobs && !ring.boxed; first += round_of(p))
         bring_round(p, own, first, ring, policy, turn);
     }
     __syncwarp();

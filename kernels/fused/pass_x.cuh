@@ -23,7 +23,7 @@ struct RowPlace {
 };
 
 /* Shared memory beside the ring and x. */
-struct Room {
+struct alignas(16) Room {
   tl_pass_phase phase[2], ahead[2];  // of the readers; of the warp that brings
   RowPlace row[TL_PASS_ROWS];
   float sums[TL_PASS_ROWS * TL_PASS_PIECES];
@@ -33,7 +33,7 @@ struct Room {
   int table_row, spare;  // whose pages these are; -1: nobody's
   int table[TL_PASS_ENTRIES];
 };
-static_assert(sizeof(Room) <= TL_PASS_ROOM, "the launcher leaves room for it");
+static_assert(sizeof(Room) <= TL_PASS_ROOM && sizeof(Room) % 16 == 0, "x lies behind it");
 
 /* threadIdx.x, where what is made of it shall not be kept in registers from phase to phase. */
 TL_GPU int thread_now(void) {
@@ -78,7 +78,9 @@ TL_GPU void load_one(const Source &s, int pieces, const Script &script, int phas
       if (place(i) < pieces * 8) v[i] = peek(s.at + place(i));
     }
     await(s, place, v);
-    if (first == 0) all_have_left(script, phase);
+    if (first == 0) {
+      all_have_left(script, phase);
+    }
 #pragma unroll
     for (int i = 0; i < MOST; i++)
       if (place(i) < pieces * 8) *(uint4 *)(x + place(i) * 2) = v[i];
@@ -86,50 +88,52 @@ TL_GPU void load_one(const Source &s, int pieces, const Script &script, int phas
   all_meet();
 }
 
+/* One piece of all rows, side by side in registers. One warp has made them at once, so that whoever
+** waits looks at the first row's alone until it is there. */
+TL_GPU void take_rows(const Source &s, int at, int stride, int rows, uint4 (&v)[TL_PASS_ROWS]) {
+  const auto place = [&](int i) { return i * stride + at; };
+#pragma unroll
+  for (int i = 0; i < TL_PASS_ROWS; i++)
+    if (i < rows) v[i] = peek(s.at + place(i));
+  await(s, place, v);
+}
+
 TL_GPU void load_x(const tl_pass_phase &p, const Room &room, const Script &script, int phase,
                    unsigned char *x) {
-  enum { MOST = 4 };
   const tl_gemm_few_args &g = p.product;
   const Source s = source_in(room.mail, p.from, g.x);
-  if (g.rows == 1) return load_one(s, g.depth / 8, script, phase, x);
-  const int pieces = g.depth / 8, stride = (int)g.x_stride;
-  int row = 0, at = thread_now();
+  const int pieces = g.depth / 8;
+  if (g.rows == 1) return load_one(s, pieces, script, phase, x);
 #pragma unroll 1
-  for (int left = g.rows * pieces, first = 1; left > 0; left -= MOST * READERS, first = 0) {
-    uint4 v[MOST];
-    int from[MOST], to[MOST];
-#pragma unroll
-    for (int i = 0; i < MOST; i++) {
-      for (; at >= pieces; at -= pieces) row++;
-      const bool there = row < g.rows;
-      v[i] = make_uint4(0, 0, 0, 0);
-      from[i] = row * stride + at * 8, to[i] = there ? row * p.x_pitch + at * 16 : -1;
-      if (there) v[i] = peek(s.at + from[i]);
-      at += READERS;
+  for (int first = 0; first < pieces; first += READERS) {
+    const int own = first + thread_now();
+    uint4 v[TL_PASS_ROWS] = {};
+    if (own < pieces) take_rows(s, own * 8, (int)g.x_stride, g.rows, v);
+    if (first == 0) {
+      all_have_left(script, phase);
     }
-    await(
-        s, [&](int i) { return from[i]; }, v);
-    if (first) all_have_left(script, phase);
 #pragma unroll
-    for (int i = 0; i < MOST; i++)
-      if (to[i] >= 0) *(uint4 *)(x + to[i]) = v[i];
+    for (int i = 0; i < TL_PASS_ROWS; i++)
+      if (i < g.rows && own < pieces) *(uint4 *)(x + i * p.x_pitch + own * 16) = v[i];
   }
   all_meet();
 }
 
 /* --- x through a norm ------------------------------------------------------------------------- */
 
-/* A unit is piece u % 8, 256 elements, of row u / 8; a warp has units w, w + 12, .. , so that its
-** even ones are one piece of their rows, and its odd ones another. */
-enum { UNITS = TL_PASS_ROWS * TL_PASS_PIECES, OWN_UNITS = (UNITS - 1) / TL_PASS_WARPS + 1 };
-static_assert(2 * TL_PASS_WARPS % TL_PASS_PIECES == 0, "even units of a warp are of one piece");
-
+/* A unit is piece u % 8, 256 elements, of row u / 8. */
 TL_GPU int begin_of(int unit, int thread) {
   return (unit % TL_PASS_PIECES * 32 + thread % 32) * TL_P;
 }
 
 TL_GPU void fetch_gain(const tl_pass_phase &p, int at, float *gain) {
-  if (at < p.norm.norm.dim) tl_load_piece(p.norm.norm.gain, at, TL_P, gain);
+  const tl_array &a = p.norm.norm.gain;
+  if (at >= p.norm.norm.dim) return;
+  if (a.bf16) return tl_widen_whole(*(const uint4 *)((const uint16_t *)a.data + at), gain);
+  const float4 *from = (const float4 *)((const float *)a.data + at);
+  const float4 low = from[0], high = from[1];
+  gain[0] = low.x, gain[1] = low.y, gain[2] = low.z, gain[3] = low.w;
+  gain[4] = high.x, gain[5] = high.y, gain[6] = high.z, gain[7] = high.w;
 }
 
 TL_GPU void to_cache(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
@@ -142,7 +146,10 @@ TL_GPU void look_ahead(const tl_pass_phase &p) {
   to_cache((const char *)a.gain.data + at * (a.gain.bf16 ? 2 : 4));
 }
 
-/* x, or x + y rounded, of one piece. Block r keeps row r for whoever reads it later. */
+/* The row that a block keeps for whoever reads it later: the last blocks have one each. */
+TL_GPU int kept_row(void) { return gridDim.x - 1 - blockIdx.x; }
+
+/* x, or x + y rounded, of one piece. */
 TL_GPU uint4 sum_of(const tl_pass_phase &p, const Room &room, int row, int at, const uint4 &a,
                     const uint4 &b) {
   const tl_norm_args &g = p.norm.norm;
@@ -153,7 +160,7 @@ TL_GPU uint4 sum_of(const tl_pass_phase &p, const Room &room, int row, int at, c
 #pragma unroll
   for (int e = 0; e < TL_P; e++) v[e] = v[e] + w[e];
   const uint4 sum = round_piece(v);
-  if (row != blockIdx.x) return sum;
+  if (row != kept_row()) return sum;
   const int to = row * (int)g.dim + at;
   if (p.to_sum >= 0) post_piece(room.mail + (int64_t)p.to_sum * 16 + to * 2, sum);
   *(uint4 *)((uint16_t *)g.x.data + to) = sum;
@@ -182,16 +189,23 @@ TL_GPU float rstd_of_lane(const tl_pass_phase &p, const float *sums) {
 
 TL_GPU void put_normed(const tl_pass_phase &p, int row, int at, const uint4 &sum, float rstd,
                        const float *gain, unsigned char *x) {
-  const tl_norm_args &a = p.norm.norm;
   float v[TL_P];
   tl_widen_whole(sum, v);
 #pragma unroll
   for (int e = 0; e < TL_P; e++) v[e] = (v[e] * rstd) * gain[e];
-  const uint4 y = round_piece(v);
-  *(uint4 *)(x + row * p.x_pitch + at * 2) = y;
-  if (row != blockIdx.x) return;
-  *(uint4 *)((uint16_t *)p.normed + row * (int)a.dim + at) = y;
-  if (at == 0 && a.rstd != nullptr) a.rstd[row] = rstd;
+  *(uint4 *)(x + row * p.x_pitch + at * 2) = round_piece(v);
+}
+/* A row that is in x is kept for whoever reads it beside the product; `rstd`: of row
+** thread % 32. */
+TL_GPU void keep_normed(const tl_pass_phase &p, const unsigned char *x, float rstd) {
+  const tl_norm_args &a = p.norm.norm;
+  const int row = kept_row(), thread = thread_now();
+  all_meet();
+  if (row >= p.product.rows) return;
+  for (int at = thread * TL_P; at < a.dim; at += READERS * TL_P)
+    *(uint4 *)((uint16_t *)p.normed + row * (int)a.dim + at) =
+        *(const uint4 *)(x + row * p.x_pitch + at * 2);
+  if (thread == row && a.rstd != nullptr) a.rstd[row] = rstd;
 }
 
 /* What is added up, or normed as it is. */
@@ -207,106 +221,52 @@ TL_GPU Terms terms_of(const tl_pass_phase &p, const Room &room) {
           source_in(room.mail, p.from, p.norm.b.data)};
 }
 
-/* One row of one span: a warp has one unit, in registers. */
-TL_GPU void norm_one(const tl_pass_phase &p, Room &room, const Script &script, int phase,
-                     unsigned char *x) {
-  const int dim = (int)p.norm.norm.dim, thread = thread_now(), unit = thread / 32;
-  const int at = begin_of(unit, thread);
-  const bool has = unit < TL_PASS_PIECES, there = has && at < dim;
-  const Terms terms = terms_of(p, room);
-  const auto place = [&](int) { return at; };
-  uint4 a[1] = {make_uint4(0, 0, 0, 0)}, b[1] = {make_uint4(0, 0, 0, 0)};
-  float gain[TL_P], q[TL_P];
-  if (there) {
-    b[0] = peek(terms.b.at + at), a[0] = peek(terms.a.at + at);
-    fetch_gain(p, at, gain);
-    await(terms.a, place, a);
-    await(terms.b, place, b);
-  }
-  tl_clear(q);
-  if (there) {
-    b[0] = sum_of(p, room, 0, at, a[0], b[0]);
-    add_squares(b[0], at, q);
-  }
-  if (has) put_sum(unit, tl_tree8(q), room.sums);
-  all_have_left(script, phase);
-  const float rstd = __shfl_sync(~0u, rstd_of_lane(p, room.sums), 0);
-  if (there) put_normed(p, 0, at, b[0], rstd, gain, x);
-  all_meet();
-}
-
-/* Pieces of a warp, of rows of one span. */
-template <int most>
-struct Units {
-  int dim, count, thread;
-
-  /* Element of unit i, among all rows; its column; whether it is there. */
-  __device__ __forceinline__ int unit(int i) const { return thread / 32 + i * TL_PASS_WARPS; }
-  __device__ __forceinline__ int row(int i) const { return unit(i) / TL_PASS_PIECES; }
-  __device__ __forceinline__ int column(int i) const { return begin_of(unit(i), thread); }
-  __device__ __forceinline__ bool is_there(int i) const {
-    return unit(i) < count && column(i) < dim;
-  }
-  __device__ __forceinline__ void take(const Source &s, uint4 (&v)[most]) const {
-    const auto place = [&](int i) { return row(i) * dim + column(i); };
-#pragma unroll
-    for (int i = 0; i < most; i++) {
-      v[i] = make_uint4(0, 0, 0, 0);
-      if (is_there(i)) v[i] = peek(s.at + place(i));
-    }
-    await(s, place, v);
-  }
-};
-
-/* Rows of one span. What is added to waits in shared memory. */
+/* Rows of one span, not added to: a warp has one piece of all of them, in registers. */
 template <int most>
 TL_GPU void norm_short(const tl_pass_phase &p, Room &room, const Script &script, int phase,
                        unsigned char *x) {
-  const Units<most> own = {(int)p.norm.norm.dim, p.product.rows * TL_PASS_PIECES, thread_now()};
-  const Terms terms = terms_of(p, room);
-  uint4 v[most];
-  float gain[2][TL_P];
-  if (most == 1) fetch_gain(p, own.column(0), gain[0]);
-  all_have_left(script, phase);
-  if (p.before == TL_PASS_ADD_NORM) {
-    own.take(terms.a, v);
+  const int dim = (int)p.norm.norm.dim, rows = p.product.rows;
+  const int thread = thread_now(), warp = thread / 32, at = begin_of(warp, thread);
+  const bool has = warp < TL_PASS_PIECES, there = has && at < dim;
+  const Source s = source_in(room.mail, p.from, p.norm.norm.x.data);
+  const auto place = [&](int i) { return i * dim + at; };
+  uint4 v[most] = {};
+  float gain[TL_P];
+  if (there) {
 #pragma unroll
     for (int i = 0; i < most; i++)
-      if (own.is_there(i)) *(uint4 *)(x + own.row(i) * p.x_pitch + own.column(i) * 2) = v[i];
+      if (i < rows) v[i] = peek(s.at + place(i));
+    fetch_gain(p, at, gain);
+    await(s, place, v);
   }
-  own.take(terms.b, v);
+  if (has) {
+    float sum[most];
 #pragma unroll
-  for (int i = 0; i < most; i++) {
-    if (!own.is_there(i)) continue;
-    uint4 *at = (uint4 *)(x + own.row(i) * p.x_pitch + own.column(i) * 2);
-    *at = sum_of(p, room, own.row(i), own.column(i), *at, v[i]);
-  }
+    for (int i = 0; i < most; i++) {
+      float q[TL_P];
+      add_squares(v[i], 0, q);
+      sum[i] = tl_tree8(q);
+    }
 #pragma unroll
-  for (int i = 0; i < 2 && most > 1; i++) fetch_gain(p, own.column(i), gain[i]);
-#pragma unroll 3
-  for (int i = 0; i < most; i++) {
-    float q[TL_P];
-    if (own.unit(i) >= own.count) break;
-    tl_clear(q);
-    if (own.is_there(i))
-      add_squares(*(const uint4 *)(x + own.row(i) * p.x_pitch + own.column(i) * 2), own.column(i),
-                  q);
-    put_sum(own.unit(i), tl_tree8(q), room.sums);
+    for (int step = 1; step < 32; step *= 2)
+#pragma unroll
+      for (int i = 0; i < most; i++) sum[i] = sum[i] + __shfl_xor_sync(~0u, sum[i], step);
+#pragma unroll
+    for (int i = 0; i < most; i++)
+      if (thread % 32 == 0 && i < rows) room.sums[i * TL_PASS_PIECES + warp] = sum[i];
   }
-  all_meet();
+  all_have_left(script, phase);
   const float all = rstd_of_lane(p, room.sums);
-#pragma unroll 2
+#pragma unroll
   for (int i = 0; i < most; i++) {
-    if (own.unit(i) >= own.count) break;
-    const float rstd = __shfl_sync(~0u, all, own.row(i));
-    if (!own.is_there(i)) continue;
-    const uint4 sum = *(const uint4 *)(x + own.row(i) * p.x_pitch + own.column(i) * 2);
-    put_normed(p, own.row(i), own.column(i), sum, rstd, gain[i % 2], x);
+    const float rstd = most > 1 ? __shfl_sync(~0u, all, i) : all;
+    if (there && i < rows) put_normed(p, i, at, v[i], rstd, gain, x);
   }
-  all_meet();
+  keep_normed(p, x, all);
 }
 
-/* Rows of several spans: sums lie in shared memory, in the place of x, until they are normed. */
+/* Rows of several spans, or sums: they lie in shared memory, in the place of x, until they are
+** normed. */
 TL_GPU void norm_long(const tl_pass_phase &p, Room &room, const Script &script, int phase,
                       unsigned char *x) {
   const int dim = (int)p.norm.norm.dim;
@@ -321,8 +281,11 @@ TL_GPU void norm_long(const tl_pass_phase &p, Room &room, const Script &script, 
 #pragma unroll 1
     for (int at = begin_of(u, thread); at < dim; at += SPAN) {
       const auto place = [&](int) { return row * dim + at; };
-      uint4 a[1] = {peek(terms.a.at + place(0))}, b[1] = {peek(terms.b.at + place(0))};
-      await(terms.a, place, a);
+      uint4 a[1] = {make_uint4(0, 0, 0, 0)}, b[1] = {peek(terms.b.at + place(0))};
+      if (p.before == TL_PASS_ADD_NORM) {
+        a[0] = peek(terms.a.at + place(0));
+        await(terms.a, place, a);
+      }
       await(terms.b, place, b);
       const uint4 sum = sum_of(p, room, row, at, a[0], b[0]);
       *(uint4 *)(x + row * p.x_pitch + at * 2) = sum;
@@ -344,19 +307,19 @@ TL_GPU void norm_long(const tl_pass_phase &p, Room &room, const Script &script, 
       put_normed(p, row, at, sum, rstd, gain, x);
     }
   }
-  all_meet();
+  keep_normed(p, x, all);
 }
 
 TL_GPU void prepare_x(const tl_pass_phase &p, Room &room, const Script &script, int phase,
                       unsigned char *x) {
   if (p.before == TL_PASS_AS_IT_IS)
     load_x(p, room, script, phase, x);
-  else if (p.norm.norm.dim > SPAN)
+  else if (p.norm.norm.dim > SPAN || p.before == TL_PASS_ADD_NORM)
     norm_long(p, room, script, phase, x);
   else if (p.product.rows == 1)
-    norm_one(p, room, script, phase, x);
+    norm_short<1>(p, room, script, phase, x);
   else
-    norm_short<OWN_UNITS>(p, room, script, phase, x);
+    norm_short<TL_PASS_ROWS>(p, room, script, phase, x);
 }
 
 #endif
