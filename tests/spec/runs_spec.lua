@@ -127,6 +127,19 @@ describe("a run whose key is known", function()
     end
   end)
 
+  it("leaves its checkpoints where it fails behind the end of that run", function()
+    for _, case in ipairs { { 2, false, false }, { 2, true, true }, { 3, false, true },
+      { nil, true, false } } do
+      local step, lost, stays = table.unpack(case, 1, 3)
+      local root = new_folder().root
+      runs.open(root, "small", key):finish(summary)
+      local second = runs.open(root, "small", key)
+      core.files.mkdirs(second:path "checkpoints/step-00000003")
+      assert.equal(stays, second:abandon(step and { step = step }, lost))
+      assert.equal(stays, core.files.exists(second:path "checkpoints/step-00000003"))
+    end
+  end)
+
   it("takes the folder of a damaged summary for that of an unfinished run", function()
     for _, text in ipairs { "", "{", "3", "{}", '{"key":"' .. key .. '"}' } do
       local root = new_folder().root

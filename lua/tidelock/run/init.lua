@@ -444,7 +444,7 @@ local function lead(request, launched)
   session.log:close()
   if session.metrics then session.metrics:finish("failed", nil, result) end
   if session.saves then session.saves:close() end
-  session.folder:abandon(lost and newest_of(session))
+  session.folder:abandon(newest_of(session), lost)
   if lost then
     error({ status = requests.stopped, message = result .. "\n" .. how_to_go_on(session) }, 0)
   end

@@ -325,11 +325,18 @@ function Run:release()
   self.lock = nil
 end
 
---- End without a result (the run failed): what was written stays only if there is no reference, or
---- if somebody has to `keep` it.
-function Run:abandon(keep)
-  if self.reference and not keep then remove(self.folder) end
+--- End without a result (the run failed): what was written stays if there is no reference, or if
+--- somebody may go on from it: its `newest` checkpoint is of a step that the reference has not, or
+--- a rank was `lost`. Returns whether it stays.
+---@param newest? { step: integer }
+---@param lost? boolean
+---@return boolean
+function Run:abandon(newest, lost)
+  local known = self.reference_summary
+  local stays = not known or newest ~= nil and (lost or newest.step > known.steps)
+  if not stays then remove(self.folder) end
   self:release()
+  return stays
 end
 
 --- End before the first step: nothing stays.
