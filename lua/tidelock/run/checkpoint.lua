@@ -3,7 +3,7 @@
 --     DIR/step-00000060/                a checkpoint: the state after step 60
 --       weights.safetensors             logical tensors by their names, in their dtypes
 --       optimizer.safetensors           m.NAME, v.NAME, and master.NAME beside 16-bit weights
---       state.json                      step, key, hashes, the fields of the recipe; written last
+--       state.json                      step, key, hashes, shapes, fields of the recipe; the last
 --     DIR/step-00000080.tmp/            being written, or left by a killed writer: never read
 --
 -- Tensors are whole: any layout reads what any layout wrote. A file holds 4 GiB at most, or one
