@@ -47,6 +47,8 @@ end
 
 local ok, result = xpcall(main, describe, { ... })
 if ok then return result end
+-- Where memory ends, Lua asks no handler: what comes is a text.
+if type(result) ~= "table" then result = describe(result) end
 io.stdout:flush()
 if result.message ~= "" then io.stderr:write(result.message, "\n") end -- "": another rank says it
 return result.status

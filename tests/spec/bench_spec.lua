@@ -84,6 +84,10 @@ describe("bench", function()
     assert.matches("jsonl:1: prompt 60 and max_tokens 30 are more than the context of 64; fewer, "
       .. "or serve.context=90\n[^\n]*jsonl:3: expected {\"at\": [^\n]*\n[^\n]*jsonl:5: expected ",
       out)
+    out = refused(('{"at": 0, "prompt": %d, "max_tokens": %d}\n'):rep(2):format(math.maxinteger,
+      math.maxinteger, 0x7fffffff, 0x7fffffff)) -- no sum of them is below 0
+    assert.matches("jsonl:1: expected [^\n]*\n[^\n]*jsonl:2: prompt 2147483647 .*=4294967294\n$",
+      out)
     assert.matches("jsonl:8: expected [^\n]*\nand 3 more like this\n$", refused(("x\n"):rep(11)))
     folder:remove()
   end)

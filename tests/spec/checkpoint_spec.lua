@@ -131,6 +131,26 @@ describe("a checkpoint", function()
     contains("is damaged: other bytes than were saved in optimizer.safetensors: ", message)
   end)
 
+  it("whose tensor has another dtype or shape is refused, the bytes as they were", function()
+    for from, to in pairs { ['"F32"'] = '"I32"', ["%[(%d+),(%d+)%]"] = "[%2,%1]" } do
+      local path = saved({}, folder.root, 1)
+      local file = path .. "/optimizer.safetensors"
+      local text = core.files.read_all(file):gsub(from, to, 1)
+      core.files.write_atomic(file, text)
+      assert.matches("--resume: m%.%S+ is %S+", refused(models.start, {},
+        { resume = checkpoint.find(path) }))
+      checkpoint.remove(path)
+    end
+  end)
+
+  it("has the name of its step: another folder is none", function()
+    local path = saved({}, folder.root, 1)
+    os.rename(path, folder:path "step-1")
+    local good, problem = pcall(checkpoint.find, folder.root)
+    assert.is_false(good)
+    contains("step-1 was not finished and is not used", problem.message)
+  end)
+
   it("whose file is cut off is refused", function()
     local path = saved({}, folder.root, 1)
     local text = core.files.read_all(path .. "/weights.safetensors")

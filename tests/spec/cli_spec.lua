@@ -2,6 +2,7 @@
 
 local commands = require "tidelock.commands"
 local core = require "tidelock.core"
+local support = require "support"
 
 local recipe = "recipes/quickstart.lua"
 
@@ -446,5 +447,21 @@ describe("plan and explain", function()
     request.options.point = 7
     has(raised(requests.of, request).message,
       "--point 7: recipes/gpt_ablation.lua has points 1 to 6")
+  end)
+
+  it("say what ended them where no handler was asked, as at the end of memory", function()
+    if core.build().sanitizer ~= "none" then pending "a sanitizer needs more room" end
+    local folder = require "support.folder" ()
+    local path = folder:write("ended.lua", [[
+      package.loaded["tidelock.commands"] = { parse = function()
+        local list = {}
+        while true do list = { list, {} } end
+      end }
+      io.stdout:write("status ", tostring(dofile(os.getenv "TIDELOCK_LUA" .. "/tidelock/cli.lua")))
+    ]])
+    local out, status = support.run("lua " .. path, nil, "ulimit -v 400000; TIDELOCK_LUA=lua ")
+    folder:remove()
+    assert.equal(0, status, out)
+    assert.equal("not enough memory\nstatus 1", out)
   end)
 end)

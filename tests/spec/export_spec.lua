@@ -194,6 +194,45 @@ describe("an export", function()
       .. "tensors have the hash ")
   end)
 
+  it("has the dtypes and shapes that were saved, and no tensor is lacking", function()
+    local text = folder:write("text.txt", ("Tides come and go. "):rep(20))
+    local file, runs = folder:write("tide.lua", tide:format(text)), folder:path "runs"
+    local out, status = support.run(("run %s --runs %s --quiet train.save.every=2"):format(file,
+      runs))
+    assert.equal(0, status, out)
+    local made = runs .. "/" .. core.files.list(runs)[1]
+    local newest, count = made .. "/checkpoints/step-00000002", 0
+    local function turned_down(folder_of, name, change, part)
+      local path = folder_of .. "/" .. name
+      local before, words = core.files.read_all(path), "export %s " .. folder:path("y" .. count)
+      count = count + 1
+      core.files.write_atomic(path, (change(before)))
+      local said, code = support.run(words:format(folder_of))
+      assert.equal(2, code, said)
+      contains(part, said)
+      core.files.write_atomic(path, before)
+    end
+    local function dtype(bytes) return bytes:gsub('"F32"', '"I32"', 1) end
+    local function shape(bytes) return bytes:gsub("%[256,16%]", "[16,256]", 1) end
+    local function keyless(bytes) return bytes:gsub('"weights_hash"', '"weights_hush"', 1) end
+    local function fewer(bytes) -- as version 1 wrote it, without a seal
+      local state = core.json.decode(bytes)
+      state.version, state.xxh64 = 1, nil
+      table.remove(state.tensors, 1)
+      return core.json.encode(state)
+    end
+    local weights = "weights.safetensors"
+    turned_down(newest, weights, dtype, "is I32 in weights.safetensors, and weights are F32 or")
+    turned_down(newest, weights, shape, "is (16, 256) in weights.safetensors, and (256, 16) was")
+    turned_down(newest, "state.json", fewer, "its tensors have the hash ")
+    checkpoint.remove(newest)
+    turned_down(made, weights, dtype, "is I32 in weights.safetensors, and weights are F32 or")
+    turned_down(made, weights, shape, "is damaged: other names or shapes of tensors than were")
+    turned_down(made, weights, keyless, "is damaged: it does not say its step, key and hash")
+    out, status = support.run(("export %s %s"):format(made, folder:path "good"))
+    assert.equal(0, status, out)
+  end)
+
   it("is cut into files with an index", function()
     local found = checkpoint.find(saved({}, folder.root, 1))
     local out = folder:path "out"

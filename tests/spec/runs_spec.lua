@@ -1,4 +1,5 @@
 --- Folders of runs that a crash, a full disk or a hand has damaged.
+local checkpoint = require "tidelock.run.checkpoint"
 local core = require "tidelock.core"
 local log = require "tidelock.run.log"
 local new_folder = require "support.folder"
@@ -26,7 +27,8 @@ end
 
 describe("a run whose key is known", function()
   it("says how many records of a damaged log it could not compare", function()
-    for _, text in ipairs { "", "{", '{"step":1}\n', "3\n" } do
+    for _, text in ipairs { "", "{", '{"step":1}\n', "3\n", '{"step":"1"}\n', '{"step":1.5}\n',
+      '{"step":1,"loss_bits":3,"grad_norm_bits":"0"}', '{"step":1,"loss_bits":"z"}' } do
       local verdict = verdict_of(text)
       assert.is_true(verdict.equal)
       assert.matches("its log.jsonl lacks 2 steps", verdict.text, 1, true)
@@ -79,6 +81,63 @@ describe("a run whose key is known", function()
     assert.is_false(differs.equal)
     assert.matches("differ from .*/small%-5e1c at step 1: weights a1 | b2$", differs.text)
     assert.is_true(verdict_with(2, "a1").equal)
+  end)
+
+  --- A finished run of 2 steps, whose folder `change` changes; then one of `steps` that has saved
+  --- step 1. Returns both and the verdict.
+  local function after(change, steps)
+    local root = new_folder().root
+    local first = runs.open(root, "small", key)
+    first:finish(summary)
+    change(first)
+    local second = runs.open(root, "small", key)
+    local state = { version = 2, step = 1, updates = 1, key = key, recipe_hash = key, contracts = 1,
+      weights_hash = "a1", optimizer_hash = "00", fields = "", parts = {}, tensors = {} }
+    core.files.mkdirs(second:path "checkpoints/step-00000001")
+    core.files.write_atomic(second:path "checkpoints/step-00000001/state.json", seal.encode(state))
+    return first, second.folder, second:finish { key = key, steps = steps,
+      weights_hash = summary.weights_hash }
+  end
+
+  it("gives it its checkpoints, also in the place of one that is not whole", function()
+    for _, state in ipairs { false, "", "{}" } do
+      local first, folder, verdict = after(function(run)
+        core.files.mkdirs(run:path "checkpoints/step-00000001")
+        local path = run:path "checkpoints/step-00000001/state.json"
+        if state then core.files.write_atomic(path, state) end
+      end, 3)
+      assert.is_true(verdict.equal)
+      assert.equal(first.folder, verdict.saved)
+      assert.is_false(core.files.exists(folder))
+      assert.equal("a1", checkpoint.read(first:path "checkpoints/step-00000001").weights_hash)
+    end
+  end)
+
+  it("keeps its folder where its checkpoints cannot be moved", function()
+    for steps = 2, 3 do
+      local first, folder, verdict = after(function(run)
+        core.files.write_atomic(run:path "checkpoints", "a file")
+      end, steps)
+      assert.is_true(verdict.equal)
+      assert.equal(folder, verdict.saved)
+      assert.matches("; its checkpoints stay in its own folder: .*/checkpoints: ", verdict.text)
+      assert.is_truthy(checkpoint.read(folder .. "/checkpoints/step-00000001"))
+      assert.equal(steps, runs.summary(folder).steps)
+      assert.equal(2, runs.summary(first.folder).steps)
+    end
+  end)
+
+  it("leaves its checkpoints where it fails behind the end of that run", function()
+    for _, case in ipairs { { 2, false, false }, { 2, true, true }, { 3, false, true },
+      { nil, true, false } } do
+      local step, lost, stays = table.unpack(case, 1, 3)
+      local root = new_folder().root
+      runs.open(root, "small", key):finish(summary)
+      local second = runs.open(root, "small", key)
+      core.files.mkdirs(second:path "checkpoints/step-00000003")
+      assert.equal(stays, second:abandon(step and { step = step }, lost))
+      assert.equal(stays, core.files.exists(second:path "checkpoints/step-00000003"))
+    end
   end)
 
   it("takes the folder of a damaged summary for that of an unfinished run", function()

@@ -67,7 +67,8 @@ local function poisson(count, context)
   return list
 end
 
-local function is_count(x) return math.type(x) == "integer" and x > 0 end
+-- A sum of two of them is a number, too.
+local function is_count(x) return math.type(x) == "integer" and x > 0 and x <= 0x7fffffff end
 
 --- What is wrong with a line of a file of requests; nil when it is one, which comes second.
 local function read_line(line, context)
@@ -75,7 +76,7 @@ local function read_line(line, context)
   if not good or type(entry) ~= "table" or type(entry.at) ~= "number" or entry.at < 0
     or not is_count(entry.prompt) or not is_count(entry.max_tokens) then
     return 'expected {"at": seconds, "prompt": tokens, "max_tokens": tokens}, from 0, 1 and 1 on'
-  elseif entry.prompt + entry.max_tokens > context then
+  elseif entry.prompt > context or entry.max_tokens > context - entry.prompt then
     return ("prompt %d and max_tokens %d are more than the context of %d; fewer, or "
       .. "serve.context=%d"):format(entry.prompt, entry.max_tokens, context,
       entry.prompt + entry.max_tokens)

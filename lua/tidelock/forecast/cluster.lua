@@ -47,7 +47,9 @@ function cluster.read(path)
   if not core.files.exists(path) then
     error({ status = 2, message = path .. ": there is no such file" .. beside.hint(path) }, 0)
   end
-  local good, facts = pcall(core.yaml.decode, core.files.read_all(path))
+  local text, why = core.files.read_all(path)
+  if not text then error({ status = 2, message = why }, 0) end
+  local good, facts = pcall(core.yaml.decode, text)
   if not good then error({ status = 2, message = path .. ": " .. tostring(facts) }, 0) end
   local problems, known = {}, {}
   for _, list in ipairs { wanted, optional } do

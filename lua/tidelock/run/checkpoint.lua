@@ -3,7 +3,7 @@
 --     DIR/step-00000060/                a checkpoint: the state after step 60
 --       weights.safetensors             logical tensors by their names, in their dtypes
 --       optimizer.safetensors           m.NAME, v.NAME, and master.NAME beside 16-bit weights
---       state.json                      step, key, hashes, the fields of the recipe; written last
+--       state.json                      step, key, hashes, shapes, fields of the recipe; the last
 --     DIR/step-00000080.tmp/            being written, or left by a killed writer: never read
 --
 -- Tensors are whole: any layout reads what any layout wrote. A file holds 4 GiB at most, or one
@@ -37,6 +37,9 @@ local kinds = {
 }
 checkpoint.kinds = kinds
 
+--- The element types that are saved, as files name them.
+local dtypes = { f32 = "F32", bf16 = "BF16" }
+
 local function step_name(step) return ("step-%08d"):format(step) end
 
 local function usage(format, ...) error({ status = 2, message = format:format(...) }, 0) end
@@ -54,7 +57,7 @@ local function usage(format, ...) error({ status = 2, message = format:format(..
 ---@field optimizer_hash string
 ---@field fields string # "path = value" lines of the recipe as it was understood
 ---@field parts table<string, string> # what the key covers, hashed part by part
----@field tensors { file: string, name: string, hash: string }[]
+---@field tensors { file: string, name: string, hash: string, shape?: integer[] }[]
 ---@field parent? { key: string, step: integer }
 ---@field hf? table # the model as transformers would have it, or the reason why not
 
@@ -98,9 +101,11 @@ end
 function checkpoint.list(dir)
   local steps, unfinished = {}, {}
   for _, name in ipairs(core.files.is_directory(dir) and core.files.list(dir) or {}) do
-    local digits, rest = name:match "^step%-(%d+)(.*)$"
-    if digits and rest == "" and core.files.exists(dir .. "/" .. name .. "/state.json") then
-      steps[#steps + 1] = math.tointeger(tonumber(digits))
+    local digits = name:match "^step%-(%d+)"
+    local step = digits and math.tointeger(tonumber(digits))
+    local state = dir .. "/" .. name .. "/state.json"
+    if step and name == step_name(step) and core.files.exists(state) then
+      steps[#steps + 1] = step
     elseif digits then
       unfinished[#unfinished + 1] = name
     end
@@ -245,7 +250,7 @@ local function index_of(found, files)
         entry.file, entry.name)
     end
     index[entry.file:match "^(%a+)" .. " " .. entry.name] = {
-      file = files[entry.file], shape = shape, entry = entry,
+      file = files[entry.file], shape = shape, entry = entry, dtype = dtype,
     }
   end
   return index
@@ -264,7 +269,10 @@ local function load_tensor(run, found, index, param, kind)
         usage("tidelock: --resume: %s has no %s", found.folder, name)
       end
       local rows, cols = stored.shape[1], stored.shape[2] or 1
-      if rows ~= param.weight.rows or cols ~= param.weight.cols then
+      if stored.dtype ~= dtypes[v.dtype] then
+        usage("tidelock: --resume: %s is %s in %s and %s here", name, stored.dtype, found.folder,
+          dtypes[v.dtype] or v.dtype)
+      elseif #stored.shape > 2 or rows ~= param.weight.rows or cols ~= param.weight.cols then
         usage("tidelock: --resume: %s is (%s) in %s and (%d, %d) here", name,
           table.concat(stored.shape, ", "), found.folder, param.weight.rows, param.weight.cols)
       end
@@ -372,7 +380,9 @@ function checkpoint.start(run, dir, options)
     local sources = {}
     for j, item in ipairs(file.items) do
       sources[j] = { name = item.name, tensor = item.tensor }
-      tensors[#tensors + 1] = { file = file.name, name = item.name, hash = item.hash }
+      tensors[#tensors + 1] = {
+        file = file.name, name = item.name, hash = item.hash, shape = item.tensor:shape(),
+      }
       bytes = bytes + item.bytes
     end
     files[i] = { name = file.name, tensors = sources, metadata = metadata }

@@ -19,6 +19,7 @@ local core = require "tidelock.core"
 local hf_export = require "tidelock.hf.export"
 local loader = require "tidelock.run.loader"
 local requests = require "tidelock.plan.requests"
+local runs = require "tidelock.run.runs"
 local screen = require "tidelock.text.screen"
 
 local export = {}
@@ -65,10 +66,18 @@ local function finished_run(path, options)
   local known, saved, newest = file:metadata(), newest_checkpoint(path)
   local step = math.tointeger(tonumber(known.step))
   if newest and saved >= (step or 0) then return nil end
+  if not step or not known.key or not known.weights_hash then
+    usage("%s is damaged: it does not say its step, key and hash", weights)
+  end
+  local shapes = {}
   for i, name in ipairs(file:names()) do
     tensors[i] = { file = "weights.safetensors", name = name }
-    local dtype = file:look(name)
+    local dtype, shape = file:look(name)
+    shapes[i] = { name = name, shape = shape }
     if options.dtype == "f32" and dtype ~= "F32" then no_master(path, name, dtype, newest) end
+  end
+  if known.shapes_hash and known.shapes_hash ~= runs.shapes_hash(shapes) then
+    usage("%s is damaged: other names or shapes of tensors than were saved", weights)
   end
   local note = options.format and hf_export.note(requests.plan(loader.open(path).recipe, "check"))
   return { folder = path, run_folder = path, notes = {}, state = { tensors = tensors, hf = note,
@@ -84,6 +93,23 @@ function export.find(path, options)
   return finished_run(folder, options) or checkpoint.find(path, "export")
 end
 
+--- The dtype and shape of a saved tensor. No hash covers them, so they are compared with what
+--- state.json says; checkpoints of before say no shape.
+local function header_of(found, from, file)
+  local stored, shape = file:look(from.name)
+  if not stored then usage("%s/%s has no tensor %s", found.folder, from.file, from.name) end
+  if stored ~= "F32" and stored ~= "BF16" then
+    usage("%s is damaged: %s is %s in %s, and weights are F32 or BF16", found.folder, from.name,
+      stored, from.file)
+  end
+  local here, saved = table.concat(shape, ", "), from.shape and table.concat(from.shape, ", ")
+  if saved and here ~= saved then
+    usage("%s is damaged: %s is (%s) in %s, and (%s) was saved", found.folder, from.name, here,
+      from.file, saved)
+  end
+  return stored, shape
+end
+
 --- { name, file, entry, dtype } of every weight: the source that is nearest to `wanted`.
 local function sources_of(found, wanted)
   local files, masters, list = {}, {}, {}
@@ -95,12 +121,12 @@ local function sources_of(found, wanted)
   for _, entry in ipairs(found.state.tensors) do
     if entry.file:find "^weights" then
       local from = wanted == "F32" and masters[entry.name] or entry
-      local stored, shape = files[from.file]:look(from.name)
-      if not stored then usage("%s/%s has no tensor %s", found.folder, from.file, from.name) end
+      local stored, shape = header_of(found, from, files[from.file])
       local dtype, count = wanted or stored, 1
       for _, size in ipairs(shape) do count = count * size end
       list[#list + 1] = {
-        file = "model", name = entry.name, hash = from.hash, bytes = count * element_bytes[dtype],
+        file = "model", name = entry.name, hash = from.hash, weight_hash = entry.hash,
+        bytes = count * element_bytes[dtype],
         source = { name = entry.name, file = files[from.file], entry = from.name, dtype = dtype },
       }
     end
@@ -109,20 +135,18 @@ local function sources_of(found, wanted)
 end
 
 --- Raises where a tensor has other bytes than were saved: those of a checkpoint are hashed one by
---- one, those that the end of a run has left all together.
+--- one, those that the end of a run has left all together; and where one is lacking.
 local function check_bytes(found, list)
   local sum, wrong, whole = 0, {}, found.state.weights_hash
   for _, item in ipairs(list) do
     local source = item.source
     local tensor = source.file:read(source.entry)
-    if item.hash and tensor:hash(source.entry) ~= item.hash then
-      wrong[#wrong + 1] = source.entry
-    elseif not item.hash then
-      sum = sum + tensor:hash_int(source.entry)
-    end
+    local hash = tensor:hash_int(source.entry)
     tensor:close()
+    if item.hash and ("%016x"):format(hash) ~= item.hash then wrong[#wrong + 1] = source.entry end
+    sum = sum + (item.weight_hash and tonumber(item.weight_hash, 16) or hash)
   end
-  if not list[1].hash and whole and ("%016x"):format(sum) ~= whole then
+  if #wrong == 0 and ("%016x"):format(sum) ~= whole then
     wrong[1] = ("its tensors have the hash %016x, and %s was written"):format(sum, whole)
   end
   if #wrong > 0 then

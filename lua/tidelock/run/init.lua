@@ -197,9 +197,7 @@ local function conclude(session, summary, request)
   local known = session.folder.reference_summary
   if not known or summary.steps > known.steps then
     local path = session.folder:path "weights.safetensors"
-    runs.write(core.weights.write, path, tensors_of(session.run), {
-      key = summary.key, step = tostring(summary.steps), weights_hash = summary.weights_hash,
-    })
+    runs.write_weights(path, tensors_of(session.run), summary)
   end
   local verdict = session.folder:finish(summary)
   if verdict.saved then
@@ -446,7 +444,7 @@ local function lead(request, launched)
   session.log:close()
   if session.metrics then session.metrics:finish("failed", nil, result) end
   if session.saves then session.saves:close() end
-  session.folder:abandon(lost and newest_of(session))
+  session.folder:abandon(newest_of(session), lost)
   if lost then
     error({ status = requests.stopped, message = result .. "\n" .. how_to_go_on(session) }, 0)
   end

@@ -53,8 +53,8 @@ local function reader(files, where_from)
   return function(param, row, col)
     local file = files[param.name]
     if not file then
-      usage("%s has no weight %s; nearest: %s", where_from, param.name,
-        suggest.nearest(param.name, names, 3))
+      usage("%s has no weight %s; %s", where_from, param.name, #names == 0 and "it has none at all"
+        or "nearest: " .. suggest.nearest(param.name, names, 3))
     end
     local _, shape = file:look(param.name)
     local rows, cols = shape[1], shape[2] or 1
@@ -62,7 +62,9 @@ local function reader(files, where_from)
       usage("%s: %s is (%s), and the recipe's is (%d, %d)", where_from, param.name,
         table.concat(shape, ", "), param.weight.rows, param.weight.cols)
     end
-    return file:slice(param.name, row, param.rows, col, param.cols, "f32")
+    local good, part = pcall(file.slice, file, param.name, row, param.rows, col, param.cols, "f32")
+    if not good then usage("%s: %s", where_from, part) end
+    return part
   end
 end
 

@@ -85,15 +85,32 @@ function Log:close()
   self.files = {}
 end
 
+local kinds = { step = "integer", loss_bits = "string", grad_norm_bits = "string" }
+
+--- Whether a value is a record: a table whose step and bits, if it has them, are such.
+local function is_record(record)
+  if type(record) ~= "table" then return false end
+  for name, kind in pairs(kinds) do
+    local value = record[name]
+    if value ~= nil and (math.type(value) or type(value)) ~= kind then return false end
+  end
+  for _, name in ipairs { "loss_bits", "grad_norm_bits" } do
+    local text = record[name] or "0"
+    if #text > 8 or not text:find "^%x+$" then return false end
+  end
+  return true
+end
+
 --- The records of a file, or nil and a message when it cannot be read. A last line that was cut off
--- (the run was killed) is dropped.
+-- (the run was killed) is dropped, and what stands behind a line that is none of a log's.
 function log.read(path)
+  if core.files.is_directory(path) then return nil, path .. ": it is a folder" end
   local file, message = io.open(path, "r")
   if not file then return nil, message end
   local records = {}
   for line in file:lines() do
     local ok, record = pcall(core.json.decode, line)
-    if not ok or type(record) ~= "table" then break end
+    if not ok or not is_record(record) then break end
     records[#records + 1] = record
   end
   file:close()

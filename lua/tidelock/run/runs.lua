@@ -16,6 +16,7 @@
 --
 --   agrees, not longer       the numbered folder goes away; its checkpoints join the reference's
 --   agrees, more steps       its files take the place of the reference's
+--   agrees, but its checkpoints cannot be moved: the numbered folder stays, and that is said
 --   differs in a bit         the numbered folder stays, for a comparison; the run fails
 --
 -- Folders of other keys that happen to share name and four digits are passed over; what a run that
@@ -78,6 +79,29 @@ end
 function runs.write(fn, ...)
   local good, message = pcall(fn, ...)
   if not good then error((message:gsub("^[^\n]-%.lua:%d+: ", "")), 0) end
+end
+
+--- A hash of names and shapes, which no hash of a tensor's bytes covers.
+---@param list { name: string, shape: integer[] }[]
+---@return string
+function runs.shapes_hash(list)
+  local lines = {}
+  for i, one in ipairs(list) do lines[i] = one.name .. " " .. table.concat(one.shape, " ") end
+  table.sort(lines)
+  return core.hash(table.concat(lines, "\n"))
+end
+
+--- Writes the weights after the last step, and what they are checked with when they are read.
+---@param path string
+---@param tensors { name: string, tensor: tidelock.Tensor }[]
+---@param summary table # key, steps and weights_hash of the run
+function runs.write_weights(path, tensors, summary)
+  local shapes = {}
+  for i, one in ipairs(tensors) do shapes[i] = { name = one.name, shape = one.tensor:shape() } end
+  runs.write(core.weights.write, path, tensors, {
+    key = summary.key, step = tostring(summary.steps), weights_hash = summary.weights_hash,
+    shapes_hash = runs.shapes_hash(shapes),
+  })
 end
 
 --- Makes the folder, locks it and empties it of what a killed run left, checkpoints aside. Nil when
@@ -226,18 +250,26 @@ local function agreement(self, summary, same_length, kept)
   return text
 end
 
---- Checkpoints go to the reference's: it has the same key, and the bits agree.
+--- Checkpoints go to the reference's: it has the same key, and the bits agree. One that is there
+--- already is dropped, unless what is there is no whole one. Returns why one could not be moved:
+--- then it lies where it was written, and nothing of this folder may go.
+---@return string?
 local function move_checkpoints(self)
   local from = checkpoints_of(self.folder)
-  if not from then return end
-  local to = join(self.reference, "checkpoints")
-  runs.write(core.files.mkdirs, to)
+  if not from then return nil end
+  local to, problem = join(self.reference, "checkpoints"), nil
+  local good, message = pcall(runs.write, core.files.mkdirs, to)
+  if not good then return message end
   for _, name in ipairs(core.files.list(from) or {}) do
-    if name:find "^step%-%d+$" and not core.files.exists(join(to, name)) then
-      os.rename(join(from, name), join(to, name))
+    local place = join(to, name)
+    if name:find "^step%-%d+$" and not checkpoint.read(place) then
+      if core.files.is_directory(place) then checkpoint.remove(place) end
+      local moved, why = os.rename(join(from, name), place)
+      if not moved then problem = problem or why end
     end
   end
-  remove_checkpoints(from)
+  if not problem then remove_checkpoints(from) end
+  return problem
 end
 
 --- Take the place of a shorter reference.
@@ -247,7 +279,6 @@ local function replace_reference(self)
     os.remove(join(self.reference, name))
     os.rename(self:path(name), join(self.reference, name))
   end
-  move_checkpoints(self)
   os.remove(self.folder)
   self.folder = self.reference
 end
@@ -275,11 +306,15 @@ function Run:finish(summary)
     }
   end
   local text = agreement(self, summary, same_length, kept)
+  local problem = move_checkpoints(self)
+  if problem then
+    text = ("%s; its checkpoints stay in its own folder: %s"):format(text, problem)
+    return { saved = self.folder, equal = true, text = text }
+  end
   if summary.steps > other.steps then
     replace_reference(self)
     return { saved = self.folder, equal = true, text = text }
   end
-  move_checkpoints(self)
   remove(self.folder)
   return { equal = true, text = text }
 end
@@ -290,11 +325,18 @@ function Run:release()
   self.lock = nil
 end
 
---- End without a result (the run failed): what was written stays only if there is no reference, or
---- if somebody has to `keep` it.
-function Run:abandon(keep)
-  if self.reference and not keep then remove(self.folder) end
+--- End without a result (the run failed): what was written stays if there is no reference, or if
+--- somebody may go on from it: its `newest` checkpoint is of a step that the reference has not, or
+--- a rank was `lost`. Returns whether it stays.
+---@param newest? { step: integer }
+---@param lost? boolean
+---@return boolean
+function Run:abandon(newest, lost)
+  local known = self.reference_summary
+  local stays = not known or newest ~= nil and (lost or newest.step > known.steps)
+  if not stays then remove(self.folder) end
   self:release()
+  return stays
 end
 
 --- End before the first step: nothing stays.

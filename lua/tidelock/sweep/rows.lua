@@ -15,6 +15,11 @@ local rows = {}
 local Rows = {}
 Rows.__index = Rows
 
+local function no_row(path, number)
+  error({ status = 2, message = ("tidelock: %s:%d: this is no row of a sweep; another --jsonl "
+    .. "FILE, or remove the line"):format(path, number) }, 0)
+end
+
 --- The rows in `text`: whole lines only. Raises at a line that is no row, with its number.
 ---@return table[] list
 ---@return integer bytes # of the whole lines
@@ -25,13 +30,12 @@ function rows.parse(text, path)
     if not stop then break end
     number = number + 1
     local good, row = pcall(core.json.decode, text:sub(at, stop - 1))
-    if not good or type(row) ~= "table" or type(row.id) ~= "string" then
-      error({ status = 2, message = ("tidelock: %s:%d: this is no row of a sweep; another --jsonl "
-        .. "FILE, or remove the line"):format(path, number) }, 0)
-    end
+    if not good or type(row) ~= "table" or type(row.id) ~= "string" then no_row(path, number) end
     list[#list + 1] = row
     at = stop + 1
   end
+  -- What a sweep has begun is cut off, or the zeros that a crash left there: no letter of others.
+  if text:find("^[^{\0]", at) then no_row(path, number + 1) end
   return list, at - 1
 end
 
@@ -43,8 +47,13 @@ end
 ---@param path string
 function rows.open(path)
   local folder = path:match "^(.*)/[^/]*$"
-  if folder and folder ~= "" then core.files.mkdirs(folder) end
-  core.files.append(path, "")
+  local good, why = pcall(function()
+    if folder and folder ~= "" then core.files.mkdirs(folder) end
+    core.files.append(path, "")
+  end)
+  if not good then
+    error({ status = 2, message = "tidelock: --jsonl: " .. why:gsub("^[^\n]-%.lua:%d+: ", "") }, 0)
+  end
   local lock = core.files.lock(path)
   if not lock then in_use(path) end
   local text = core.files.read_all(path)

@@ -236,7 +236,8 @@ local function diff_runs(left, right, temporary)
   local found = divergence.find(a, b)
   if not found then
     local text = replays.unlike(left, a) or replays.unlike(right, b)
-    line(lines, "again", text or "both give the same bits; their logs do not say why they differed")
+    line(lines, "again", text or "both give the same bits; their logs do not say "
+      .. (lengths and not lines.differ and "whether" or "why") .. " they differed")
     return lines, false
   end
   local x, y = replays.values(left, right, found.step, temporary)
