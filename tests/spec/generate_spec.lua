@@ -229,6 +229,11 @@ describe("./tl generate", function()
     refused("the prompt is integers and commas, got \"1,,2\"", model .. " 1,,2 --ids")
     refused("temperature is 1e%-30; 0 .* or from 2%^%-60", model .. " x --temperature 1e-30")
     refused("the prompt has 40 tokens, and a request 32", model .. " " .. ("x"):rep(40))
+    refused("command line: serve.requests: %d+%.%d MiB of weights and pages %(%d+ of %d+ "
+      .. "positions%), this machine has %d+%.%d; a smaller serve.requests needs less",
+      model .. " x serve.requests=40000 serve.page=1048576")
+    refused("command line: serve.pages: .* a smaller serve.pages needs less",
+      model .. " x serve.pages=40000 serve.page=1048576")
     refused("%-%-tokenizer: .*nowhere", model .. " x --tokenizer nowhere")
     local small = new_folder()
     small:write("tokenizer.json", core.json.encode {

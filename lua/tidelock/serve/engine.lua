@@ -86,6 +86,16 @@ local function open_ranks(plan, options)
     gpu_first = plan.spec.device == "cuda" and 0 or -1 }
 end
 
+--- Pages take what `serve.pages` says, or what `serve.requests` whole contexts need: the message
+--- names the field that decides, where it stands.
+local function too_large(plan, needed, holder, bytes)
+  local wanted, sizes = plan.spec.serve, plan.sizes
+  local path = wanted.pages and "serve.pages" or "serve.requests"
+  error({ status = 2, message = ("%s: %s: %s MiB of weights and pages (%d of %d positions), %s has "
+    .. "%s; a smaller %s needs less"):format(plan.spec.site(path) or "serve", path,
+    screen.mib(needed), sizes.pages, sizes.page, holder, screen.mib(bytes), path) }, 0)
+end
+
 --- The GPUs are there, have kernels for this arithmetic and room for the plan.
 local function check_gpus(plan)
   local spec, machine, found = plan.spec, gpus.machine(), problems.new()
@@ -97,9 +107,7 @@ local function check_gpus(plan)
   for rank = 0, spec.layout.tp * spec.layout.pp - 1 do
     local bytes = plan.places[rank // spec.layout.tp + 1].bytes
     if bytes > machine.facts[rank + 1].memory then
-      error({ status = 2, message = ("%s: %s MiB of weights and pages, GPU %d has %s; fewer "
-        .. "serve.pages need less"):format(spec.site "serve" or "serve",
-        screen.mib(bytes), rank, screen.mib(machine.facts[rank + 1].memory)) }, 0)
+      too_large(plan, bytes, "GPU " .. rank, machine.facts[rank + 1].memory)
     end
   end
 end
@@ -109,9 +117,7 @@ local function check_room(plan)
   local bytes, needed = room.bytes(), 0
   for _, place in ipairs(plan.places) do needed = needed + place.bytes * plan.spec.layout.tp end
   if bytes and needed > bytes then
-    error({ status = 2, message = ("%s: %s MiB of weights and pages, this machine has %s; fewer "
-      .. "serve.pages need less"):format(plan.spec.site "serve" or "serve", screen.mib(needed),
-      screen.mib(bytes)) }, 0)
+    too_large(plan, needed, "this machine", bytes)
   end
 end
 
