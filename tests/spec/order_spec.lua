@@ -55,6 +55,10 @@ describe("the order beside messages", function()
     { "but not one that takes longer than the wait", { x = 900, r = 10, y = 1, z = 900 }, {
       { "make", "", "r" }, { "sum", "r", "r", "send" }, { "use", "r", "y" }, { "long", "x", "z" },
     }, "make sum use long" },
+    { "nor one with which more bytes live at once", { X = 10, r = 600, y = 4000, z = 600 }, {
+      { "make", "", "r" }, { "sum", "r", "r", "send" }, { "use", "r", "y" }, { "other", "X", "z" },
+      { "join", "y z", "y" },
+    }, "make sum use other join" },
     { "nor what needs what it would overtake", { r = 40, y = 1, z = 1 }, {
       { "make", "", "r" }, { "sum", "r", "r", "send" }, { "use", "r", "y" }, { "then", "y", "z" },
     }, "make sum use then" },

@@ -22,7 +22,8 @@ local paper = require "tidelock.plan.paper"
 
 local order = {}
 
-order.window = 200 -- instructions that a kernel may be pulled over
+order.windows = { 200, 25 } -- instructions that a kernel may be pulled over: the first that
+order.more = 1.08 -- takes at most so much more memory than kernels in the order as written
 order.fits = 1 -- a kernel that is pulled ahead takes at most so much of the wait that it fills
 order.small = 1 << 20 -- bytes that are not worth an order
 order.late = 1.3 -- a message may take so much longer than on paper, and then some:
@@ -195,7 +196,7 @@ function Paper:reach()
     if not item.talks and not item.placed and not moves[item.made.phase] then break end
     self.stay = self.stay + 1
   end
-  return self.stay == self.head and self.head or math.min(self.stay - 1, self.head + order.window)
+  return self.stay == self.head and self.head or math.min(self.stay - 1, self.head + self.window)
 end
 
 --- The kernel that comes next.
@@ -220,9 +221,9 @@ function Paper:choose()
 end
 
 --- The instructions of a section in their new order.
-local function run(items, messages)
-  local self = setmetatable({ items = items, messages = messages, list = {}, open = {}, sent = 0,
-    head = 1, stay = 1, free = { [0] = 0, [1] = 0 } }, Paper)
+local function run(items, messages, window)
+  local self = setmetatable({ items = items, messages = messages, window = window, list = {},
+    open = {}, sent = 0, head = 1, stay = 1, free = { [0] = 0, [1] = 0 } }, Paper)
   for _, item in ipairs(items) do
     if item.open == 0 and not item.talks then self:note(item) end
   end
@@ -249,9 +250,12 @@ local function part_of(self, name)
 end
 
 --- The list of each section.
-local function find(self)
+local function find(self, window)
   local found = {}
-  for _, name in ipairs(sections) do found[name] = run(items_of(self, part_of(self, name))) end
+  for _, name in ipairs(sections) do
+    local items, messages = items_of(self, part_of(self, name))
+    found[name] = run(items, messages, window)
+  end
   return found
 end
 
@@ -299,26 +303,59 @@ local function hold(self, list, first)
   end
 end
 
+--- Bytes that live at once, at the most.
+local function peak(self)
+  local change, bytes, most = {}, 0, 0
+  for _, buffer in ipairs(self.buffers) do
+    if buffer.first and not buffer.persistent then
+      change[buffer.first] = (change[buffer.first] or 0) + buffer.bytes
+      change[buffer.last + 1] = (change[buffer.last + 1] or 0) - buffer.bytes
+    end
+  end
+  for i = 1, #self.instructions do
+    bytes = bytes + (change[i] or 0)
+    most = math.max(most, bytes)
+  end
+  return most
+end
+
+local function arrange(self, written, found)
+  for _, name in ipairs(sections) do
+    local first = self.sections[name][1]
+    for i, item in ipairs(found[name]) do
+      self.instructions[first + i - 1] = written[first + item.index - 1]
+    end
+  end
+  relive(self)
+  for _, name in ipairs(sections) do hold(self, found[name], self.sections[name][1]) end
+end
+
+--- An order that takes hardly more memory than kernels as they were written: what is pulled far
+--- ahead leaves its outputs lying about, the more so with many micro-batches.
+local function choose(self, written)
+  local plain, room
+  for _, window in ipairs { 0, table.unpack(order.windows) } do
+    table.move(written, 1, #written, 1, self.instructions)
+    relive(self)
+    local found = find(self, window)
+    arrange(self, written, found)
+    plain, room = plain or found, room or order.more * peak(self)
+    if window > 0 and peak(self) <= room then return found end
+  end
+  return plain
+end
+
 --- Orders the instructions of a rank of a GPU. `known`: orders of the ranks before it, by pipeline
 --- rank; those of one see their messages in one order.
 ---@param self tidelock.Lower
 ---@param known table<integer, table>
 function order.run(self, known)
   if self.spec.device ~= "cuda" or self.spec.layout.ep == 1 then return end
+  local written = table.move(self.instructions, 1, #self.instructions, 1, {})
   local found = known[self.rank]
-  if not found or not fits(self, found) then found = find(self) end
+  if not found or not fits(self, found) then found = choose(self, written) end
   known[self.rank] = found
-  for _, name in ipairs(sections) do
-    local first, moved = self.sections[name][1], {}
-    for i, item in ipairs(found[name]) do
-      moved[i] = self.instructions[first + item.index - 1]
-    end
-    table.move(moved, 1, #moved, first, self.instructions)
-  end
-  relive(self)
-  for _, name in ipairs(sections) do
-    hold(self, found[name], self.sections[name][1])
-  end
+  arrange(self, written, found)
   self.ordered = true
 end
 

@@ -25,8 +25,8 @@ local heavy = { linear = true, linear_grad_input = true, linear_grad_weight = tr
 local function times_of(self, first)
   local busy, link = 0, 0
   for i = first, #self.instructions do
-    local seconds, talks = paper.seconds(self.instructions[i], self.l.length, self.l.t)
-    if talks then link = link + seconds else busy = busy + seconds end
+    local seconds, is_message = paper.seconds(self.instructions[i], self.l.length, self.l.t)
+    if is_message then link = link + seconds else busy = busy + seconds end
   end
   return busy, link
 end

@@ -248,15 +248,15 @@ end
 local function train(self, shared)
   prologue(self)
   finish.count(self, self.samples, 0)
-  local envs, order, done = {}, shared.orders[self.rank + 1], 0
+  local envs, passes, done = {}, shared.orders[self.rank + 1], 0
   local function env_of(item)
     envs[item.micro] = envs[item.micro] or { micro = item.micro }
     return envs[item.micro]
   end
-  for i, item in ipairs(order) do
+  for i, item in ipairs(passes) do
     local chunk = (item.chunk or 0) * self.pp + self.rank
-    if i > done and weave.fits(self, item, order[i + 1]) then
-      together(self, shared, { env_of(item), env_of(order[i + 1]) }, item)
+    if i > done and weave.fits(self, item, passes[i + 1]) then
+      together(self, shared, { env_of(item), env_of(passes[i + 1]) }, item)
       done = i + 1
     elseif i > done and item.phase == "forward" then
       forward(self, shared, env_of(item), chunk, 0, self.b.loss_use)
