@@ -1,4 +1,4 @@
--- experts.lua - simulates a layer of experts on a cluster; docs/performance.md has the table.
+-- experts.lua - simulates a layer of experts on a cluster; its table: docs/performance/experts.md.
 local cluster = require "tidelock.forecast.cluster"
 local sim = require "tidelock.forecast.experts_sim"
 

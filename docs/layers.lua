@@ -1,5 +1,5 @@
 -- layers.lua - what planning costs by the depth of a model: ./tl lua docs/layers.lua 64 128 256
--- docs/performance.md has the table. Seconds of one thread of the processor, of a whole plan.
+-- Its table: docs/performance/processor.md. Seconds of one thread, of a whole plan.
 local planner = require "tidelock.plan"
 local tl = require "tidelock"
 local nn = tl.nn

@@ -10,7 +10,7 @@
 **
 ** A step is many short loops, a few microseconds apart; waking a thread takes longer than that. So
 ** who waits looks on for TL_LOOK_ON_NS before it sleeps, again only with a place for each thread:
-** otherwise it would take the core from the one that it waits for. The gain: docs/performance.md.
+** otherwise it would take the core from the one that it waits for. Gain: docs/performance.md.
 **
 ** TL_PIN=off and TL_SPIN=off switch the two off, for several runs that share a machine (all would
 ** take the first places). Neither moves a bit.

@@ -8,7 +8,9 @@ local recipes = require "tidelock.language.recipe"
 local support = require "support"
 
 local pages = { "README.md", "docs/design.md", "docs/recipes.md", "docs/operations.md",
-  "docs/performance.md", "docs/expectations.md" }
+  "docs/performance.md", "docs/performance/processor.md", "docs/performance/one_gpu.md",
+  "docs/performance/two_gpus.md", "docs/performance/generation.md", "docs/performance/experts.md",
+  "docs/performance/prediction.md", "docs/expectations.md" }
 
 local function read(path) return assert(core.files.read_all(path)) end
 

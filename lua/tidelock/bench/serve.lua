@@ -189,7 +189,7 @@ local function speed(e, count, prompt, made)
   return first, core.files.seconds() - begin - first
 end
 
-local copy_bytes = 4.24e12 -- a second: what a copy within one H200 moves (docs/performance.md)
+local copy_bytes = 4.24e12 -- a second: a copy within one H200 (docs/performance/generation.md)
 
 --- Bytes that a step of one rank must read: its weights (of a table that is no head a few rows),
 --- and the pages of `count` requests of `length` tokens.
