@@ -1,5 +1,6 @@
 --- Checkpoints: whole or not there, in any layout, the same bits as without.
 local checkpoint = require "tidelock.run.checkpoint"
+local checkpoints = require "support.checkpoints"
 local core = require "tidelock.core"
 local data = require "tidelock.language.data"
 local models = require "support.models"
@@ -8,38 +9,10 @@ local saves = require "tidelock.run.saves"
 local seal = require "tidelock.run.seal"
 local support = require "support"
 
-local function contains(part, text)
-  assert.is_truthy(text:find(part, 1, true), ("no %q in:\n%s"):format(part, text))
-end
-
---- The message of an error with status 2.
-local function refused(fn, ...)
-  local good, problem = pcall(fn, ...)
-  assert.is_false(good)
-  assert.equal(2, problem.status, tostring(problem))
-  return problem.message
-end
-
-local function steps(run, count)
-  local line = {}
-  for i = 1, count do
-    local s = run:step()
-    line[i] = s.loss_bits .. " " .. s.grad_norm_bits
-  end
-  return table.concat(line, " | ")
-end
+local contains, refused = checkpoints.contains, checkpoints.refused
+local steps, saved = checkpoints.steps, checkpoints.saved
 
 local function ends(run) return run:weights_hash() .. " " .. run:optimizer_hash() end
-
---- Writes a checkpoint after `count` steps; returns its folder.
-local function saved(options, dir, count, how)
-  local run <close> = models.start(options)
-  steps(run, count)
-  local written = checkpoint.start(run, dir, how)
-  written.saver:wait()
-  written.saver:close()
-  return written.folder
-end
 
 describe("a checkpoint", function()
   local folder

@@ -188,10 +188,15 @@ return tl.recipe {
 }
 ]]
 
+  --- A folder, a recipe in it, and what runs it: run(words, name) returns the saved folder.
   local function setting()
     local folder = new_folder()
     local words = folder:write("text.txt", ("the quick brown fox jumps over it; "):rep(20))
-    return folder, folder:write("small.lua", recipe_text:format(words))
+    local recipe = folder:write("small.lua", recipe_text:format(words))
+    return folder, recipe, function(more, name)
+      return support.run(("run %s --quiet --runs %s %s"):format(recipe, folder:path(name), more))
+        :match "saved +(%S+): "
+    end
   end
 
   it("finds the first step and field of two untraced runs, then the instruction", function()
@@ -219,11 +224,7 @@ return tl.recipe {
   end)
 
   it("compares what runs of unequal length kept at the same steps", function()
-    local folder, recipe = setting()
-    local function run(words, name)
-      return support.run(("run %s --quiet --runs %s %s"):format(recipe, folder:path(name), words))
-        :match "saved +(%S+): "
-    end
+    local folder, _, run = setting()
     local left, short = run("", "long"), run("--stop-at 2", "short")
     local function report() return support.run(("diff %s %s"):format(left, short)) end
     local function state_of(dir, change)
@@ -257,11 +258,7 @@ return tl.recipe {
   end)
 
   it("says that nothing was kept by both, and where checkpoints are one folder", function()
-    local folder, recipe = setting()
-    local function run(words, name)
-      return support.run(("run %s --quiet --runs %s %s"):format(recipe, folder:path(name), words))
-        :match "saved +(%S+): "
-    end
+    local folder, _, run = setting()
     local left, short = run("train.save=nil", "long"), run("train.save=nil --stop-at 3", "short")
     local text, status = support.run(("diff %s %s"):format(left, short))
     assert.equal(0, status)

@@ -1,5 +1,6 @@
 --- Exports: weights alone, in the dtype wanted, and no byte that was not saved.
 local checkpoint = require "tidelock.run.checkpoint"
+local checkpoints = require "support.checkpoints"
 local core = require "tidelock.core"
 local export = require "tidelock.run.export"
 local models = require "support.models"
@@ -7,36 +8,8 @@ local new_folder = require "support.folder"
 local replays = require "tidelock.trace.replays"
 local support = require "support"
 
-local function contains(part, text)
-  assert.is_truthy(text:find(part, 1, true), ("no %q in:\n%s"):format(part, text))
-end
-
---- The message of an error with status 2.
-local function refused(fn, ...)
-  local good, problem = pcall(fn, ...)
-  assert.is_false(good)
-  assert.equal(2, problem.status, tostring(problem))
-  return problem.message
-end
-
-local function steps(run, count)
-  local line = {}
-  for i = 1, count do
-    local s = run:step()
-    line[i] = s.loss_bits .. " " .. s.grad_norm_bits
-  end
-  return table.concat(line, " | ")
-end
-
---- Writes a checkpoint after `count` steps; returns its folder.
-local function saved(options, dir, count, how)
-  local run <close> = models.start(options)
-  steps(run, count)
-  local written = checkpoint.start(run, dir, how)
-  written.saver:wait()
-  written.saver:close()
-  return written.folder
-end
+local contains, refused = checkpoints.contains, checkpoints.refused
+local steps, saved = checkpoints.steps, checkpoints.saved
 
 describe("an export", function()
   local folder
