@@ -9,6 +9,7 @@
 local checkpoint = require "tidelock.run.checkpoint"
 local core = require "tidelock.core"
 local fit = require "tidelock.text.fit"
+local schema = require "tidelock.language.schema"
 local screen = require "tidelock.text.screen"
 
 local saved = {}
@@ -40,20 +41,13 @@ local function states_of(side, dir)
   return states
 end
 
-local function sorted(states)
-  local steps = {}
-  for step in pairs(states) do steps[#steps + 1] = step end
-  table.sort(steps)
-  return steps
-end
-
 --- "step 4", or "steps 2, 4".
 local function named(steps) return (#steps == 1 and "step " or "steps ") .. fit.list(steps) end
 
 --- The steps of one side that the other has not, in words; nil where there are none.
 local function alone(states, others, name)
   local steps = {}
-  for _, step in ipairs(sorted(states)) do
+  for _, step in ipairs(schema.sorted_keys(states)) do
     if not others[step] then steps[#steps + 1] = step end
   end
   return #steps > 0 and ("%s of %s alone"):format(named(steps), name) or nil
@@ -80,7 +74,7 @@ function saved.compare(left, right)
   if not a or not b then return nil, damaged or also end
   local result = { equal = {}, optimizers = 0, alone = { alone(a, b, "a") } }
   result.alone[#result.alone + 1] = alone(b, a, "b")
-  for _, step in ipairs(sorted(a)) do
+  for _, step in ipairs(schema.sorted_keys(a)) do
     local x, y = a[step], b[step]
     local text = y and difference(x, y)
     if text then
