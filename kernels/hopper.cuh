@@ -138,6 +138,28 @@ __device__ __forceinline__ void box_load(uint32_t to, const tl_tensor_map *map, 
       "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
+// For what nobody reads again soon: the cache gives it up before all else.
+__device__ __forceinline__ uint64_t soon_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void box_load_soon(uint32_t to, const tl_tensor_map *map, uint32_t bar,
+                                              int c0, int c1, int c2, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void box_load_soon(uint32_t to, const tl_tensor_map *map, uint32_t bar,
+                                              int c0, int c1, int c2, int c3, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
+      : "memory");
+}
 // To the same place of every block of the cluster in `blocks` (bit = rank), and its barrier.
 __device__ __forceinline__ void box_load_many(uint32_t to, const tl_tensor_map *map, uint32_t bar,
                                               int c0, int c1, int c2, uint16_t blocks) {

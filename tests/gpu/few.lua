@@ -23,6 +23,8 @@ local read = require "initial" (10) -- ten times as large as usual: logits that 
 ---@field window? integer
 ---@field hidden? integer # features of gate and up, 192 where it is not said
 ---@field more? integer # tokens that each request makes, 14 where it is not said
+---@field vocab? integer # 333 where it is not said
+---@field draws? boolean # every other request draws its tokens, and tells of its prompt's
 ---@field settings table<string, any>
 ---@field options table<string, any> # of the engine
 ---@field prompts integer[] # lengths
@@ -70,10 +72,20 @@ local cases = {
   { name = "70 rows, gate and up in tiles of 128 x 48", dim = 256, heads = 4, kv_heads = 2,
     hidden = 4808, more = 4, settings = { ["serve.page"] = 64, ["serve.requests"] = 70,
       ["serve.rows"] = 128 }, options = {}, prompts = few_tokens(70) },
-  { name = "140 rows, gate and up apart from swiglu", dim = 256, heads = 4, kv_heads = 2,
+  { name = "140 rows, gate and up in tiles of 128 x 96", dim = 256, heads = 4, kv_heads = 2,
     hidden = 4808, more = 4, settings = { ["serve.page"] = 64, ["serve.requests"] = 140,
       ["serve.rows"] = 256 }, options = {}, prompts = few_tokens(140) },
+  { name = "30 rows, a choice of 4,300 by draws and of the largest", dim = 256, heads = 4,
+    kv_heads = 2, vocab = 4300, draws = true, more = 6, settings = { ["serve.page"] = 64,
+      ["serve.requests"] = 30 }, options = {}, prompts = few_tokens(30) },
 }
+
+--- Which token request `index` takes.
+local function choice_of(index)
+  if index % 2 == 0 then return {} end
+  return { temperature = 0.5 + index % 5 / 4, top_k = index % 3 * 7, seed = index, echo = true,
+    top_p = index % 4 == 1 and 0.9 or 1 }
+end
 
 local function recipe(case, device)
   local function layer()
@@ -87,7 +99,7 @@ local function recipe(case, device)
     ["serve.rows"] = 64, ["serve.requests"] = 8, ["blocks.attention.kv"] = 128 }
   for key, value in pairs(case.settings) do all[key] = value end
   return tl.recipe({
-    model  = nn.decoder { vocab = 333, dim = case.dim, layers = 3, layer = layer },
+    model  = nn.decoder { vocab = case.vocab or 333, dim = case.dim, layers = 3, layer = layer },
     dtype  = "bf16",
     data   = tl.data.given { { tokens = { 0 } } },
     batch  = { samples = 1, length = 64 },
@@ -103,7 +115,9 @@ local function outcomes(case, device)
   for i, length in ipairs(case.prompts) do
     local tokens = {}
     for k = 1, length do tokens[k] = (i * 31 + k * k * 7) % 333 end
-    owner[assert(e:submit { tokens = tokens, max_tokens = case.more or 14 })] = i
+    local asked = case.draws and choice_of(i) or {}
+    asked.tokens, asked.max_tokens = tokens, case.more or 14
+    owner[assert(e:submit(asked))] = i
     text[i] = {}
   end
   while not e:idle() do

@@ -24,7 +24,10 @@ describe("shapes of decode steps", function()
       "64 x 5632: 64 x 48, 118 blocks",
       "65 x 5632: 128 x 48, 118 blocks",
       "128 x 5632: 128 x 48, 118 blocks",
-      "129 x 5632: none",
+      "129 x 5632: 128 x 96, 118 blocks",
+      "256 x 5632: 128 x 96, 118 blocks",
+      "257 x 5632: none",
+      "256 x 3072: 128 x 48, 128 blocks",
       "128 x 192: 64 x 48, 8 blocks", -- too few for large tiles
       "64 x 6336: 64 x 48, 132 blocks",
       "64 x 6337: none", -- a second wave
