@@ -8,6 +8,7 @@
 --- frequency_penalty 0, logit_bias {}. Null is the same as absent.
 local core = require "tidelock.core"
 local pieces = require "tidelock.serve.pieces"
+local sorted_keys = require "tidelock.text.sorted_keys"
 local suggest = require "tidelock.text.suggest"
 
 local asked = {}
@@ -150,13 +151,11 @@ end
 
 --- The fields that are known and right; others become problems.
 local function read_fields(form, given, problems)
-  local names, fields, known = {}, {}, {}
+  local names, fields, known = {}, {}, sorted_keys(form)
   for name, value in pairs(given) do
     if value ~= core.json.null then names[#names + 1] = name end
   end
-  for name in pairs(form) do known[#known + 1] = name end
   table.sort(names)
-  table.sort(known)
   for _, name in ipairs(names) do
     local kind = form[name]
     if not kind then

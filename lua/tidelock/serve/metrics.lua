@@ -1,6 +1,7 @@
 --- serve/metrics.lua - what ./tl serve counts, as Prometheus reads it at /metrics.
 local metrics = require "tidelock.run.metrics"
 local screen = require "tidelock.text.screen"
+local sorted_keys = require "tidelock.text.sorted_keys"
 
 local serve_metrics = {}
 
@@ -62,13 +63,6 @@ local function count_all(self)
   return counts
 end
 
-local function statuses_of(counts)
-  local list = {}
-  for status in pairs(counts) do list[#list + 1] = status end
-  table.sort(list)
-  return list
-end
-
 --- The whole text. `stats` are the engine's.
 function Metrics:text(stats)
   local samples, counts = {}, count_all(self)
@@ -82,7 +76,7 @@ function Metrics:text(stats)
   end
   put("info", 1, { "model", self.model })
   local list = {}
-  for i, status in ipairs(statuses_of(counts)) do
+  for i, status in ipairs(sorted_keys(counts)) do
     list[i] = metrics.sample("tidelock_serve_answers_total", counts[status],
       { "status", status })
   end
@@ -111,7 +105,7 @@ end
 --- One line for the end of the server.
 function Metrics:summary()
   local words, counts = {}, count_all(self)
-  for _, status in ipairs(statuses_of(counts)) do
+  for _, status in ipairs(sorted_keys(counts)) do
     words[#words + 1] = ("%s with %d"):format(screen.plural(counts[status], "answer"), status)
   end
   if #words == 0 then words[1] = "no request came" end
