@@ -3,6 +3,7 @@ local checkpoint = require "tidelock.run.checkpoint"
 local checkpoints = require "support.checkpoints"
 local core = require "tidelock.core"
 local data = require "tidelock.language.data"
+local disk = require "tidelock.run.disk"
 local models = require "support.models"
 local new_folder = require "support.folder"
 local saves = require "tidelock.run.saves"
@@ -288,8 +289,44 @@ describe("the checkpoints of a run", function()
     end
     local text = support.run("lua tests/support/full_disk.lua " .. folder.root)
     contains("step 2 was not saved: ", text)
-    contains("No space left on device", text)
-    contains("finished 1 3", text)
+    assert.matches("No space left on device; it takes 0%.%d MiB, and 0%.0 are free beside step 1, "
+      .. "which stays until a newer one is whole; make room for it before", text)
+    contains(("train.save: 1 checkpoint of 0.2 MiB is written beside 1 older one, and %s has 0.0 "
+      .. "MiB free: what does not fit is not saved, since an old one stays"):format(folder.root),
+      text)
+    contains("after 1: 1\n", text)
+    contains("after 2: 1\n", text)
+    contains("after 3: 3\n", text)
+  end)
+
+  it("are counted before the first step, one more than are kept", function()
+    local function wanted(existing, planned, keep) return disk.wanted(existing, planned, keep) end
+    assert.same({ 1, 2, 2, 1, 1, 0 }, { wanted(0, 1, 1), wanted(0, 2, 1), wanted(0, 9, 1),
+      wanted(1, 9, 1), wanted(5, 9, 1), wanted(3, 0, 1) })
+    assert.same({ 4, 4, 1 }, { wanted(0, 4), wanted(3, 4), wanted(2, 4, 2) })
+    for i, options in ipairs { { dtype = "f32", ["layout.pp"] = 2 }, { dtype = "bf16" } } do
+      local run <close> = models.start(options)
+      run:step()
+      local written = checkpoint.start(run, folder:path("c" .. i))
+      written.saver:wait()
+      written.saver:close()
+      assert.equal(written.bytes, checkpoint.bytes(run.plan))
+    end
+  end)
+
+  it("that will not fit are told with what would", function()
+    local function told(keep, free, dir)
+      return disk.shortage { dir = dir or "d", bytes = 10 << 20, free = free << 20, existing = 0,
+        planned = 4, keep = keep }
+    end
+    assert.is_nil(told(nil, 40))
+    assert.equal("train.save: 4 checkpoints of 10.0 MiB are written beside nothing, and d has 20.0 "
+      .. "MiB free: what does not fit is not saved; make room, or train.save.keep=1, or another "
+      .. "disk by train.save.dir", told(nil, 20))
+    assert.is_nil(told(1, 20))
+    assert.equal("train.save: 2 checkpoints of 10.0 MiB are written beside nothing, and d has 19.0 "
+      .. "MiB free: what does not fit is not saved, since an old one stays until the new one is "
+      .. "whole; make room, or another disk by train.save.dir", told(1, 19))
   end)
 end)
 

@@ -416,6 +416,9 @@ function core.files.exists(path) end
 function core.files.is_directory(path) end
 ---@return integer? bytes
 function core.files.size(path) end
+---@return integer? bytes # that may still be written on the disk of `path`
+---@return string? message
+function core.files.free(path) end
 ---@return integer? seconds
 function core.files.mtime(path) end
 ---@return string?

@@ -338,6 +338,26 @@ local function gather(run)
   return list
 end
 
+--- Bytes of the tensors of a checkpoint.
+---@param plan table
+---@return integer
+function checkpoint.bytes(plan)
+  local bytes = 0
+  for _, param in ipairs(plan["local"].params) do
+    for _, kind in ipairs(kinds) do
+      local dtype
+      for _, rank in ipairs(plan.ranks) do
+        local view = rank.persistent[kind.arena .. param.name]
+        dtype = dtype or view and view.tensor and view.dtype
+      end
+      if dtype then
+        bytes = bytes + param.weight.rows * param.weight.cols * (dtype == "bf16" and 2 or 4)
+      end
+    end
+  end
+  return bytes
+end
+
 --- Cuts each file where it would grow past the limit, and names the files.
 local function cut(list, limit)
   local groups, order = {}, {}
