@@ -206,7 +206,7 @@ local function conclude(session, summary, request)
   end
   if verdict.text then show:print(screen.summary_line("bits", verdict.text), true) end
   if not verdict.text and not request.options.quiet then
-    for i, text in ipairs(header.next_commands(session.plan, request)) do
+    for i, text in ipairs(header.next_commands(session.plan, request, verdict.saved)) do
       show:print(screen.summary_line(i == 1 and "next" or "", text))
     end
   end
