@@ -326,6 +326,11 @@ describe("the server", function()
     local models = decode(server:ask "/v1/models")
     assert.equal(model.path:match "[^/]+$", models.data[1].id)
     assert.equal(256, models.data[1].max_model_len)
+    refused(400, "JSON", "")
+    for _ = 1, 2400 do -- the page is made anew four times a second
+      if server:metric 'answers_total{status="400"}' then break end
+      core.files.sleep(0.05)
+    end
     local text = server:ask("/metrics").body
     local page = core.files.read_all "docs/operations.md"
     for _, family in ipairs(require "tidelock.serve.metrics".families) do
