@@ -196,6 +196,33 @@ describe("a checkpoint", function()
     assert.equal(1, run.done)
   end)
 
+  it("of other learning rates is refused with the first step behind it that has another", function()
+    local count = 0
+    local function refusal(old, new, done)
+      count = count + 1
+      local dir = folder:path("c" .. count)
+      core.files.mkdirs(dir)
+      return refused(models.start, new, { resume = checkpoint.find(saved(old, dir, done)) })
+    end
+    local function cosine(long)
+      return { ["train.steps"] = long, ["train.lr"] = { "cosine", peak = 0.01, warmup = 3 } }
+    end
+    local message = refusal(cosine(8), cosine(10), 1)
+    contains(": 8 -> 10\n", message)
+    contains("the first learning rate that differs is that of step 4: 0.00904508494 -> "
+      .. "0.00950484443", message)
+    contains("differs is that of step 5: ", refusal(cosine(8), cosine(10), 4))
+    local function tabulated(late)
+      return { ["train.steps"] = 30, ["train.lr"] = function(step)
+        return step < 25 and 0.01 or late
+      end }
+    end
+    contains("differs is that of step 25: 0.0199999996 -> 0.0299999993",
+      refusal(tabulated(0.02), tabulated(0.03), 1))
+    message = refusal(cosine(8), models.with(cosine(8), { ["train.clip"] = 3 }), 1)
+    assert.is_nil(message:find("learning rate", 1, true))
+  end)
+
   it("of other data is refused, also where it forks for another reason", function()
     local function fed(seed)
       local list = {}

@@ -19,6 +19,7 @@ local core = require "tidelock.core"
 local differences = require "tidelock.run.differences"
 local emit = require "tidelock.plan.stages.emit"
 local experts = require "tidelock.plan.experts"
+local first_rate = require "tidelock.run.first_rate"
 local hf_export = require "tidelock.hf.export"
 local key = require "tidelock.language.key"
 local seal = require "tidelock.run.seal"
@@ -186,6 +187,11 @@ local function refusal(state, plan, parts, forks)
     local site = plan.spec.site(d.path)
     lines[#lines + 1] = ("  %s%s: %s -> %s"):format(d.label, site and " (" .. site .. ")" or "",
       d.old, d.new)
+  end
+  if state.parts.lr ~= parts.lr and not allowed("train.lr", forks) then
+    local step, before, now = first_rate(state.fields, plan.fields_text, state.step)
+    lines[#lines + 1] = step and ("  the first learning rate that differs is that of step %d: %.9g "
+      .. "-> %.9g"):format(step, before, now)
   end
   for _, name in ipairs { "data", "contracts" } do
     if state.parts[name] ~= parts[name] and not allowed(name, forks) then
