@@ -9,6 +9,7 @@ local new_folder = require "support.folder"
 local saves = require "tidelock.run.saves"
 local seal = require "tidelock.run.seal"
 local support = require "support"
+local tl = require "tidelock"
 
 local contains, refused = checkpoints.contains, checkpoints.refused
 local steps, saved = checkpoints.steps, checkpoints.saved
@@ -358,6 +359,68 @@ describe("the checkpoints of a run", function()
 end)
 
 describe("H27, a killed run", function()
+  --- Texts in a mixture of which ten steps see several epochs, dropout, a state of experts, a held
+  --- out set: all that a step takes from somewhere else than the weights.
+  local tide = [[
+    local tl = require "tidelock"
+    local nn = tl.nn
+    local folder = %q
+    local function layer()
+      return { nn.residual { nn.rms_norm {}, nn.attention { heads = 4 }, dropout = 0.2 },
+        nn.residual { nn.rms_norm {}, nn.moe { experts = 4, top_k = 2, hidden = 16,
+          router = "sigmoid", balance = { "bias", speed = 0.01 } } } }
+    end
+    local sea = tl.data.text { folder .. "/sea*.txt" }
+    return tl.recipe { model = nn.decoder { vocab = 256, dim = 32, layers = 2, layer = layer,
+        dropout = 0.1 },
+      data = tl.data.mix { { 3, sea }, { 1, tl.data.text { folder .. "/land.txt" } } },
+      eval = { data = sea, every = 2, samples = 8 },
+      batch = { samples = 8, micro = 2, length = 16 }, policy = { "layout", leaves = { dp = 4 } },
+      train = { steps = 10, lr = { "cosine", peak = 0.01, warmup = 4 }, clip = 0.5 } }
+  ]]
+
+  --- Saves after five steps and is killed by itself.
+  local killed = [[
+    local core, tl = require "tidelock.core", require "tidelock"
+    local run = tl.load(%q):override { %q }:start()
+    for _ = 1, 5 do run:step() end
+    run:save(%q)
+    run:step()
+    os.execute("kill -9 " .. core.files.getpid())
+  ]]
+
+  --- Bits of `count` steps and of the held-out set after them.
+  local function trail(run, count)
+    local line = steps(run, count)
+    return line .. " " .. run:eval().loss_bits .. " " .. ends(run)
+  end
+
+  for _, dtype in ipairs { "f32", "bf16" } do
+    it("after 5 of 10 steps has the losses, weights, moments and data of one that went on: " ..
+      dtype, function()
+      local folder = new_folder()
+      for i = 1, 4 do
+        folder:write(("sea%d.txt"):format(i), ("Tides come and go %d. "):format(i):rep(3 + i))
+      end
+      folder:write("land.txt", ("Hills stay. "):rep(15))
+      local file = folder:write("tide.lua", tide:format(folder.root))
+      local saved_in = folder:path "checkpoints"
+      local script = folder:write("killed.lua", killed:format(file, "dtype=" .. dtype, saved_in))
+      local _, status = support.run("lua " .. script)
+      assert.not_equal(0, status)
+      local recipe = tl.load(file):override { "dtype=" .. dtype }
+      local straight <close> = recipe:start()
+      steps(straight, 5)
+      local expected = trail(straight, 5)
+      for _, layout in ipairs { {}, { "layout.tp=2", "layout.pp=2", "batch.micro=1" },
+        { "layout.dp=4", "layout.ep=2", "layout.experts=modulo" } } do
+        local resumed <close> = recipe:override(layout):start { resume = saved_in }
+        assert.equal(expected, trail(resumed, 5), table.concat(layout, " "))
+      end
+      folder:remove()
+    end)
+  end
+
   it("goes on from its last finished checkpoint with the same bits", function()
     local folder = new_folder()
     local text, status = support.run("lua tests/support/killed.lua " .. folder.root)
