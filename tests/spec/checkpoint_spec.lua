@@ -319,7 +319,7 @@ describe("the checkpoints of a run", function()
     contains("step 2 was not saved: ", text)
     assert.matches("No space left on device; it takes 0%.%d MiB, and 0%.0 are free beside step 1, "
       .. "which stays until a newer one is whole; make room for it before", text)
-    contains(("train.save: 1 checkpoint of 0.2 MiB is written beside 1 older one, and %s has 0.0 "
+    contains(("train.save: 1 checkpoint of 0.2 MiB needs room beside 1 older one, and %s has 0.0 "
       .. "MiB free: what does not fit is not saved, since an old one stays"):format(folder.root),
       text)
     contains("after 1: 1\n", text)
@@ -348,11 +348,11 @@ describe("the checkpoints of a run", function()
         planned = 4, keep = keep }
     end
     assert.is_nil(told(nil, 40))
-    assert.equal("train.save: 4 checkpoints of 10.0 MiB are written beside nothing, and d has 20.0 "
+    assert.equal("train.save: 4 checkpoints of 10.0 MiB need room, and d has 20.0 "
       .. "MiB free: what does not fit is not saved; make room, or train.save.keep=1, or another "
       .. "disk by train.save.dir", told(nil, 20))
     assert.is_nil(told(1, 20))
-    assert.equal("train.save: 2 checkpoints of 10.0 MiB are written beside nothing, and d has 19.0 "
+    assert.equal("train.save: 2 checkpoints of 10.0 MiB need room, and d has 19.0 "
       .. "MiB free: what does not fit is not saved, since an old one stays until the new one is "
       .. "whole; make room, or another disk by train.save.dir", told(1, 19))
   end)

@@ -33,12 +33,12 @@ function disk.shortage(facts)
   local ways = { "make room" }
   if facts.keep ~= 1 and enough <= facts.free then ways[2] = "train.save.keep=1" end
   ways[#ways + 1] = "another disk by train.save.dir"
-  return ("train.save: %s of %s MiB %s written beside %s, and %s has %s MiB free: what does not "
-    .. "fit is not saved%s; %s"):format(screen.plural(wanted, "checkpoint"),
-    screen.mib(facts.bytes), wanted == 1 and "is" or "are",
-    facts.existing == 0 and "nothing" or screen.plural(facts.existing, "older one"), facts.dir,
-    screen.mib(facts.free), facts.keep and ", since an old one stays until the new one is whole"
-    or "", table.concat(ways, ", or "))
+  return ("train.save: %s of %s MiB %s room%s, and %s has %s MiB free: what does not fit is not "
+    .. "saved%s; %s"):format(screen.plural(wanted, "checkpoint"), screen.mib(facts.bytes),
+    wanted == 1 and "needs" or "need",
+    facts.existing > 0 and " beside " .. screen.plural(facts.existing, "older one") or "",
+    facts.dir, screen.mib(facts.free), facts.keep
+    and ", since an old one stays until the new one is whole" or "", table.concat(ways, ", or "))
 end
 
 --- What a checkpoint that was not written lacked, as the end of a sentence; "" if it was not room.
