@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -81,6 +82,13 @@ tl_status tl_file_mtime(const char *path, double *out) {
   struct stat about;
   if (stat(path, &about) != 0) return io_failure(path, "look at it");
   *out = (double)about.st_mtim.tv_sec + 1e-9 * (double)about.st_mtim.tv_nsec;
+  return TL_OK;
+}
+
+tl_status tl_file_free(const char *path, int64_t *out) {
+  struct statvfs disk;
+  if (statvfs(path, &disk) != 0) return io_failure(path, "look at its disk");
+  *out = (int64_t)disk.f_bavail * (int64_t)disk.f_frsize;
   return TL_OK;
 }
 

@@ -30,6 +30,8 @@ int tl_file_exists(const char *path); /* follows links; 0 for a dangling one */
 int tl_file_is_directory(const char *path);
 tl_status tl_file_size(const char *path, int64_t *out);
 tl_status tl_file_mtime(const char *path, double *out); /* seconds since 1970 */
+/* Bytes that this user may still write on the file system where `path` lies; `path` is there. */
+tl_status tl_file_free(const char *path, int64_t *out);
 /* The absolute path without links; free() it. */
 tl_status tl_file_realpath(const char *path, char **out);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../kernels/fused/pass.h"
+#include "memory.h"
 
 typedef struct known {
   int32_t first; /* instruction */
@@ -54,13 +55,19 @@ static size_t map_bytes(int32_t phases) {
 }
 
 /* Where maps and the mail begin in the room. */
-static int64_t maps_at(const tl_passes *x) { return (bytes_of(x->most) + 127) / 128 * 128; }
-static int64_t mail_at(const tl_passes *x) { return maps_at(x) + (int64_t)map_bytes(x->most); }
+static int64_t maps_at(int32_t most) { return (bytes_of(most) + 127) / 128 * 128; }
+static int64_t mail_at(int32_t most) { return maps_at(most) + (int64_t)map_bytes(most); }
+static int64_t room_of(int32_t most, int64_t mail) { return mail_at(most) + 2 * mail; }
+
+int64_t tl_passes_bytes(const tl_program *program) {
+  const int32_t most = instructions_of(program);
+  return most > 0 ? room_of(most, mail_of(program)) : 0;
+}
 
 static tl_status open_room(tl_passes *x) {
   const tl_cuda_api *api = tl_cuda_calls(x->cuda);
   const size_t count = (size_t)x->most;
-  const int64_t begin = mail_at(x);
+  const int64_t begin = mail_at(x->most), bytes = room_of(x->most, x->mail);
   x->phases = malloc(count * sizeof *x->phases);
   x->maps = aligned_alloc(_Alignof(tl_tensor_map), map_bytes(x->most));
   x->calls = malloc(count * sizeof *x->calls);
@@ -68,7 +75,8 @@ static tl_status open_room(tl_passes *x) {
   if (x->phases == NULL || x->maps == NULL || x->calls == NULL || x->list == NULL)
     return tl_fail(TL_MEMORY, "no room for the passes of a program");
   memset(x->maps, 0, map_bytes(x->most));
-  TL_TRY(tl_cuda_alloc(x->cuda, begin + 2 * x->mail, &x->room));
+  TL_TRY(tl_cuda_alloc(x->cuda, bytes, &x->room));
+  tl_memory_note(TL_MEMORY_SCRATCH, bytes);
   TL_TRY(tl_cuda_check(
       api,
       api->fill((uint64_t)(uintptr_t)x->room, 0, sizeof(tl_pass_meeting), tl_cuda_stream(x->cuda)),
@@ -98,6 +106,7 @@ tl_status tl_passes_open(tl_cuda *cuda, const tl_program *program, tl_passes **o
 
 void tl_passes_close(tl_passes *x) {
   if (x == NULL) return;
+  if (x->room != NULL) tl_memory_note(TL_MEMORY_SCRATCH, -room_of(x->most, x->mail));
   tl_cuda_free(x->cuda, x->room);
   free(x->phases);
   free(x->maps);
@@ -112,9 +121,9 @@ static tl_status bring_phases(tl_passes *x, tl_pass *pass) {
   const size_t bytes = (size_t)pass->args.count * sizeof(tl_pass_phase);
   pass->args.meeting = x->room;
   pass->args.phases = (const tl_pass_phase *)to;
-  char *maps = (char *)x->room + maps_at(x) + map_bytes(x->used);
+  char *maps = (char *)x->room + maps_at(x->most) + map_bytes(x->used);
   pass->args.maps = (const tl_tensor_map *)maps;
-  for (int i = 0; i < 2; i++) pass->args.mail[i] = (char *)x->room + mail_at(x) + i * x->mail;
+  for (int i = 0; i < 2; i++) pass->args.mail[i] = (char *)x->room + mail_at(x->most) + i * x->mail;
   x->used += pass->args.count;
   TL_TRY(tl_cuda_check(
       api, api->copy_in((uint64_t)(uintptr_t)to, x->phases, bytes, tl_cuda_stream(x->cuda)),

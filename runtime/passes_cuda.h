@@ -19,6 +19,8 @@ typedef struct tl_passes tl_passes;
 */
 typedef int32_t (*tl_passes_call)(void *context, int32_t index, int32_t end, tl_fused_call *out);
 
+/* Device memory that the passes of a program take beside its arena, on any GPU. */
+int64_t tl_passes_bytes(const tl_program *program);
 /* A program without sections of requests has no passes and takes no room. */
 tl_status tl_passes_open(tl_cuda *cuda, const tl_program *program, tl_passes **out);
 void tl_passes_close(tl_passes *passes); /* NULL is allowed */

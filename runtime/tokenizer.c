@@ -304,10 +304,10 @@ int32_t tl_tokenizer_added(const tl_tokenizer *t, const char *content) {
   return -1;
 }
 
-tl_status tl_tokenizer_token(const tl_tokenizer *t, int32_t id, const char **text, int64_t *bytes,
+tl_status tl_tokenizer_token(const tl_tokenizer *t, int64_t id, const char **text, int64_t *bytes,
                              int *special) {
   if (id < 0 || id >= t->token_count || t->tokens[id].text == NULL)
-    return tl_fail(TL_DATA, "%s: %d is no token; ids go from 0 to %d", t->path, id,
+    return tl_fail(TL_DATA, "%s: %lld is no token; ids go from 0 to %d", t->path, (long long)id,
                    t->token_count - 1);
   *text = t->tokens[id].text;
   *bytes = t->tokens[id].bytes;

@@ -57,7 +57,7 @@ tl_status tl_tokenizer_encode(const tl_tokenizer *tokenizer, const char *text, i
 
 /* The bytes of one token: what decoding appends. Special tokens have their content. Fails with
 ** TL_DATA, the id and the vocabulary for an id that is none. */
-tl_status tl_tokenizer_token(const tl_tokenizer *tokenizer, int32_t id, const char **text,
+tl_status tl_tokenizer_token(const tl_tokenizer *tokenizer, int64_t id, const char **text,
                              int64_t *bytes, int *special);
 /* Bytes that decoding drops at the very beginning of a text: 1 where the file says that the first
 ** space is the tokenizer's own and the text begins with one. */

@@ -9,6 +9,7 @@
 
 local commands = require "tidelock.commands"
 local requests = require "tidelock.plan.requests"
+local variables = require "tidelock.commands.variables"
 
 --- What `help` prints: a page, the manual as troff, or a script for a shell.
 local function help(request)
@@ -45,6 +46,7 @@ local function describe(problem)
   return { status = requests.failed(problem), message = text }
 end
 
+variables.tell()
 local ok, result = xpcall(main, describe, { ... })
 if ok then return result end
 -- Where memory ends, Lua asks no handler: what comes is a text.

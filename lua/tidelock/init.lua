@@ -8,6 +8,7 @@
 --
 -- Parts are opened when first used, so that a recipe loads and plans without the C half.
 local recipe = require "tidelock.language.recipe"
+local sorted_keys = require "tidelock.text.sorted_keys"
 local suggest = require "tidelock.text.suggest"
 local where = require "tidelock.language.where"
 
@@ -19,11 +20,9 @@ local start_options = { keep = "table", threads = "number", poison = "number", c
 
 --- Raises at the line that calls start, with all that is wrong with its options.
 local function check_start(options)
-  local names, known, wrong = {}, {}, {}
+  local names, known, wrong = {}, sorted_keys(start_options), {}
   for name in pairs(options) do names[#names + 1] = tostring(name) end
-  for name in pairs(start_options) do known[#known + 1] = name end
   table.sort(names)
-  table.sort(known)
   for _, name in ipairs(names) do
     local kind, got = start_options[name], type(options[name])
     local near = suggest.nearest(name, known)

@@ -1,6 +1,7 @@
 /* bind_files.c - core.files: the file system, the clock and the machine.
 **
 **   exists(path)  is_directory(path)  size(path)  mtime(path)  realpath(path)  sha256(path)
+**   free(path) -> bytes that may still be written on its disk
 **   list(folder)  glob(pattern) -> sorted names        mkdirs(path)
 **   read_all(path) -> text        write_atomic(path, text, ...): all texts, one after the other
 **   append(path, text): to the end of a file; returns when the disk has it
@@ -147,6 +148,13 @@ static int files_size(lua_State *L) {
   return 1;
 }
 
+static int files_free(lua_State *L) {
+  int64_t bytes;
+  if (tl_file_free(luaL_checkstring(L, 1), &bytes) != TL_OK) return absent(L);
+  lua_pushinteger(L, bytes);
+  return 1;
+}
+
 static int files_mtime(lua_State *L) {
   double seconds;
   if (tl_file_mtime(luaL_checkstring(L, 1), &seconds) != TL_OK) return absent(L);
@@ -227,6 +235,7 @@ void bind_files_open(lua_State *L) {
       {"append",       files_append      },
       {"lock",         files_lock        },
       {"size",         files_size        },
+      {"free",         files_free        },
       {"mtime",        files_mtime       },
       {"realpath",     files_realpath    },
       {"sha256",       files_sha256      },

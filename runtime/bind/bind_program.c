@@ -19,12 +19,14 @@
 **   program:instructions() -> count        program:arena_bytes() -> bytes
 **   program:save(path, about): a file for programs without Lua (program_file.h); about is JSON
 **   program:scratch() -> bytes that no section may expect to find from an earlier one
+**   program:gpu_bytes() -> of a GPU's rank beside the arena: for passes of few rows, for kernels
 */
 #include "bind_program.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "../passes_cuda.h"
 #include "../program_file.h"
 #include "../verify.h"
 #include "bind_numbers.h"
@@ -308,6 +310,12 @@ static int program_scratch(lua_State *L) {
   return 1;
 }
 
+static int program_gpu_bytes(lua_State *L) {
+  lua_pushinteger(L, tl_passes_bytes(bind_check_program(L, 1)));
+  lua_pushinteger(L, TL_CUDA_SCRATCH_BYTES);
+  return 2;
+}
+
 static int program_save(lua_State *L) {
   bind_check(
       L, tl_program_save(bind_check_program(L, 1), luaL_checkstring(L, 3), luaL_checkstring(L, 2)));
@@ -327,6 +335,7 @@ void bind_program_open(lua_State *L) {
       {"instructions", program_instructions},
       {"arena_bytes",  program_arena_bytes },
       {"scratch",      program_scratch     },
+      {"gpu_bytes",    program_gpu_bytes   },
       {"save",         program_save        },
       {NULL,           NULL                },
   };

@@ -5,6 +5,8 @@
 **   t:decode(ids [, keep_special])        -> text of all ids; special tokens are left out
 **   t:token(id) -> bytes, special         t:added("<s>") -> id or nil        t:vocab() -> count
 */
+#include <stdio.h>
+
 #include "../tokenizer.h"
 #include "bind.h"
 
@@ -63,9 +65,11 @@ static int tokenizer_encode(lua_State *L) {
   return 1;
 }
 
-static int32_t check_id(lua_State *L, int arg) {
-  const lua_Integer id = luaL_checkinteger(L, arg);
-  return id < 0 || id > INT32_MAX ? -1 : (int32_t)id;
+/* The failure of id `position` of a list, from 0, with its place. */
+static tl_status at_position(tl_status status, lua_Integer position) {
+  char message[512];
+  snprintf(message, sizeof message, "%s", tl_last_error());
+  return tl_fail(status, "token %lld: %s", (long long)position, message);
 }
 
 static int tokenizer_decode(lua_State *L) {
@@ -81,9 +85,10 @@ static int tokenizer_decode(lua_State *L) {
     int64_t bytes;
     int special;
     lua_rawgeti(L, 2, i);
-    const int32_t id = check_id(L, -1);
+    const lua_Integer id = luaL_checkinteger(L, -1);
     lua_pop(L, 1);
-    bind_check(L, tl_tokenizer_token(tokenizer, id, &text, &bytes, &special));
+    const tl_status status = tl_tokenizer_token(tokenizer, id, &text, &bytes, &special);
+    if (status != TL_OK) bind_check(L, at_position(status, i - 1));
     if (special && !keep_special) continue;
     const int64_t skipped = begun || special ? 0 : tl_tokenizer_strip(tokenizer, text, bytes);
     begun |= !special;
@@ -97,7 +102,8 @@ static int tokenizer_token(lua_State *L) {
   const char *text;
   int64_t bytes;
   int special;
-  bind_check(L, tl_tokenizer_token(check_tokenizer(L), check_id(L, 2), &text, &bytes, &special));
+  bind_check(
+      L, tl_tokenizer_token(check_tokenizer(L), luaL_checkinteger(L, 2), &text, &bytes, &special));
   lua_pushlstring(L, text, (size_t)bytes);
   lua_pushboolean(L, special);
   return 2;

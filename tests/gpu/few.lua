@@ -3,25 +3,16 @@
 --- windows, groups of many heads, pages of all sizes, prompts in chunks of a few rows. So do steps
 --- of more rows, whose attention and whose gate and up have kernels of their own.
 ---
----     build/tidelock lua tests/gpu/few.lua [cuda|host]
+---     build/tidelock lua tests/gpu/few.lua [cuda|host] [PART OF A CASE'S NAME]
 ---
 --- "host" is a check of this script. Needs no Lua packages.
-local core = require "tidelock.core"
-local engine = require "tidelock.serve.engine"
-local tl = require "tidelock"
-local nn = tl.nn
-
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."
-package.path = folder .. "/?.lua;" .. package.path
+package.path = folder .. "/../?.lua;" .. folder .. "/?.lua;" .. package.path
+local beside = require "support.beside"
 local read = require "initial" (10) -- ten times as large as usual: logits that differ
 
----@class few.Case
+---@class few.Case: beside.Shape
 ---@field name string
----@field dim integer
----@field heads integer
----@field kv_heads integer
----@field window? integer
----@field hidden? integer # features of gate and up, 192 where it is not said
 ---@field more? integer # tokens that each request makes, 14 where it is not said
 ---@field settings table<string, any>
 ---@field options table<string, any> # of the engine
@@ -76,65 +67,30 @@ local cases = {
 }
 
 local function recipe(case, device)
-  local function layer()
-    return {
-      nn.residual { nn.rms_norm {}, nn.attention { heads = case.heads, kv_heads = case.kv_heads,
-        window = case.window } },
-      nn.residual { nn.rms_norm {}, nn.swiglu { hidden = case.hidden or 192 } },
-    }
-  end
   local all = { device = device, ["serve.context"] = 1024, ["serve.page"] = 16,
     ["serve.rows"] = 64, ["serve.requests"] = 8, ["blocks.attention.kv"] = 128 }
   for key, value in pairs(case.settings) do all[key] = value end
-  return tl.recipe({
-    model  = nn.decoder { vocab = 333, dim = case.dim, layers = 3, layer = layer },
-    dtype  = "bf16",
-    data   = tl.data.given { { tokens = { 0 } } },
-    batch  = { samples = 1, length = 64 },
-    policy = { "layout", leaves = { tp = 4, dp = 1 } },
-    train  = { steps = 1, lr = 0 },
-  }):with(all)
+  return beside.recipe(case, "bf16", all)
 end
 
---- What each request gave, as text.
-local function outcomes(case, device)
-  local e <close> = engine.open({ recipe = recipe(case, device), read = read }, case.options)
-  local owner, text = {}, {}
+local function requests(case)
+  local list = {}
   for i, length in ipairs(case.prompts) do
     local tokens = {}
-    for k = 1, length do tokens[k] = (i * 31 + k * k * 7) % 333 end
-    owner[assert(e:submit { tokens = tokens, max_tokens = case.more or 14 })] = i
-    text[i] = {}
+    for k = 1, length do tokens[k] = (i * 31 + k * k * 7) % beside.vocab end
+    list[i] = { tokens = tokens, max_tokens = case.more or 14 }
   end
-  while not e:idle() do
-    for _, event in ipairs(e:step()) do
-      table.insert(text[owner[event.id]], ("%d:%d %08x"):format(event.position, event.token,
-        event.logprob_bits))
-    end
-  end
-  for i, list in ipairs(text) do text[i] = table.concat(list, " ") end
-  return text
+  return list
 end
 
-local device = arg[1] or "cuda"
-local count, why = core.cuda_count()
-if device == "cuda" and count == 0 then
-  print("skipped: " .. why)
-  print "0 passed, 0 failed"
-  os.exit(0)
-end
-local passed, failed = 0, 0
+local device = beside.device(arg[1])
 for _, case in ipairs(cases) do
-  local expected, got, same = outcomes(case, "host"), outcomes(case, device), true
-  for i = 1, #expected do
-    if expected[i] ~= got[i] then
-      same = false
-      print(("%s: request %d differs\n  host %s\n  here %s"):format(case.name, i,
-        expected[i]:sub(1, 70), got[i]:sub(1, 70)))
-    end
+  if case.name:find(arg[2] or "", 1, true) then
+    local given = requests(case)
+    local expected = beside.outcomes(recipe(case, "host"), read, given, case.options)
+    local got = beside.outcomes(recipe(case, device), read, given, case.options)
+    print(("%s: %s"):format(case.name,
+      beside.compare(case.name, expected, got) and "equal" or "DIFFERS"))
   end
-  print(("%s: %s"):format(case.name, same and "equal" or "DIFFERS"))
-  passed, failed = passed + (same and 1 or 0), failed + (same and 0 or 1)
 end
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0)
+beside.finish()

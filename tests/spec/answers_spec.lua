@@ -1,6 +1,7 @@
--- What ./tl serve says of tokens: where each begins in the text of prompt and answer.
+-- What ./tl serve says of tokens, where each begins in the text of prompt and answer, and of time.
 local answers = require "tidelock.serve.answers"
 local core = require "tidelock.core"
+local serve_metrics = require "tidelock.serve.metrics"
 
 local tokenizer = core.tokenizer "tests/golden/tokenizers/sentencepiece/tokenizer.json"
 
@@ -47,5 +48,28 @@ describe("offsets of tokens in a text", function()
     assert.equal(tokenizer:decode(whole), tokenizer:decode(prompt) .. text)
     assert.equal(#made, #offsets)
     for i = 1, #made do assert.equal(characters(#prompt + i - 1), offsets[i], i) end
+  end)
+end)
+
+describe("seconds that ./tl serve counts", function()
+  it("are in every bucket whose bound they do not pass", function()
+    local http = { refused = function() return 0 end }
+    local seen = serve_metrics.new("m", http)
+    for _, seconds in ipairs { 0.001, 0.002, 0.3, 61 } do seen:token(seconds) end
+    seen:token() -- not the first of its request
+    local text = seen:text { running = 0, waiting = 0, pages = 1, free = 1, kept = 0, hits = 0,
+      steps = 0, rows = 0 }
+    local counts = {}
+    for bound, count in text:gmatch 'first_token_seconds_bucket{le="([^"]+)"} (%d+)\n' do
+      counts[#counts + 1] = bound .. " " .. count
+    end
+    assert.equal("0.001 1, 0.0025 2, 0.005 2, 0.01 2, 0.025 2, 0.05 2, 0.1 2, 0.25 2, 0.5 3, 1 3, "
+      .. "2.5 3, 5 3, 10 3, 25 3, 60 3, +Inf 4", table.concat(counts, ", "))
+    local function has(line) assert.is_truthy(text:find("\n" .. line .. "\n", 1, true), line) end
+    has "# TYPE tidelock_serve_first_token_seconds histogram"
+    has("tidelock_serve_first_token_seconds_sum " .. ("%.17g"):format(0.001 + 0.002 + 0.3 + 61))
+    has "tidelock_serve_first_token_seconds_count 4"
+    has 'tidelock_serve_request_seconds_bucket{le="+Inf"} 0'
+    has "tidelock_serve_tokens_total 5"
   end)
 end)

@@ -3,11 +3,13 @@ local checkpoint = require "tidelock.run.checkpoint"
 local checkpoints = require "support.checkpoints"
 local core = require "tidelock.core"
 local data = require "tidelock.language.data"
+local disk = require "tidelock.run.disk"
 local models = require "support.models"
 local new_folder = require "support.folder"
 local saves = require "tidelock.run.saves"
 local seal = require "tidelock.run.seal"
 local support = require "support"
+local tl = require "tidelock"
 
 local contains, refused = checkpoints.contains, checkpoints.refused
 local steps, saved = checkpoints.steps, checkpoints.saved
@@ -195,6 +197,33 @@ describe("a checkpoint", function()
     assert.equal(1, run.done)
   end)
 
+  it("of other learning rates is refused with the first step behind it that has another", function()
+    local count = 0
+    local function refusal(old, new, done)
+      count = count + 1
+      local dir = folder:path("c" .. count)
+      core.files.mkdirs(dir)
+      return refused(models.start, new, { resume = checkpoint.find(saved(old, dir, done)) })
+    end
+    local function cosine(long)
+      return { ["train.steps"] = long, ["train.lr"] = { "cosine", peak = 0.01, warmup = 3 } }
+    end
+    local message = refusal(cosine(8), cosine(10), 1)
+    contains(": 8 -> 10\n", message)
+    contains("the first learning rate that differs is that of step 4: 0.00904508494 -> "
+      .. "0.00950484443", message)
+    contains("differs is that of step 5: ", refusal(cosine(8), cosine(10), 4))
+    local function tabulated(late)
+      return { ["train.steps"] = 30, ["train.lr"] = function(step)
+        return step < 25 and 0.01 or late
+      end }
+    end
+    contains("differs is that of step 25: 0.0199999996 -> 0.0299999993",
+      refusal(tabulated(0.02), tabulated(0.03), 1))
+    message = refusal(cosine(8), models.with(cosine(8), { ["train.clip"] = 3 }), 1)
+    assert.is_nil(message:find("learning rate", 1, true))
+  end)
+
   it("of other data is refused, also where it forks for another reason", function()
     local function fed(seed)
       local list = {}
@@ -288,12 +317,110 @@ describe("the checkpoints of a run", function()
     end
     local text = support.run("lua tests/support/full_disk.lua " .. folder.root)
     contains("step 2 was not saved: ", text)
-    contains("No space left on device", text)
-    contains("finished 1 3", text)
+    assert.matches("No space left on device; it takes 0%.%d MiB, and 0%.0 are free beside step 1, "
+      .. "which stays until a newer one is whole; make room for it before", text)
+    contains(("train.save: 1 checkpoint of 0.2 MiB needs room beside 1 older one, and %s has 0.0 "
+      .. "MiB free: what does not fit is not saved, since an old one stays"):format(folder.root),
+      text)
+    contains("after 1: 1\n", text)
+    contains("after 2: 1\n", text)
+    contains("after 3: 3\n", text)
+  end)
+
+  it("are counted before the first step, one more than are kept", function()
+    local function wanted(existing, planned, keep) return disk.wanted(existing, planned, keep) end
+    assert.same({ 1, 2, 2, 1, 1, 0 }, { wanted(0, 1, 1), wanted(0, 2, 1), wanted(0, 9, 1),
+      wanted(1, 9, 1), wanted(5, 9, 1), wanted(3, 0, 1) })
+    assert.same({ 4, 4, 1 }, { wanted(0, 4), wanted(3, 4), wanted(2, 4, 2) })
+    for i, options in ipairs { { dtype = "f32", ["layout.pp"] = 2 }, { dtype = "bf16" } } do
+      local run <close> = models.start(options)
+      run:step()
+      local written = checkpoint.start(run, folder:path("c" .. i))
+      written.saver:wait()
+      written.saver:close()
+      assert.equal(written.bytes, checkpoint.bytes(run.plan))
+    end
+  end)
+
+  it("that will not fit are told with what would", function()
+    local function told(keep, free, dir)
+      return disk.shortage { dir = dir or "d", bytes = 10 << 20, free = free << 20, existing = 0,
+        planned = 4, keep = keep }
+    end
+    assert.is_nil(told(nil, 40))
+    assert.equal("train.save: 4 checkpoints of 10.0 MiB need room, and d has 20.0 "
+      .. "MiB free: what does not fit is not saved; make room, or train.save.keep=1, or another "
+      .. "disk by train.save.dir", told(nil, 20))
+    assert.is_nil(told(1, 20))
+    assert.equal("train.save: 2 checkpoints of 10.0 MiB need room, and d has 19.0 "
+      .. "MiB free: what does not fit is not saved, since an old one stays until the new one is "
+      .. "whole; make room, or another disk by train.save.dir", told(1, 19))
   end)
 end)
 
 describe("H27, a killed run", function()
+  --- Texts in a mixture of which ten steps see several epochs, dropout, a state of experts, a held
+  --- out set: all that a step takes from somewhere else than the weights.
+  local tide = [[
+    local tl = require "tidelock"
+    local nn = tl.nn
+    local folder = %q
+    local function layer()
+      return { nn.residual { nn.rms_norm {}, nn.attention { heads = 4 }, dropout = 0.2 },
+        nn.residual { nn.rms_norm {}, nn.moe { experts = 4, top_k = 2, hidden = 16,
+          router = "sigmoid", balance = { "bias", speed = 0.01 } } } }
+    end
+    local sea = tl.data.text { folder .. "/sea*.txt" }
+    return tl.recipe { model = nn.decoder { vocab = 256, dim = 32, layers = 2, layer = layer,
+        dropout = 0.1 },
+      data = tl.data.mix { { 3, sea }, { 1, tl.data.text { folder .. "/land.txt" } } },
+      eval = { data = sea, every = 2, samples = 8 },
+      batch = { samples = 8, micro = 2, length = 16 }, policy = { "layout", leaves = { dp = 4 } },
+      train = { steps = 10, lr = { "cosine", peak = 0.01, warmup = 4 }, clip = 0.5 } }
+  ]]
+
+  --- Saves after five steps and is killed by itself.
+  local killed = [[
+    local core, tl = require "tidelock.core", require "tidelock"
+    local run = tl.load(%q):override { %q }:start()
+    for _ = 1, 5 do run:step() end
+    run:save(%q)
+    run:step()
+    os.execute("kill -9 " .. core.files.getpid())
+  ]]
+
+  --- Bits of `count` steps and of the held-out set after them.
+  local function trail(run, count)
+    local line = steps(run, count)
+    return line .. " " .. run:eval().loss_bits .. " " .. ends(run)
+  end
+
+  for _, dtype in ipairs { "f32", "bf16" } do
+    it("after 5 of 10 steps has the losses, weights, moments and data of one that went on: " ..
+      dtype, function()
+      local folder = new_folder()
+      for i = 1, 4 do
+        folder:write(("sea%d.txt"):format(i), ("Tides come and go %d. "):format(i):rep(3 + i))
+      end
+      folder:write("land.txt", ("Hills stay. "):rep(15))
+      local file = folder:write("tide.lua", tide:format(folder.root))
+      local saved_in = folder:path "checkpoints"
+      local script = folder:write("killed.lua", killed:format(file, "dtype=" .. dtype, saved_in))
+      local _, status = support.run("lua " .. script)
+      assert.not_equal(0, status)
+      local recipe = tl.load(file):override { "dtype=" .. dtype }
+      local straight <close> = recipe:start()
+      steps(straight, 5)
+      local expected = trail(straight, 5)
+      for _, layout in ipairs { {}, { "layout.tp=2", "layout.pp=2", "batch.micro=1" },
+        { "layout.dp=4", "layout.ep=2", "layout.experts=modulo" } } do
+        local resumed <close> = recipe:override(layout):start { resume = saved_in }
+        assert.equal(expected, trail(resumed, 5), table.concat(layout, " "))
+      end
+      folder:remove()
+    end)
+  end
+
   it("goes on from its last finished checkpoint with the same bits", function()
     local folder = new_folder()
     local text, status = support.run("lua tests/support/killed.lua " .. folder.root)

@@ -307,6 +307,23 @@ describe("with a driver that pretends", function()
     has(text, recipe .. " 'train.lr={ '\\''constant'\\'', 1e-3 }'")
   end)
 
+  it("run says how to let the model write, where it speaks in bytes", function()
+    local _, text = run("--stop-at", "2")
+    has(text, " generate " .. folder .. "/quickstart-5e1c The\n")
+    local header = require "tidelock.run.header"
+    local words = { kind = "text" }
+    local function told(data)
+      local spec = { data = data, policy = { leaves = {} }, batch = {} }
+      return table.concat(header.next_commands({ spec = spec, summary = { ranks = 2 } },
+        { recipe = "x.lua", overrides = {}, options = {} }, "runs/x"), "\n")
+    end
+    has(told { kind = "mix", sources = { words, words } }, "generate runs/x The")
+    for _, data in ipairs { { kind = "tokens" }, { kind = "mix", sources = { words,
+      { kind = "tokens" } } } } do
+      assert.is_nil(told(data):find("generate", 1, true))
+    end
+  end)
+
   it("a longer run takes the place of the reference", function()
     run("--stop-at", "3")
     assert.equal(4, #records())

@@ -62,6 +62,15 @@ describe("a recipe", function()
       steps = 40 } } }, "train.lr.steps: 40 is more than")
   end)
 
+  it("with a warm-up longer than its run is doubted where it stands", function()
+    noted({ train = { steps = 10, warmup = 900, lr = 1e-3 } },
+      ": train.warmup: 900 is more than the run's 10 steps")
+    local set = recipe({ train = { steps = 10, lr = { "constant", 1e-3 } } })
+      :override { "train.lr.warmup=11" }
+    assert.same({ "command line: train.lr.warmup: 11 is more than the run's 10 steps: its end is "
+      .. "never reached" }, planner(set, "expand").doubts)
+  end)
+
   it("with a weight that nothing uses, or no loss reaches, is refused", function()
     local function unit(body)
       return function() return { nn.residual { nn.graph("u", body) } } end

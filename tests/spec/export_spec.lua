@@ -155,7 +155,11 @@ describe("an export", function()
     end
     flip(newest .. "/optimizer.safetensors")
     out, status = support.run(("export %s %s"):format(made, folder:path "weights"))
-    assert.equal(0, status, out) -- its weights are not touched
+    assert.equal(0, status, out) -- its weights are not touched, and no moment is read
+    out, status = support.run(("run %s --runs %s --quiet dtype=bf16 --resume %s"):format(file,
+      folder:path "other", newest))
+    assert.equal(2, status, out)
+    contains(newest .. " is damaged: other bytes than were saved in optimizer.safetensors: ", out)
     flip(newest .. "/weights.safetensors")
     turned_down(made, "", newest .. " is damaged: other bytes than were saved: ")
     checkpoint.remove(newest)

@@ -5,6 +5,7 @@ local hints = require "tidelock.language.hints"
 local new_folder = require "support.folder"
 local plan = require "tidelock.plan"
 local recipes = require "tidelock.language.recipe"
+local serving_hints = require "tidelock.commands.serving_hints"
 
 --- What a user might write for "..": by field, or by the words that stand before it.
 local values = {
@@ -155,6 +156,46 @@ describe("a hint", function()
         assert.is_true(pcall(plan, recipe, "check"), word .. "=" .. value)
       end
     end
+  end)
+end)
+
+describe("the options of other servers and generators", function()
+  local numbers = { FILE = "x", TEXT = "x", N = "2", X = "0.5" }
+
+  it("lead to words that are accepted", function()
+    local tried = {}
+    for command, words in pairs(serving_hints.all()) do
+      for word, hint in pairs(words) do
+        local code = hint.code
+        assert.equal(code == nil, hint.text:find "; leave it out$" ~= nil, word)
+        if code and code:find "^%-%-" then
+          local option, value = code:match "^(%S+) (%u+)$"
+          local list = { command, "m", option, numbers[value] }
+          if command == "generate" then table.insert(list, 3, "p") end
+          local request = commands.parse(list)
+          assert.is_not_nil(next(request.options), code)
+        elseif code and not tried[code] then
+          tried[code] = true
+          local small = recipes.load("tests/support/small.lua", { (code:gsub("%.%.$", "2")) })
+          local good, message = pcall(plan, small, "check")
+          assert.is_true(good, code .. ": " .. tostring(message))
+        end
+      end
+    end
+    assert.is_truthy(tried["serve.context=.."] and tried["layout.tp=.."])
+  end)
+
+  it("are told where they are written, in any case and with dashes", function()
+    local function told(...)
+      local good, problem = pcall(commands.parse, { ... })
+      assert.is_false(good)
+      return problem.message
+    end
+    assert.equal("tidelock: serve: no option --max-model-len; write serve.context=.. behind the "
+      .. "model", told("serve", "m", "--max-model-len", "4096"))
+    assert.equal("tidelock: generate: no option --Max_New_Tokens=3; write --tokens N",
+      told("generate", "m", "p", "--Max_New_Tokens=3"))
+    assert.matches("serve: no option %-%-tokens; serve has ", told("serve", "m", "--tokens", "3"))
   end)
 end)
 

@@ -32,6 +32,48 @@ local function refused(status, pattern, body, path)
   return problem
 end
 
+describe("words", function()
+  local function asked(path, body)
+    local answer = server:ask(path, body)
+    assert.equal(200, answer.status, answer.body)
+    return decode(answer)
+  end
+
+  it("are made to tokens and back, whatever they are (H29)", function()
+    for _, text in ipairs { "Tides", "", "\0", "a\u{20AC}b\u{FFFD}", (" "):rep(1 << 20) } do
+      local answer = asked("/tokenize", { prompt = text })
+      assert.equal(#text, answer.count)
+      assert.equal(256, answer.max_model_len)
+      assert.is_true(answer.token_strs == core.json.null)
+      local tokens = core.json.array(answer.tokens)
+      assert.is_true(asked("/detokenize", { tokens = tokens }).prompt == text)
+    end
+    local answer = asked("/tokenize", { prompt = "T\u{E9}", return_token_strs = true })
+    assert.same({ 84, 0xC3, 0xA9 }, answer.tokens)
+    assert.same({ "T", "\u{FFFD}", "\u{FFFD}" }, answer.token_strs)
+    local cut = asked("/detokenize", { tokens = core.json.array { 84, 0xC3 } })
+    assert.equal("T\u{FFFD}", cut.prompt)
+  end)
+
+  it("that are none are refused with the place and the vocabulary (H29)", function()
+    local function ids(...) return { tokens = core.json.array { 84, ... } } end
+    for _, id in ipairs { -1, 256, 1 << 31 } do
+      local text = ("^token 1 is %d; ids are 0 to 255$"):format(id):gsub("-", "%%-")
+      local problem = refused(400, text, ids(id), "/detokenize")
+      assert.equal("tokens", problem.param)
+    end
+    refused(400, "tokens is %[84,\"T\"%]; it can be a list of token ids", ids "T", "/detokenize")
+    refused(400, "tokens is absent; it can be a list", {}, "/detokenize")
+    refused(400, "one of prompt and messages", {}, "/tokenize")
+    refused(400, "\"promt\" is no field of this request; did you mean prompt?", { promt = "x" },
+      "/tokenize")
+    refused(400, "has no chat template", { messages = core.json.array { { role = "user",
+      content = "Hi" } } }, "/tokenize")
+    refused(404, "this server has", { prompt = "x", model = "gpt-9" }, "/tokenize")
+    refused(405, "is answered to POST", nil, "/detokenize")
+  end)
+end)
+
 describe("a completion", function()
   it("is the text of ./tl generate", function()
     local text, status = support.run(("generate %s 'Ti des' --tokens 20 --quiet --temperature 0.8 "
@@ -171,6 +213,8 @@ describe("a chat", function()
     local given = decode(one:ask("/v1/chat/completions", asked))
     local plain = one:choices { prompt = "u:Hi\na:", max_tokens = 8, seed = 5, logprobs = 2,
       return_token_ids = true }[1]
+    assert.same({ ("u:Hi\na:"):byte(1, -1) },
+      decode(one:ask("/tokenize", { messages = messages })).tokens)
     local choice = given.choices[1]
     assert.equal("assistant", choice.message.role)
     assert.equal(plain.text, choice.message.content)
@@ -251,6 +295,7 @@ describe("a bad request", function()
     refused(400, "JSON", "{\"prompt\":\"\\ud800\"}")
     refused(400, "messages is absent", {}, "/v1/chat/completions")
     refused(404, "POST /v2 is not here", {}, "/v2")
+    refused(400, "no JSON object", "[1]", "/tokenize")
     refused(405, "is answered to POST, not to GET", nil, "/v1/completions")
   end)
 
@@ -281,6 +326,11 @@ describe("the server", function()
     local models = decode(server:ask "/v1/models")
     assert.equal(model.path:match "[^/]+$", models.data[1].id)
     assert.equal(256, models.data[1].max_model_len)
+    refused(400, "JSON", "")
+    for _ = 1, 2400 do -- the page is made anew four times a second
+      if server:metric 'answers_total{status="400"}' then break end
+      core.files.sleep(0.05)
+    end
     local text = server:ask("/metrics").body
     local page = core.files.read_all "docs/operations.md"
     for _, family in ipairs(require "tidelock.serve.metrics".families) do

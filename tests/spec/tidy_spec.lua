@@ -103,6 +103,18 @@ describe("the check of the source", function()
     assert.equal("", complaints("lua/tidelock/model/nn.lua", requiring("model.graph", "nn")))
   end)
 
+  it("wants keys in order from one function", function()
+    local loop = "-- cli.lua - a.\nlocal names = {}\n"
+      .. "for name in pairs(map) do names[#names + 1] = name end\n"
+    assert.equal("lua/tidelock/cli.lua:3: tidelock.text.sorted_keys does this",
+      complaints("lua/tidelock/cli.lua", loop .. "table.sort(names)\n"))
+    assert.equal("", complaints("lua/tidelock/cli.lua", loop .. "table.sort(others)\n"))
+    assert.equal("", complaints("lua/tidelock/cli.lua",
+      loop .. "table.sort(names, function(a, b) return a > b end)\n"))
+    assert.equal("", complaints("lua/tidelock/cli.lua",
+      loop:gsub("for", "add(names)\nfor") .. "table.sort(names)\n"))
+  end)
+
   it("wants every module in a room, and every name to be one", function()
     local tree = { ["lua/tidelock/init.lua"] = "-- a\nreturn require 'tidelock.text.svg'\n",
       ["lua/tidelock/svg.lua"] = "-- a\nreturn { 'svg' }\n" }

@@ -139,12 +139,15 @@ describe("a byte-level tokenizer", function()
     assert.is_true(tokenizer:decode(tokenizer:encode(text)) == text)
   end)
 
-  it("names the id that is none", function()
+  it("names the id that is none, and its place (H29)", function()
     local tokenizer = core.tokenizer(path)
     for _, id in ipairs { -1, 264, 1 << 31 } do
-      local good, message = pcall(tokenizer.decode, tokenizer, { id })
+      local good, message = pcall(tokenizer.decode, tokenizer, { 97, id })
       assert.is_false(good)
-      contains("is no token; ids go from 0 to 263", message)
+      contains(("token 1: %s: %d is no token; ids go from 0 to 263"):format(path, id), message)
+      good, message = pcall(tokenizer.token, tokenizer, id)
+      assert.is_false(good)
+      contains(("%s: %d is no token; ids go from 0 to 263"):format(path, id), message)
     end
   end)
 end)

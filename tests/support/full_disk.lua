@@ -1,5 +1,6 @@
---- Saves three steps, the second on a full disk: ./tl lua tests/support/full_disk.lua FOLDER.
---- Prints what was told and the steps that were finished.
+--- Saves three steps and keeps one, the second on a full disk:
+--- ./tl lua tests/support/full_disk.lua FOLDER. Prints what was told, and after each step which
+--- ones are there.
 package.path = "tests/?.lua;tests/?/init.lua;" .. package.path
 
 local folder = arg[1]
@@ -15,7 +16,7 @@ local saves = require "tidelock.run.saves"
 
 local show = { note = function(_, text) print(text) end }
 local run <close> = models.start {}
-run.spec.train.save = { every = 1, dir = folder }
+run.spec.train.save = { every = 1, dir = folder, keep = 1 }
 local list = saves.open(run.spec, folder, run.plan.key, show)
 for step = 1, 3 do
   run:step()
@@ -23,7 +24,8 @@ for step = 1, 3 do
   if step == 2 then os.execute(("dd if=/dev/zero of=%s bs=64k 2>/dev/null"):format(fill)) end
   list:save(run)
   list:settle(true)
+  if step == 2 then print(list:doubts(run.plan, 3, 3)[1]) end
   os.remove(fill)
+  print(("after %d: %s"):format(step, table.concat((checkpoint.list(folder)), " ")))
 end
 list:close()
-print("finished " .. table.concat((checkpoint.list(folder)), " "))

@@ -218,6 +218,23 @@ local function check_lua_requires(path, text, edges, used, known, complain)
   end
 end
 
+--- A new list, a loop that gathers keys in it, and a plain sort: one function does all.
+local function check_key_loops(path, text, complain)
+  local at = 1
+  while module_of(path) do
+    local first, stop, key, list, pushed, sorted = text:find("for ([%w_]+) in pairs%(%C*%) do "
+      .. "([%w_]+)%[#%C* %+ 1%] = ([%w_]+) end\n%s*table%.sort%(([%w_]+)%)\n", at)
+    if not first then return end
+    local before = text:sub(1, first - 1):match "([^\n]*)\n[^\n]*$" or ""
+    local is_new = before:find("^%s*local .*%f[%w_]" .. list .. ".*{}")
+    if key == pushed and list == sorted and is_new then
+      local _, above = text:sub(1, first):gsub("\n", "")
+      complain(path, above + 1, "tidelock.text.sorted_keys does this")
+    end
+    at = stop
+  end
+end
+
 --- Files that nothing uses: headers, tables, Lua modules.
 local function check_orphans(paths, files, used, complain)
   local all = {}
@@ -265,6 +282,7 @@ function tidy.check(files)
     if kind == "lua" and not path:find "^tests/" then check_functions(path, text, complain) end
     if kind == "lua" then
       check_lua_requires(path, text, edges, used, known, complain)
+      check_key_loops(path, text, complain)
     else
       check_c_includes(path, text, edges, used, complain)
     end

@@ -6,6 +6,7 @@
 ---     g.matmul     a function (function_pages.lua)
 local fields = require "tidelock.language.fields"
 local function_pages = require "tidelock.commands.function_pages"
+local sorted_keys = require "tidelock.text.sorted_keys"
 
 local field_pages = {}
 
@@ -26,10 +27,7 @@ end
 local function type_of(field)
   local form = field.type == "form" and fields.forms[field.of]
   if form then
-    local names = {}
-    for name in pairs(form.names) do names[#names + 1] = name end
-    table.sort(names)
-    return table.concat(names, "|") .. (form.number and "|number" or "")
+    return table.concat(sorted_keys(form.names), "|") .. (form.number and "|number" or "")
       .. (form.call and "|function" or "")
   end
   if field.values then
@@ -74,13 +72,6 @@ end
 
 local function is_form(field) return field.type == "form" and fields.forms[field.of] ~= nil end
 
-local function sorted(map)
-  local names = {}
-  for name in pairs(map) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
 --- The section below `field`, or nil: of the policy its own, though it is a form.
 local function section_below(field)
   return field.of and (fields.sections[field.of] or field.of == "policy" and fields.sections.policy)
@@ -95,8 +86,9 @@ local function field_at(path)
   local outer = field_at(lead)
   local inner = outer and section_below(outer)
   if inner then return inner.by_name[last] end
-  for _, name in ipairs(outer and is_form(outer) and sorted(fields.forms[outer.of].names) or {}) do
-    local one = fields.sections[fields.forms[outer.of].names[name]]
+  local names = outer and is_form(outer) and fields.forms[outer.of].names or {}
+  for _, name in ipairs(sorted_keys(names)) do
+    local one = fields.sections[names[name]]
     if one.by_name[last] then return one.by_name[last] end
   end
 end
@@ -104,7 +96,7 @@ end
 --- Every field of the name `last`, as { path, field }.
 local function homes(last)
   local list = {}
-  for _, name in ipairs(sorted(fields.sections)) do
+  for _, name in ipairs(sorted_keys(fields.sections)) do
     local field = fields.sections[name].by_name[last]
     if field and name ~= "recipe" then list[#list + 1] = { name .. "." .. last, field } end
   end
@@ -127,7 +119,7 @@ function field_pages.find(topic)
   local list = not topic:find(".", 1, true) and homes(topic) or {}
   if #list > 0 then return { homes = list } end
   local below = {}
-  for _, name in ipairs(sorted(fields.sections)) do
+  for _, name in ipairs(sorted_keys(fields.sections)) do
     if name:sub(1, #topic + 1) == topic .. "." then below[#below + 1] = name end
   end
   if #below > 0 then return { below = below } end
@@ -145,7 +137,7 @@ function field_pages.names()
     end
   end
   for _, name in ipairs(function_pages.names()) do seen[name] = true end
-  return sorted(seen)
+  return sorted_keys(seen)
 end
 
 local function add_section(lines, name, section)
@@ -181,7 +173,7 @@ function field_pages.page(topic)
     add_section(lines, topic, found.section)
   else
     if found.field then lines = columns { row_of(topic, found.field) } end
-    for _, name in ipairs(found.form and sorted(found.form.names) or {}) do
+    for _, name in ipairs(found.form and sorted_keys(found.form.names) or {}) do
       add_section(lines, ("{ %q, .. }"):format(name), fields.sections[found.form.names[name]])
     end
   end

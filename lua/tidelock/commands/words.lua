@@ -3,6 +3,7 @@
 --- What is wrong is collected, so that all of it is said at once; only a command that is not there
 --- ends the reading, because nobody knows what its words are.
 local hints = require "tidelock.language.hints"
+local serving_hints = require "tidelock.commands.serving_hints"
 local suggest = require "tidelock.text.suggest"
 
 local words = {}
@@ -117,7 +118,8 @@ end
 function Words:unknown_option(name, word)
   local command = self.request.command
   local known = words.names_of(command.options, "--")
-  local foreign = name and command.recipe and hints.on_command_line(name)
+  local foreign = name and (command.recipe and hints.on_command_line(name)
+    or serving_hints.of(command.name, name))
   if foreign then
     self:add("no option %s; %s", word, foreign)
   else

@@ -15,6 +15,7 @@ local forecast = require "tidelock.forecast"
 local grid = require "tidelock.plan.layout"
 local requests = require "tidelock.plan.requests"
 local screen = require "tidelock.text.screen"
+local sorted_keys = require "tidelock.text.sorted_keys"
 local suggest = require "tidelock.text.suggest"
 
 local explain = {}
@@ -22,17 +23,6 @@ local explain = {}
 explain.stages = { "check", "expand", "shard", "differentiate", "pipeline", "place", "emit" }
 
 -- values ----------------------------------------------------------------------------------------
-
-local function sorted_keys(value)
-  local keys = {}
-  for key in pairs(value) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b)
-    if math.type(a) and math.type(b) then return a < b end
-    if math.type(a) or math.type(b) then return math.type(a) ~= nil end
-    return tostring(a) < tostring(b)
-  end)
-  return keys
-end
 
 --- One value on one line, tables with sorted keys, functions by that word.
 local function inline(value, open)

@@ -22,6 +22,7 @@ local grid = require "tidelock.plan.layout"
 local requests = require "tidelock.plan.requests"
 local screen = require "tidelock.text.screen"
 local serving = require "tidelock.plan.serving"
+local serving_memory = require "tidelock.plan.serving_memory"
 local summaries = require "tidelock.plan.summary"
 
 local forecast = {}
@@ -158,7 +159,8 @@ end
 --- What generation needs on a rank, as lines below the plan.
 ---@param plan tidelock.ServingPlan
 function forecast.serving_text(plan)
-  local sizes, place, layout = plan.sizes, plan.places[fullest(plan.places)], plan.spec.layout
+  local stage = fullest(plan.places)
+  local sizes, place, layout = plan.sizes, plan.places[stage], plan.spec.layout
   local lines = {
     ("  serving    %s of %s: %s of %d positions; steps of at most %s"):format(
       screen.plural(sizes.requests, "request"), screen.plural(sizes.context, "token"),
@@ -171,6 +173,14 @@ function forecast.serving_text(plan)
   end
   lines[#lines + 1] = ("    %-12s %10s   of a rank, tp %d%s"):format("arena",
     screen.mib(place.bytes), layout.tp, layout.pp > 1 and ", pp " .. layout.pp or "")
+  local memory = serving_memory.of_rank(plan, stage)
+  if memory.all > memory.arena then
+    lines[#lines + 1] = ("    %-12s %10s   on its GPU: passes of few rows %s, kernels %s"):format(
+      "beside it", screen.mib(memory.all - memory.arena), screen.mib(memory.passes),
+      screen.mib(memory.kernels))
+  end
+  lines[#lines + 1] = ("    %-12s %10s   of the host: the list of pages, at most"):format("list",
+    screen.mib(serving_memory.of_list(sizes)))
   return table.concat(lines, "\n")
 end
 

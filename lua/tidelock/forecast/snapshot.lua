@@ -6,6 +6,8 @@
 ---
 --- The frames of a block are its recipe line and what it holds. The pickle uses protocol 2 and a
 --- few operations; Python's pickle and the viewer's own reader take it.
+local sorted_keys = require "tidelock.text.sorted_keys"
+
 local snapshot = {}
 
 -- pickle ----------------------------------------------------------------------------------------
@@ -24,11 +26,8 @@ local function write_list(out, list)
 end
 
 local function write_table(out, map)
-  local keys = {}
-  for key in pairs(map) do keys[#keys + 1] = key end
-  table.sort(keys)
   out[#out + 1] = "}("
-  for _, key in ipairs(keys) do
+  for _, key in ipairs(sorted_keys(map)) do
     write(out, key)
     write(out, map[key])
   end

@@ -8,6 +8,7 @@
 -- tensor that is there must belong to a weight. All that is wrong is reported.
 local core = require "tidelock.core"
 local latent = require "tidelock.hf.latent"
+local sorted_keys = require "tidelock.text.sorted_keys"
 local suggest = require "tidelock.text.suggest"
 
 local files = {}
@@ -46,11 +47,8 @@ local function from_index(folder, report)
     report(path .. ": weight_map is missing")
     return nil
   end
-  local tensors, opened, names = {}, {}, {}
-  for name in pairs(index.weight_map) do names[#names + 1] = tostring(name) end
-  table.sort(names)
-  local good = true
-  for _, name in ipairs(names) do
+  local tensors, opened, good = {}, {}, true
+  for _, name in ipairs(sorted_keys(index.weight_map)) do
     local shard = index.weight_map[name]
     if type(shard) ~= "string" or shard:find "/" then
       report(("%s: weight_map[%q] is no name of a file beside it"):format(path, name))
@@ -133,11 +131,7 @@ local function report_missing(missing, extra, tensors, wanted, folder, report)
   if #missing == 0 then return end
   table.sort(missing, function(a, b) return a.theirs < b.theirs end)
   local known, index = extra, "model.safetensors.index.json"
-  if #extra == 0 then
-    known = {}
-    for name in pairs(tensors) do known[#known + 1] = name end
-    table.sort(known)
-  end
+  if #extra == 0 then known = sorted_keys(tensors) end
   local file = core.files.exists(folder .. "/" .. index) and index or "model.safetensors"
   for i = 1, math.min(#missing, listed_max) do
     local theirs = missing[i].theirs

@@ -6,6 +6,7 @@
 ---     map                           keys in order: { keys = {..}, of = { key = value } }
 ---     namespace                     { fields = {..} }: the one thing that `set a.b` changes
 local core = require "tidelock.core"
+local sorted_keys = require "tidelock.text.sorted_keys"
 
 local values = {}
 
@@ -63,9 +64,7 @@ function values.from(value)
     for i, item in ipairs(value) do list[i] = values.from(item) end
     return list
   end
-  local names, map = {}, values.map()
-  for name in pairs(value) do names[#names + 1] = name end
-  table.sort(names)
+  local names, map = sorted_keys(value), values.map()
   for _, name in ipairs(names) do values.put(map, name, values.from(value[name])) end
   map.unordered = #names > 1
   return map

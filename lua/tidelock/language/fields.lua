@@ -11,6 +11,8 @@
 --
 -- A form is { names = { name = section }, default, number = name that a bare number means,
 -- call = whether a function will do, refused = { name = reason } }.
+local sorted_keys = require "tidelock.text.sorted_keys"
+
 local fields = { sections = {}, forms = {} }
 
 local function field(name, kind, doc, more)
@@ -34,10 +36,7 @@ end
 
 --- The names of a section's fields in bytewise order.
 function fields.names(name)
-  local names = {}
-  for key in pairs(fields.sections[name].by_name) do names[#names + 1] = key end
-  table.sort(names)
-  return names
+  return sorted_keys(fields.sections[name].by_name)
 end
 
 local later = "not available in this version"

@@ -204,16 +204,24 @@ return function(section, field, required, forms)
       required { position = 2 }
     ),
   })
+  local no_batch = "over a batch it would need every routing of the step before the first backward "
+    .. "pass, and a token would depend on its neighbours"
+  local one_form = "the loss has one form, that of each sample, mean over samples: " .. no_batch
+    .. "; leave it out"
   section("balance.loss", "An extra loss.", {
     field("weight", "not_negative", "its weight", required { position = 2 }),
+  }, {
+    refused = { batch = one_form, form = one_form, over = one_form, per = one_form,
+      scope = one_form },
   })
+  local of_samples = "write { \"loss\", weight = .. }, the mean over samples"
+  local of_batch = no_batch .. "; " .. of_samples
   forms.balance = {
     names = { none = "balance.none", bias = "balance.bias", loss = "balance.loss" },
     default = "none",
     refused = {
-      batch_loss = "over a batch it would need every routing of the step before the first backward "
-        .. "pass, and a token would depend on its neighbours; write { \"loss\", weight = .. }, the "
-        .. "mean over samples",
+      batch = of_batch, batch_loss = of_batch, global_aux_loss = of_batch, global_batch = of_batch,
+      aux_loss = of_samples, sample = of_samples, seq_aux_loss = of_samples, sequence = of_samples,
     },
   }
 end

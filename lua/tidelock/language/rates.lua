@@ -72,6 +72,10 @@ function rates.resolve(train, context, report)
   local lr = train.lr
   if not lr or not train.steps then return nil end
   if lr.name == "function" then
+    if train.warmup then
+      report("train.warmup", "lr is a function of the step, which has no warm-up but its own; "
+        .. "write it there")
+    end
     local values = tabulate(lr.call, train.steps, context, report)
     return values and { name = "function", values = values }
   end

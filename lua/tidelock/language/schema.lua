@@ -5,6 +5,7 @@
 local fields = require "tidelock.language.fields"
 local hints = require "tidelock.language.hints"
 local problems = require "tidelock.text.problems"
+local sorted_keys = require "tidelock.text.sorted_keys"
 local suggest = require "tidelock.text.suggest"
 local types = require "tidelock.language.types"
 local where = require "tidelock.language.where"
@@ -15,18 +16,6 @@ local join = where.join
 local pending = problems.new() -- found while no recipe's code runs; see raise_if_any
 
 schema.show = types.show
-
---- Keys in a fixed order: numbers ascending, then strings bytewise, then the rest by type.
-function schema.sorted_keys(value)
-  local keys = {}
-  for key in pairs(value) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b)
-    if type(a) ~= type(b) then return type(a) < type(b) end
-    if type(a) == "number" or type(a) == "string" then return a < b end
-    return tostring(a) < tostring(b)
-  end)
-  return keys
-end
 
 local function quoted(list)
   local words = {}
@@ -126,7 +115,7 @@ function checkers.list(entry, value, path, report)
     return nil
   end
   local list = {}
-  for _, key in ipairs(schema.sorted_keys(value)) do
+  for _, key in ipairs(sorted_keys(value)) do
     if math.type(key) ~= "integer" then
       report(join(path, key), "no such key; this is a list: its entries have no names")
     elseif entry.of == "rule" then
@@ -165,7 +154,7 @@ end
 --- too, for one mistake has one message.
 local function check_keys(section, value, path, report, result, named)
   local meant = {}
-  for _, key in ipairs(schema.sorted_keys(value)) do
+  for _, key in ipairs(sorted_keys(value)) do
     local entry = section.by_name[key]
     if entry then
       result[key] = check_value(entry, value[key], join(path, key), report)
@@ -230,16 +219,9 @@ function schema.default(entry)
   return entry.default
 end
 
-local function form_names(form)
-  local names = {}
-  for name in pairs(form.names) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
 --- The names of a form, and what else will do.
 local function allowed_of(form)
-  return quoted(form_names(form)) .. (form.number and ", a number" or "")
+  return quoted(sorted_keys(form.names)) .. (form.number and ", a number" or "")
     .. (form.call and " or a function" or "")
 end
 
@@ -248,7 +230,7 @@ local function unknown_form(form, name, path, report)
     report(path, ("%q: %s; allowed: %s"):format(name, form.refused[name], allowed_of(form)))
     return
   end
-  local near = type(name) == "string" and suggest.nearest(name, form_names(form))
+  local near = type(name) == "string" and suggest.nearest(name, sorted_keys(form.names))
   report(path, ("%s is not known; allowed: %s%s"):format(types.show(name), allowed_of(form),
     near and ("; try %q"):format(near) or ""))
 end
@@ -270,7 +252,7 @@ function schema.form(kind, value, path, report)
   if name == nil then name = value.name end
   if name == nil then name = form.default end
   if name == nil then
-    report(path, "a table here starts with a name; allowed: " .. quoted(form_names(form)))
+    report(path, "a table here starts with a name; allowed: " .. quoted(sorted_keys(form.names)))
     return nil
   end
   if type(name) ~= "string" or not form.names[name] then

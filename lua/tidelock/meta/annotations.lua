@@ -7,6 +7,7 @@
 --- with the sources; a test compares the two. Functions are in meta/api.lua, the C half in
 --- meta/core.lua.
 local fields = require "tidelock.language.fields"
+local sorted_keys = require "tidelock.text.sorted_keys"
 
 local annotations = {}
 
@@ -21,9 +22,7 @@ local simple = {
 --- What a field with names may be: a name, or the table that starts with the name.
 local function form_type(name)
   local form, words = fields.forms[name], {}
-  local known = {}
-  for choice in pairs(form.names) do known[#known + 1] = choice end
-  table.sort(known)
+  local known = sorted_keys(form.names)
   for i, choice in ipairs(known) do words[i] = ('"%s"'):format(choice) end
   for _, choice in ipairs(known) do words[#words + 1] = "tidelock." .. form.names[choice] end
   if form.number then words[#words + 1] = "number" end
@@ -52,13 +51,6 @@ function annotations.type_of(field)
     return (field.of == "rule" and "tidelock.weights" or "string") .. "[]"
   end
   return assert(simple[field.type], field.type)
-end
-
-local function sorted(map)
-  local names = {}
-  for name in pairs(map) do names[#names + 1] = name end
-  table.sort(names)
-  return names
 end
 
 --- A field as a line; a type that fills the line is an alias of its own, which stands before.
@@ -93,7 +85,7 @@ local opening = [[
 ---@return string
 function annotations.text()
   local lines = { opening }
-  for _, name in ipairs(sorted(fields.sections)) do class_lines(lines, name) end
+  for _, name in ipairs(sorted_keys(fields.sections)) do class_lines(lines, name) end
   return table.concat(lines, "\n") .. "\n"
 end
 

@@ -254,6 +254,10 @@ function Program:instructions() end
 function Program:arena_bytes() end
 ---@return integer bytes # that no section may expect to find from an earlier one
 function Program:scratch() end
+--- Device memory of a rank on a GPU beside its arena; what ranks send each other left out.
+---@return integer passes # sections of few rows as one kernel (runtime/passes_cuda.h)
+---@return integer kernels # for any that ask for some
+function Program:gpu_bytes() end
 ---@param path string
 ---@param about string # JSON: runtime/program_file.h
 function Program:save(path, about) end
@@ -416,6 +420,9 @@ function core.files.exists(path) end
 function core.files.is_directory(path) end
 ---@return integer? bytes
 function core.files.size(path) end
+---@return integer? bytes # that may still be written on the disk of `path`
+---@return string? message
+function core.files.free(path) end
 ---@return integer? seconds
 function core.files.mtime(path) end
 ---@return string?

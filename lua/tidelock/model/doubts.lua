@@ -1,6 +1,6 @@
 --- doubts.lua - what a recipe may say and hardly means: told before the first step, refused never.
 ---
----     doubts.of(spec, graph, fields)
+---     doubts.of(spec, graph, fields, recipe)
 ---       -> { "x.lua:9: weights[1]: without effect: ..", .. }
 ---
 ---     a weight rule whose every field is set again by later ones
@@ -9,6 +9,7 @@
 ---
 --- What cannot be meant is an error elsewhere: a weight that nothing uses or no loss reaches, a
 --- pattern that matches nothing, a file that is read twice.
+local draft = require "tidelock.language.draft"
 local names = require "tidelock.language.names"
 local weights = require "tidelock.model.weights"
 
@@ -59,24 +60,25 @@ local function add_gains(spec, graph, fields, add)
   end
 end
 
-local function add_schedule(spec, add)
+local function add_schedule(spec, recipe, add)
   local train, lr = spec.train, spec.train.lr
-  local function longer(field, count)
+  local function longer(path, count)
     if count and count > train.steps then
-      add(spec.site("train.lr"), "train.lr." .. field, ("%d is more than the run's %d steps: its "
-        .. "end is never reached"):format(count, train.steps))
+      add(spec.site(path), path, ("%d is more than the run's %d steps: its end is never "
+        .. "reached"):format(count, train.steps))
     end
   end
-  longer("warmup", lr.warmup)
-  longer("steps", lr.steps)
-  longer("decay", lr.decay)
+  longer(draft.written(recipe, "train.warmup") and "train.warmup" or "train.lr.warmup", lr.warmup)
+  longer("train.lr.steps", lr.steps)
+  longer("train.lr.decay", lr.decay)
 end
 
 ---@param spec table
 ---@param graph tidelock.Graph
 ---@param fields table<string, tidelock.WeightFields>
+---@param recipe tidelock.Recipe # what was written
 ---@return string[]
-function doubts.of(spec, graph, fields)
+function doubts.of(spec, graph, fields, recipe)
   local list, seen = {}, {}
   local function add(site, path, text)
     local line = ("%s: %s: %s"):format(site or spec.file or "recipe", path, text)
@@ -85,7 +87,7 @@ function doubts.of(spec, graph, fields)
   end
   add_rules(spec, graph, fields, add)
   add_gains(spec, graph, fields, add)
-  add_schedule(spec, add)
+  add_schedule(spec, recipe, add)
   return list
 end
 

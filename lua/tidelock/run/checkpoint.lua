@@ -19,6 +19,7 @@ local core = require "tidelock.core"
 local differences = require "tidelock.run.differences"
 local emit = require "tidelock.plan.stages.emit"
 local experts = require "tidelock.plan.experts"
+local first_rate = require "tidelock.run.first_rate"
 local hf_export = require "tidelock.hf.export"
 local key = require "tidelock.language.key"
 local seal = require "tidelock.run.seal"
@@ -187,6 +188,11 @@ local function refusal(state, plan, parts, forks)
     lines[#lines + 1] = ("  %s%s: %s -> %s"):format(d.label, site and " (" .. site .. ")" or "",
       d.old, d.new)
   end
+  if state.parts.lr ~= parts.lr and not allowed("train.lr", forks) then
+    local step, before, now = first_rate(state.fields, plan.fields_text, state.step)
+    lines[#lines + 1] = step and ("  the first learning rate that differs is that of step %d: %.9g "
+      .. "-> %.9g"):format(step, before, now)
+  end
   for _, name in ipairs { "data", "contracts" } do
     if state.parts[name] ~= parts[name] and not allowed(name, forks) then
       lines[#lines + 1] = name == "data" and "  data: its bytes are others"
@@ -336,6 +342,26 @@ local function gather(run)
     end
   end
   return list
+end
+
+--- Bytes of the tensors of a checkpoint.
+---@param plan table
+---@return integer
+function checkpoint.bytes(plan)
+  local bytes = 0
+  for _, param in ipairs(plan["local"].params) do
+    for _, kind in ipairs(kinds) do
+      local dtype
+      for _, rank in ipairs(plan.ranks) do
+        local view = rank.persistent[kind.arena .. param.name]
+        dtype = dtype or view and view.tensor and view.dtype
+      end
+      if dtype then
+        bytes = bytes + param.weight.rows * param.weight.cols * (dtype == "bf16" and 2 or 4)
+      end
+    end
+  end
+  return bytes
 end
 
 --- Cuts each file where it would grow past the limit, and names the files.

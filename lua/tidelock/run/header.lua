@@ -116,10 +116,19 @@ function header.words(request)
   return table.concat(words, " ")
 end
 
---- What to type next: the same recipe with the same overrides, so that the key is the same.
+--- Whether a model of these data speaks in bytes: then it needs no tokenizer to go on from a text.
+local function is_text(source)
+  local all = source.kind == "text" or source.sources ~= nil
+  for _, child in ipairs(source.sources or {}) do all = all and is_text(child) end
+  return all
+end
+
+--- What to type next: the same recipe with the same overrides, so that the key is the same; and
+--- what the model in `folder` has learned to write.
 ---@param request tidelock.Request
+---@param folder string?
 ---@return string[]
-function header.next_commands(plan, request)
+function header.next_commands(plan, request, folder)
   local words, runs = { quoted(request.recipe) }, ""
   for _, word in ipairs(request.overrides) do
     if word ~= "device=cuda" then words[#words + 1] = quoted(word) end -- what follows: on the host
@@ -131,6 +140,9 @@ function header.next_commands(plan, request)
   local commands = { program .. " verify " .. recipe }
   if layout then
     table.insert(commands, 1, ("%s run %s %s%s"):format(program, recipe, layout, runs))
+  end
+  if folder and is_text(plan.spec.data) then
+    commands[#commands + 1] = ("%s generate %s The"):format(program, quoted(folder))
   end
   return commands
 end

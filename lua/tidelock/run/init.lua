@@ -206,7 +206,7 @@ local function conclude(session, summary, request)
   end
   if verdict.text then show:print(screen.summary_line("bits", verdict.text), true) end
   if not verdict.text and not request.options.quiet then
-    for i, text in ipairs(header.next_commands(session.plan, request)) do
+    for i, text in ipairs(header.next_commands(session.plan, request, verdict.saved)) do
       show:print(screen.summary_line(i == 1 and "next" or "", text))
     end
   end
@@ -232,8 +232,11 @@ local function drive(session, request)
   for _, notes in ipairs(session.run.notes) do
     for _, warning in ipairs(notes.warnings) do show:note("note: " .. warning) end
   end
-  for _, note in ipairs(session.plan.spec.notes or {}) do show:note("note: " .. note) end
-  for _, doubt in ipairs(session.plan.doubts or {}) do show:note("note: " .. doubt) end
+  local plan, saves = session.plan, session.saves
+  for _, notes in ipairs { plan.spec.notes or {}, plan.doubts or {},
+    saves and saves:doubts(plan, session.first, session.last) or {} } do
+    for _, note in ipairs(notes) do show:note("note: " .. note) end
+  end
   local wanted, steps = request.options.stop_at or 0, session.plan.spec.train.steps
   if wanted > steps then
     show:note(("note: --stop-at %d is behind the last step: train.steps is %d"):format(wanted,
@@ -368,8 +371,7 @@ local function new_session(trained, request, begin, found, peak, facts, known)
     observer = told and observer.new(trained, facts),
     parent = parent or found and found.state.parent, log = records,
     work = flops.of_step(plan.graph, plan.spec.batch),
-    peak = peak,
-    ready_seconds = core.files.seconds() - begin,
+    peak = peak, ready_seconds = core.files.seconds() - begin,
   }
 end
 

@@ -13,6 +13,7 @@ local differences = require "tidelock.run.differences"
 local explain = require "tidelock.forecast.explain"
 local requests = require "tidelock.plan.requests"
 local runs = require "tidelock.run.runs"
+local sorted_keys = require "tidelock.text.sorted_keys"
 local suggest = require "tidelock.text.suggest"
 
 local loader = {}
@@ -47,9 +48,7 @@ end
 ---@param files table<string, tidelock.Weights> # by name of tensor
 ---@param where_from string
 local function reader(files, where_from)
-  local names = {}
-  for name in pairs(files) do names[#names + 1] = name end
-  table.sort(names)
+  local names = sorted_keys(files)
   return function(param, row, col)
     local file = files[param.name]
     if not file then

@@ -14,6 +14,7 @@
 
 local core = require "tidelock.core"
 local loads = require "tidelock.run.loads"
+local sorted_keys = require "tidelock.text.sorted_keys"
 
 local metrics = {}
 
@@ -203,10 +204,8 @@ local function set_exchange(self, exchange)
 end
 
 local function set_losses(self, losses)
-  local names, list = {}, {}
-  for name in pairs(losses) do names[#names + 1] = name end
-  table.sort(names)
-  for i, name in ipairs(names) do
+  local list = {}
+  for i, name in ipairs(sorted_keys(losses)) do
     list[i] = metrics.sample("tidelock_extra_loss", losses[name], { "name", name })
   end
   self.samples.tidelock_extra_loss = list

@@ -9,8 +9,8 @@
 local checkpoint = require "tidelock.run.checkpoint"
 local core = require "tidelock.core"
 local fit = require "tidelock.text.fit"
-local schema = require "tidelock.language.schema"
 local screen = require "tidelock.text.screen"
+local sorted_keys = require "tidelock.text.sorted_keys"
 
 local saved = {}
 
@@ -47,7 +47,7 @@ local function named(steps) return (#steps == 1 and "step " or "steps ") .. fit.
 --- The steps of one side that the other has not, in words; nil where there are none.
 local function alone(states, others, name)
   local steps = {}
-  for _, step in ipairs(schema.sorted_keys(states)) do
+  for _, step in ipairs(sorted_keys(states)) do
     if not others[step] then steps[#steps + 1] = step end
   end
   return #steps > 0 and ("%s of %s alone"):format(named(steps), name) or nil
@@ -74,7 +74,7 @@ function saved.compare(left, right)
   if not a or not b then return nil, damaged or also end
   local result = { equal = {}, optimizers = 0, alone = { alone(a, b, "a") } }
   result.alone[#result.alone + 1] = alone(b, a, "b")
-  for _, step in ipairs(schema.sorted_keys(a)) do
+  for _, step in ipairs(sorted_keys(a)) do
     local x, y = a[step], b[step]
     local text = y and difference(x, y)
     if text then

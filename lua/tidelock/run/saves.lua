@@ -8,6 +8,7 @@
 
 local checkpoint = require "tidelock.run.checkpoint"
 local core = require "tidelock.core"
+local disk = require "tidelock.run.disk"
 
 local Saves = {}
 Saves.__index = Saves
@@ -85,7 +86,23 @@ function Saves:settle(wait)
     return
   end
   self.failed = tostring(message):gsub("^[^\n]-%.lua:%d+: ", "")
-  self.show:note(("step %d was not saved: %s"):format(current.step, self.failed))
+  local steps = checkpoint.list(self.dir)
+  self.show:note(("step %d was not saved: %s%s"):format(current.step, self.failed,
+    disk.lack(self.dir, current.bytes, steps[#steps], self.failed)))
+end
+
+--- Whether those that are to come have room, before the first step: a list of notes.
+---@param plan table
+---@param first integer # step of this run
+---@param last integer
+---@return string[]
+function Saves:doubts(plan, first, last)
+  local planned = 0
+  for step = first, last do planned = planned + (self:due(step, step == last) and 1 or 0) end
+  local text = disk.shortage { dir = self.dir, bytes = checkpoint.bytes(plan), planned = planned,
+    free = core.files.free(self.dir) or math.maxinteger, existing = #checkpoint.list(self.dir),
+    keep = self.keep }
+  return { text and ("%s: %s"):format(plan.spec.site "train.save" or plan.spec.file, text) }
 end
 
 --- A checkpoint of this step that an earlier run with this key left: the same bits, or a fault.

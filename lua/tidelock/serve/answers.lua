@@ -20,6 +20,25 @@ function answers.error(status, message, param, code)
     param = param or json.null, code = code or json.null } } .. "\n"
 end
 
+--- The answer of /tokenize: ids, and where asked for the bytes of each as a text.
+---@param asked { ids: integer[], strings: boolean }
+---@param model table
+function answers.tokens(asked, model)
+  local strings = asked.strings and json.array {} or json.null
+  for i, id in ipairs(asked.strings and asked.ids or {}) do
+    strings[i] = pieces.valid((model.tokenizer:token(id)))
+  end
+  return json.encode { count = #asked.ids, max_model_len = model.context,
+    tokens = json.array(asked.ids), token_strs = strings } .. "\n"
+end
+
+--- The answer of /detokenize: special tokens stand in the text, too.
+---@param asked { ids: integer[] }
+---@param model table
+function answers.prompt(asked, model)
+  return json.encode { prompt = pieces.valid(model.tokenizer:decode(asked.ids, true)) } .. "\n"
+end
+
 --- A token as a text; bytes that are no text as the API writes them.
 local function token_text(tokenizer, id)
   local bytes = tokenizer:token(id)

@@ -8,6 +8,7 @@
 --- frequency_penalty 0, logit_bias {}. Null is the same as absent.
 local core = require "tidelock.core"
 local pieces = require "tidelock.serve.pieces"
+local sorted_keys = require "tidelock.text.sorted_keys"
 local suggest = require "tidelock.text.suggest"
 
 local asked = {}
@@ -133,6 +134,13 @@ for _, form in pairs(forms) do
   for name, kind in pairs(shared) do form[name] = kind end
 end
 
+-- of /tokenize and /detokenize
+forms.tokenize = {
+  model = text, prompt = text, messages = anything, add_special_tokens = flag,
+  return_token_strs = flag, chat_template_kwargs = map_of_scalars,
+}
+forms.detokenize = { model = text, tokens = anything }
+
 --- Collects what is wrong: all of it is said at once, the first gives `param`.
 local Problems = {}
 Problems.__index = Problems
@@ -150,13 +158,11 @@ end
 
 --- The fields that are known and right; others become problems.
 local function read_fields(form, given, problems)
-  local names, fields, known = {}, {}, {}
+  local names, fields, known = {}, {}, sorted_keys(form)
   for name, value in pairs(given) do
     if value ~= core.json.null then names[#names + 1] = name end
   end
-  for name in pairs(form) do known[#known + 1] = name end
   table.sort(names)
-  table.sort(known)
   for _, name in ipairs(names) do
     local kind = form[name]
     if not kind then
@@ -281,6 +287,14 @@ local function most_tokens(kind, fields, prompts, model, problems)
   return math.max(1, kind == "chat" and left or math.min(left, completion_tokens))
 end
 
+--- The refusal of a model that is another one; nil: it is this one, or none is named.
+local function other_model(fields, model)
+  if not fields.model or fields.model == model.name then return nil end
+  return { status = 404, code = "model_not_found", param = "model",
+    message = ("the model %s is not here; this server has %s"):format(shown(fields.model),
+      shown(model.name)) }
+end
+
 local function check_together(kind, fields, model, problems)
   if fields.max_tokens and fields.max_completion_tokens then
     problems:add("max_tokens", "max_tokens and max_completion_tokens are both given; one is enough")
@@ -296,11 +310,7 @@ local function check_together(kind, fields, model, problems)
     problems:add("stream_options", "stream_options needs \"stream\": true")
   end
   if fields.top_p == 0 then problems:add("top_p", "top_p is 0; above 0, at most 1") end
-  if fields.model and fields.model ~= model.name then
-    return { status = 404, code = "model_not_found", param = "model",
-      message = ("the model %s is not here; this server has %s"):format(shown(fields.model),
-        shown(model.name)) }
-  end
+  return other_model(fields, model)
 end
 
 ---@class tidelock.Wanted
@@ -321,6 +331,65 @@ local function logprobs_of(kind, fields)
   return fields.logprobs and (fields.top_logprobs or 0) or nil
 end
 
+--- The object that `body` is; or nil and the refusal.
+local function object_of(body)
+  local good, given = pcall(core.json.decode, body)
+  if good and type(given) == "table" and not is_list(given) then return given end
+  local why = good and "the body is no JSON object" or tostring(given):gsub("^[^\n]-: JSON", "JSON")
+  return nil, { status = 400, message = why }
+end
+
+--- The ids of rendered messages; nil and the refusal where they cannot be rendered.
+local function read_chat(fields, model, problems)
+  local messages = read_messages(fields.messages, problems)
+  if #problems > 0 then return {} end
+  local rendered, why = model.chat(messages, fields.chat_template_kwargs or {})
+  if not rendered then return nil, { status = 400, message = why, param = "messages" } end
+  return encoded(model, rendered, false, "messages", problems)
+end
+
+--- Checks ids that are to become a text.
+local function check_ids(list, vocab, problems)
+  if not is_list(list) or #list > 0 and not all_of(list, is_id) then
+    return problems:add("tokens", "tokens is %s; it can be a list of token ids", shown(list))
+  end
+  for i, id in ipairs(list) do
+    if id < 0 or id >= vocab then
+      return problems:add("tokens", "token %d is %d; ids are 0 to %d", i - 1, id, vocab - 1)
+    end
+  end
+end
+
+--- What /tokenize or /detokenize is asked: { ids, strings } of a text or of messages, or { ids };
+--- or nil and { status, message, param, code }.
+---@param kind "tokenize"|"detokenize"
+---@param body string
+---@param model table # as of asked.read
+---@param vocab integer
+---@return { ids: integer[], strings: boolean }?
+---@return table?
+function asked.words(kind, body, model, vocab)
+  local given, refusal = object_of(body)
+  if not given then return nil, refusal end
+  local problems = setmetatable({}, Problems)
+  local fields = read_fields(forms[kind], given, problems)
+  refusal = other_model(fields, model)
+  if refusal then return nil, refusal end
+  local ids = fields.tokens
+  if kind == "detokenize" then
+    check_ids(ids, vocab, problems)
+  elseif (fields.prompt == nil) == (fields.messages == nil) then
+    problems:add("prompt", "one of prompt and messages is what is made to tokens")
+  elseif fields.prompt then
+    ids = encoded(model, fields.prompt, fields.add_special_tokens ~= false, "prompt", problems)
+  else
+    ids, refusal = read_chat(fields, model, problems)
+    if refusal then return nil, refusal end
+  end
+  if #problems > 0 then return nil, problems:refusal() end
+  return { ids = ids, strings = fields.return_token_strs or false }
+end
+
 --- What `body` asks for; or nil and { status, message, param, code }.
 ---@param kind "completions"|"chat"
 ---@param body string
@@ -329,12 +398,8 @@ end
 ---@return tidelock.Wanted?
 ---@return table?
 function asked.read(kind, body, model)
-  local good, given = pcall(core.json.decode, body)
-  if not good or type(given) ~= "table" or is_list(given) then
-    local why = good and "the body is no JSON object"
-      or tostring(given):gsub("^[^\n]-: JSON", "JSON")
-    return nil, { status = 400, message = why }
-  end
+  local given, unread = object_of(body)
+  if not given then return nil, unread end
   local problems, prompts = setmetatable({}, Problems), {}
   local fields = read_fields(forms[kind], given, problems)
   local refusal = check_together(kind, fields, model, problems)
@@ -342,12 +407,8 @@ function asked.read(kind, body, model)
   if kind == "completions" then
     prompts = read_prompts(fields.prompt, model, problems)
   else
-    local messages = read_messages(fields.messages, problems)
-    if #problems == 0 then
-      local rendered, why = model.chat(messages, fields.chat_template_kwargs or {})
-      if not rendered then return nil, { status = 400, message = why, param = "messages" } end
-      prompts = { encoded(model, rendered, false, "messages", problems) }
-    end
+    prompts[1], refusal = read_chat(fields, model, problems)
+    if refusal then return nil, refusal end
   end
   local most = most_tokens(kind, fields, prompts, model, problems)
   if #problems > 0 then return nil, problems:refusal() end

@@ -25,6 +25,7 @@ local problems = require "tidelock.text.problems"
 local room = require "tidelock.machine.room"
 local screen = require "tidelock.text.screen"
 local serving = require "tidelock.plan.serving"
+local serving_memory = require "tidelock.plan.serving_memory"
 local submission = require "tidelock.serve.submission"
 
 local engine = {}
@@ -88,12 +89,12 @@ end
 
 --- Pages take what `serve.pages` says, or what `serve.requests` whole contexts need: the message
 --- names the field that decides, where it stands.
-local function too_large(plan, needed, holder, bytes)
+local function too_large(plan, what, needed, holder, bytes)
   local wanted, sizes = plan.spec.serve, plan.sizes
-  local path = wanted.pages and "serve.pages" or "serve.requests"
-  error({ status = 2, message = ("%s: %s: %s MiB of weights and pages (%d of %d positions), %s has "
-    .. "%s; a smaller %s needs less"):format(plan.spec.site(path) or "serve", path,
-    screen.mib(needed), sizes.pages, sizes.page, holder, screen.mib(bytes), path) }, 0)
+  local path = wanted and wanted.pages and "serve.pages" or "serve.requests"
+  error({ status = 2, message = ("%s: %s: %s MiB of %s (%d of %d positions), %s has %s; a smaller "
+    .. "%s needs less"):format(plan.spec.site(path) or "serve", path, screen.mib(needed), what,
+    sizes.pages, sizes.page, holder, screen.mib(bytes), path) }, 0)
 end
 
 --- The GPUs are there, have kernels for this arithmetic and room for the plan.
@@ -105,19 +106,24 @@ local function check_gpus(plan)
   for _, text in ipairs(complaints) do found:add(spec.site "device", "device", text) end
   found:raise()
   for rank = 0, spec.layout.tp * spec.layout.pp - 1 do
-    local bytes = plan.places[rank // spec.layout.tp + 1].bytes
+    local bytes = serving_memory.of_rank(plan, rank // spec.layout.tp + 1).all
     if bytes > machine.facts[rank + 1].memory then
-      too_large(plan, bytes, "GPU " .. rank, machine.facts[rank + 1].memory)
+      too_large(plan, "weights and pages", bytes, "GPU " .. rank, machine.facts[rank + 1].memory)
     end
   end
 end
 
+--- The arenas of ranks on the host, and the list of pages, which is there on any device.
 local function check_room(plan)
-  if plan.spec.device == "cuda" then return check_gpus(plan) end
-  local bytes, needed = room.bytes(), 0
-  for _, place in ipairs(plan.places) do needed = needed + place.bytes * plan.spec.layout.tp end
+  local bytes, needed, on_gpus = room.bytes(), 0, plan.spec.device == "cuda"
+  if on_gpus then check_gpus(plan) end
+  for stage in ipairs(on_gpus and {} or plan.places) do
+    needed = needed + serving_memory.of_rank(plan, stage).all * plan.spec.layout.tp
+  end
+  needed = needed + serving_memory.of_list(plan.sizes)
   if bytes and needed > bytes then
-    too_large(plan, needed, "this machine", bytes)
+    too_large(plan, on_gpus and "a list of pages" or "weights and pages", needed, "this machine",
+      bytes)
   end
 end
 

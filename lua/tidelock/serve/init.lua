@@ -28,7 +28,8 @@ local function usage(format, ...)
   error({ status = 2, message = "tidelock: serve: " .. format:format(...) }, 0)
 end
 
-local paths = { ["/v1/completions"] = "completions", ["/v1/chat/completions"] = "chat" }
+local paths = { ["/v1/completions"] = "completions", ["/v1/chat/completions"] = "chat",
+  ["/tokenize"] = "tokenize", ["/detokenize"] = "detokenize" }
 
 ---@class tidelock.Server
 ---@field http tidelock.Http
@@ -111,6 +112,15 @@ local function begin(self, event, kind)
   end
 end
 
+--- Answers what needs the tokenizer alone.
+local function tell_words(self, event, kind)
+  local wanted, refusal = asked.words(kind, event.body, self.model, self.engine.vocab)
+  if not wanted then return self:refuse(event.id, refusal) end
+  self.metrics:answered(200)
+  self.http:reply(event.id, 200, kind == "tokenize" and answers.tokens(wanted, self.model)
+    or answers.prompt(wanted, self.model))
+end
+
 --- A request, or the news that the client of one has left.
 local function take(self, event)
   local job = self.jobs[event.id]
@@ -124,13 +134,15 @@ local function take(self, event)
   local kind = paths[event.path]
   if not kind then
     return self:refuse(event.id, { status = 404, message = ("%s %s is not here; there are POST "
-      .. "/v1/completions, POST /v1/chat/completions, GET /v1/models, /health and /metrics")
+      .. "/v1/completions, /v1/chat/completions, /tokenize and /detokenize, GET /v1/models, "
+      .. "/health and /metrics")
       :format(event.method, event.path) })
   end
   if event.method ~= "POST" then
     return self:refuse(event.id, { status = 405, message = ("%s is answered to POST, not to %s")
       :format(event.path, event.method) })
   end
+  if kind == "tokenize" or kind == "detokenize" then return tell_words(self, event, kind) end
   begin(self, event, kind)
 end
 

@@ -7,6 +7,7 @@
 --- send to its receive, and through the members of a collective. Times are microseconds from the
 --- first instruction; one object a line, so that a file cut short can still be read.
 local core = require "tidelock.core"
+local sorted_keys = require "tidelock.text.sorted_keys"
 
 local chrome = {}
 
@@ -36,10 +37,7 @@ local function name_all(t, put)
     put { ph = "M", pid = rank, tid = 0, name = "process_sort_index", args = { sort_index = rank } }
     local lanes = {}
     for _, made in ipairs(t:program(rank).instructions) do lanes[made.lane] = true end
-    local sorted = {}
-    for lane in pairs(lanes) do sorted[#sorted + 1] = lane end
-    table.sort(sorted)
-    for _, lane in ipairs(sorted) do
+    for _, lane in ipairs(sorted_keys(lanes)) do
       put { ph = "M", pid = rank, tid = lane, name = "thread_name", args = {
         name = "lane " .. lane } }
     end

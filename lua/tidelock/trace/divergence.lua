@@ -7,6 +7,7 @@
 local compare = require "tidelock.trace.compare"
 local core = require "tidelock.core"
 local rerun = require "tidelock.trace.rerun"
+local sorted_keys = require "tidelock.text.sorted_keys"
 
 local divergence = {}
 
@@ -157,10 +158,8 @@ local function differing_numbers(a, b, rank_a, rank_b, step, x, y)
   local p = a:program(rank_a).instructions[x]
   local q = b:program(rank_b).instructions[y]
   local alike = a:program_of(rank_a) == b:program_of(rank_b) and rank_a == rank_b
-  local names, list = {}, alike and differing_shapes(a, b, rank_a, p, q) or {}
-  for name in pairs(p.attrs) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do
+  local list = alike and differing_shapes(a, b, rank_a, p, q) or {}
+  for _, name in ipairs(sorted_keys(p.attrs)) do
     if type(p.attrs[name]) == "number" and p.attrs[name] ~= q.attrs[name]
       and a:program_of(rank_a) == b:program_of(rank_b) then
       list[#list + 1] = ("%s %s | %s"):format(name, p.attrs[name], q.attrs[name])

@@ -12,6 +12,7 @@ local order = require "tidelock.verify.order"
 local requests = require "tidelock.plan.requests"
 local sample = require "tidelock.verify.sample"
 local screen = require "tidelock.text.screen"
+local sorted_keys = require "tidelock.text.sorted_keys"
 
 local cell = {}
 
@@ -32,10 +33,9 @@ local function add_step(trail, step, losses_only)
   add("loss", screen.bits(step.loss_bits))
   if losses_only then return end
   add("grad norm", screen.bits(step.grad_norm_bits))
-  local names = {}
-  for name in pairs(step.watch or {}) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do add(name:gsub(":hash$", ""), step.watch[name]) end
+  for _, name in ipairs(sorted_keys(step.watch or {})) do
+    add(name:gsub(":hash$", ""), step.watch[name])
+  end
 end
 
 --- The logits of the first sample.

@@ -10,6 +10,7 @@
 --- its neighbours by definition: there the first step's loss and logits are compared, and the
 --- output says so.
 local data = require "tidelock.language.data"
+local sorted_keys = require "tidelock.text.sorted_keys"
 
 local sample = {}
 
@@ -93,10 +94,8 @@ end
 ---@return integer total
 ---@return number norm
 function sample.distance(a, b)
-  local names, differ, total, square, whole = {}, 0, 0, 0, 0
-  for name in pairs(a) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do
+  local differ, total, square, whole = 0, 0, 0, 0
+  for _, name in ipairs(sorted_keys(a)) do
     local x, y = a[name]:flat(), b[name]:flat()
     local p, q = a[name]:bits(), b[name]:bits()
     for i = 1, #x do

@@ -5,6 +5,7 @@
 local experts = require "tidelock.plan.experts"
 local ByTp = require("tidelock.plan.stages.shard").ByTp
 local lanes = require "tidelock.plan.lanes"
+local sorted_keys = require "tidelock.text.sorted_keys"
 
 local emit = {}
 
@@ -91,10 +92,7 @@ local function base_program(rank, bytes, group_names, group_index)
     if range[2] > 0 then sections[name] = range end
   end
   for _, facts in ipairs(rank.kept) do facts.tensor = self:tensor(facts.view) end
-  local lasting = {} -- sorted: tensors are numbered here
-  for key in pairs(rank.persistent) do lasting[#lasting + 1] = key end
-  table.sort(lasting)
-  for _, key in ipairs(lasting) do
+  for _, key in ipairs(sorted_keys(rank.persistent)) do -- tensors are numbered here
     local v = rank.persistent[key]
     v.tensor = self:tensor(v)
   end

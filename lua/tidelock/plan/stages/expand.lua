@@ -158,7 +158,8 @@ function expand.run(plan)
   check_uses(g, found)
   if not plan.serving then check_frozen(plan, g, fields, found) end
   found:raise()
-  return { graph = g, loss = loss, fields = fields, doubts = doubts.of(plan.spec, g, fields) }
+  return { graph = g, loss = loss, fields = fields,
+    doubts = doubts.of(plan.spec, g, fields, plan.recipe) }
 end
 where.floor(expand.run)
 
