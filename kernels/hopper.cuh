@@ -69,6 +69,20 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// Whether the phase of a parity has ended.
+__device__ __forceinline__ bool barrier_is_past(uint32_t bar, uint32_t parity) {
+  uint32_t past;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(past)
+      : "r"(bar), "r"(parity)
+      : "memory");
+  return past != 0;
+}
 
 // ---- threads of a block, blocks of a cluster ----
 

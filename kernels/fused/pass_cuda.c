@@ -13,7 +13,6 @@
 
 enum {
   PRODUCTS_MIN = 4, /* fewer are not worth a launch that takes the whole device */
-  BARRIERS = 16,    /* bytes, of a slot */
   WINDOW = 128,     /* calls without a meeting */
   BEHIND = 128      /* bytes that a chain may read behind x */
 };
@@ -27,8 +26,9 @@ typedef struct walk {
   tl_pass_phase *phases;
   int32_t phase_count;
   int64_t mail, mail_most; /* pieces that phases use, that there are */
-  int64_t rest;            /* bytes of shared memory that the largest phase takes */
+  int64_t x;               /* bytes of the largest x in shared memory */
   int64_t desk;            /* that attention works on */
+  int32_t tasks;           /* of the largest attention */
   int32_t width;           /* of heads */
   int32_t blocks;
   tl_cache_places places; /* of the first attention */
@@ -338,6 +338,11 @@ static int32_t spare_blocks(const walk *w, const tl_pass_phase *p) {
   return tasks <= w->blocks / 4 ? (int32_t)tasks : 0;
 }
 
+/* Blocks that have something to do in an attention, as far as there are so many. */
+static int32_t tasks_of(const tl_pass_phase *p) {
+  return p->attention.at.rows * p->attention.kv_heads << p->shares_log;
+}
+
 static tl_status take_attention(walk *w, tl_pass_phase *p, int *fits) {
   const tl_call *call = call_at(w, w->at, TL_OP_attention_cached);
   *fits = 0;
@@ -349,7 +354,8 @@ static tl_status take_attention(walk *w, tl_pass_phase *p, int *fits) {
   if (g->at.rows > TL_PASS_ROWS || width > TL_PASS_WIDTH || g->kv_block != TL_PASS_KEYS ||
       !g->pages_are_shared || !g->o_is_bf16 || g->width % 2 != 0)
     return TL_OK;
-  p->shares_log = shares_of(w, g->at.rows * g->kv_heads);
+  p->shares_log = shares_of(w, (int64_t)g->at.rows * g->kv_heads);
+  if (w->tasks < tasks_of(p)) w->tasks = tasks_of(p);
   const int64_t desk = TL_PASS_DESK + (TL_PASS_VALUES >> p->shares_log);
   if (w->desk < desk) w->desk = desk;
   if (w->width == 0) w->places = g->at;
@@ -368,8 +374,9 @@ static tl_status take_linear(walk *w, tl_pass_phase *p, int *fits) {
   if (*fits) TL_TRY(take_after(w, linear, p, fits));
   if (!*fits) return TL_OK;
   const int64_t x = (int64_t)p->product.rows * p->x_pitch + BEHIND;
-  if (x > w->rest) w->rest = x;
+  if (x > w->x) w->x = x;
   p->spared = spare_blocks(w, p);
+  if (w->phase_count > 0 && p[-1].kind == TL_PASS_ATTENTION) p->behind = tasks_of(p - 1);
   const int32_t blocks = w->blocks - p->spared;
   p->offset = w->tiles % blocks;
   p->whole_rounds = p->product.tiles / blocks, p->last_tiles = p->product.tiles % blocks;
@@ -419,19 +426,30 @@ static tl_status take_phase(walk *w, tl_pass_phase *p, int *fits) {
   return TL_OK;
 }
 
-/* A kernel for the heads, and how much of a block's memory is left for the ring. */
-static int choose_kernel(const walk *w, const tl_cuda_facts *facts, tl_pass *out) {
-  int64_t rest = w->rest;
-  if (rest < w->desk) rest = w->desk;
+/* Slots of a ring that leaves `rest` bytes for x and for what attention works on; *bytes: all that
+** a block takes then, if that is more. */
+static int32_t slots_beside(const tl_cuda_facts *facts, const tl_pass *pass, int64_t rest,
+                            uint32_t *bytes) {
   rest = (rest + 15) / 16 * 16;
+  int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / pass->args.slot;
+  if (slots > TL_PASS_SLOTS_MOST) slots = TL_PASS_SLOTS_MOST;
+  if (pass->args.boxed) slots -= slots % 2; /* two pairs of warps share them */
+  const int64_t all = slots * pass->args.slot + TL_PASS_ROOM + rest;
+  if (*bytes < all) *bytes = (uint32_t)all;
+  return (int32_t)slots;
+}
+
+/* A kernel for the heads, and how much of a block's memory is left for the ring: more where none
+** attends. */
+static int choose_kernel(const walk *w, const tl_cuda_facts *facts, tl_pass *out) {
   out->args.boxed = tl_pass_has_boxes(w->phases, w->phase_count);
   out->args.slot = out->args.boxed ? TL_PASS_BOXES : TL_PASS_SLOT;
-  const int64_t each = out->args.slot + BARRIERS;
-  int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / each;
-  if (out->args.boxed) slots -= slots % 2; /* two pairs of warps share them */
-  if (slots < TL_PASS_SLOTS_MIN) return 0;
-  out->args.slots = (int32_t)slots;
-  out->shared = (uint32_t)(slots * each + TL_PASS_ROOM + rest);
+  out->args.attending = w->tasks < w->blocks ? w->tasks : w->blocks;
+  out->args.slots = slots_beside(facts, out, w->x < w->desk ? w->desk : w->x, &out->shared);
+  out->args.slots_else = slots_beside(facts, out, w->x, &out->shared);
+  if (out->args.slots < TL_PASS_SLOTS_MIN) return 0;
+  out->args.calm = out->args.rows < 2 ? 8 : out->args.rows < 4 ? 4 : 2;
+  out->args.hurried = 8;
   out->kernel = "pass_few_64";
   return 1;
 }
@@ -462,9 +480,9 @@ tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, int64_t mail,
   }
   if (products < PRODUCTS_MIN || w.width == 0) return TL_OK;
   out->args.count = w.phase_count;
+  out->args.rows = w.places.rows;
   if (!choose_kernel(&w, facts, out)) return TL_OK;
   out->args.mail_used = (int32_t)w.mail;
-  out->args.rows = w.places.rows;
   out->args.at = w.places;
   for (int32_t i = 0; out->args.boxed && i < w.phase_count; i++)
     TL_TRY(tl_pass_maps(calls[0].call.cuda, &phases[i], &maps[i * TL_GEMM_FEW_PARTS]));

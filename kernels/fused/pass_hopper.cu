@@ -3,7 +3,7 @@
 //   warps 0 .. 11   phase after phase: x, chains, what follows; blocks meet between phases
 //   warps 12 .. 15  bring the weights of all phases through the ring, as slots become free
 //
-//   shared   | ring of weights | barriers | phases, sums | x, or the tiles of attention |
+//   shared   | ring of weights | phases, marks of slots, sums | x, or the tiles of attention |
 //
 // x goes from phase to phase by mail (pass_mail.cuh). What does not is there after a meeting: a
 // number that each block adds 1 to when a phase is over, and reads until all have (release and
@@ -83,17 +83,21 @@ TL_GPU void find_rows(const tl_cache_places &at, int rows, RowPlace *out) {
 
 TL_GPU void run(const tl_pass_args &s) {
   extern __shared__ __align__(1024) unsigned char shared[];
+  const int slots = blockIdx.x < s.attending ? s.slots : s.slots_else;
+  Room &room = *(Room *)(shared + slots * s.slot);
   const Weights ring = {shared_address(shared),
-                        shared_address(shared) + s.slots * s.slot,
-                        shared_address(shared) + s.slots * (s.slot + 8),
-                        s.slots,
+                        shared_address(&room.marks),
+                        slots,
                         s.slot,
-                        s.boxed};
-  Room &room = *(Room *)(shared + s.slots * (s.slot + 16));
+                        s.boxed,
+                        s.calm,
+                        s.hurried};
   unsigned char *rest = (unsigned char *)(&room + 1);
-  if (threadIdx.x < s.slots) {
-    barrier_make(ring.full + 8 * threadIdx.x, s.boxed ? 2 : TL_PASS_BRINGERS);
-    barrier_make(ring.empty + 8 * threadIdx.x, 1);
+  if (threadIdx.x == 0) room.marks.flight = s.hurried;
+  if (threadIdx.x < slots) {
+    barrier_make(ring.full(threadIdx.x), s.boxed ? 2 : TL_PASS_BRINGERS);
+    barrier_make(ring.empty(threadIdx.x), 1);
+    room.marks.freed[threadIdx.x] = 0;
     if (threadIdx.x < 4) barrier_make(shared_address(room.arrived + threadIdx.x), 1);
     barriers_made();
   }
@@ -115,7 +119,7 @@ TL_GPU void run(const tl_pass_args &s) {
     const tl_pass_phase &p = script.take(i);
     meetings += p.meets;
     if (p.kind == TL_PASS_ATTENTION) {
-      OwnKeys keys;
+      OwnKeys keys = {};
       Desk &desk = *(Desk *)rest;
       begin_attention(p, room, desk, keys);
       if (p.meets) meet(s, meetings);

@@ -105,20 +105,75 @@ TL_GPU void multiply_slot(uint32_t w, const Columns &c, uint32_t x, int count, f
   }
 }
 
+/* The first slot of a job in registers. It is taken there while x is not, and what it had of the
+** ring is free for what comes behind. */
+struct Held {
+  uint32_t w[TL_PASS_DEPTH / 32][4];
+  bool is;
+};
+
+/* Loads end some time after they are begun, and whoever frees a slot must have its bytes: else the
+** next copy is there first. So which slot is freed depends on a word of each load, by nothing: a
+** ring has less than 65,536 slots. */
+TL_GPU Turn once_there(const Held &held, const Weights &ring, const Turn &turn) {
+  uint32_t word = 0;
+#pragma unroll
+  for (int i = 0; i < TL_PASS_DEPTH / 32; i++) word ^= held.w[i][3];
+  return {turn.slot + (int)(word & ((uint32_t)ring.count >> 16)), turn.lap};
+}
+
+/* Nobody waits here unless x is far off: a slot that has not come stays in the ring. */
+TL_GPU void hold(const tl_pass_phase &p, const Weights &ring, const Turn &turn, bool far,
+                 Held &held) {
+  const Columns c = columns_of(p, ring);
+  if (p.product.run < TL_PASS_DEPTH) return;
+  if (far) wait_until_come(ring, turn);
+  held.is = __all_sync(~0u, has_come(ring, turn));
+  if (!held.is) return;
+  uint32_t w = ring.slots + turn.slot * ring.slot;
+#pragma unroll
+  for (int i = 0; i < TL_PASS_DEPTH / 32; i += 4, w += c.step)
+#pragma unroll
+    for (int j = 0; j < 4; j++) load_matrices(w + c.at[j], held.w[i + j]);
+  const Turn own = once_there(held, ring, turn);
+  __syncwarp();
+  if (thread_now() % 32 == 0) free_slot(ring, own);
+}
+
+TL_GPU void multiply_held(const Held &held, uint32_t x, float *sum) {
+  uint32_t xs[2][2][4];
+#pragma unroll
+  for (int i = 0; i < 2; i++) load_matrices(x + i * 64, xs[0][i]);
+#pragma unroll
+  for (int i = 0; i < TL_PASS_DEPTH / 32; i += 2) {
+    const int own = i / 2 % 2;
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+      if (i + 2 + j < TL_PASS_DEPTH / 32) load_matrices(x + (i + 2 + j) * 64, xs[1 - own][j]);
+#pragma unroll
+    for (int j = 0; j < 2; j++) two_steps(xs[own][j], held.w[i + j], sum);
+  }
+}
+
 /* The chain of a job: from slot to slot, `count` jobs apart. */
 TL_GPU void chain(const tl_pass_phase &p, const Weights &ring, Turn turn, int count, int leaf,
-                  const unsigned char *x, float *sum) {
+                  const unsigned char *x, const Held &held, bool is_held, float *sum) {
   const tl_gemm_few_args &g = p.product;
   const int lane = thread_now() % 32, own = lane % 8, row = own < g.rows ? own : g.rows - 1;
   uint32_t from = shared_address(x) + row * p.x_pitch + lane / 8 * 16 + leaf * g.run * 2;
   const Columns columns = columns_of(p, ring);
-  for (int k = 0; k < g.run; k += TL_PASS_DEPTH) {
+  int k = 0;
+  if (is_held) {
+    multiply_held(held, from, sum);
+    k = TL_PASS_DEPTH, from += 2 * TL_PASS_DEPTH;
+    turn.advance(ring, count);
+  }
+  for (; k < g.run; k += TL_PASS_DEPTH) {
     const int left = g.run - k, deep = left < TL_PASS_DEPTH ? left : TL_PASS_DEPTH;
-    barrier_wait(ring.empty + 8 * turn.slot, turn.parity ^ 1);
-    barrier_wait(ring.full + 8 * turn.slot, turn.parity);
+    wait_until_come(ring, turn);
     multiply_slot(ring.slots + turn.slot * ring.slot, columns, from, deep / 16, sum);
     __syncwarp();
-    if (lane == 0) barrier_arrive(ring.empty + 8 * turn.slot);
+    if (lane == 0) free_slot(ring, turn);
     turn.advance(ring, count);
     from += 2 * TL_PASS_DEPTH;
   }
@@ -303,9 +358,18 @@ TL_GPU void multiply(const tl_pass_phase &p, const Weights &ring, Turn &turn, Ro
   const int warp = thread_now() / 32, leaf = warp & ((1 << p.leaves_log) - 1);
   const int slots = (p.product.run + TL_PASS_DEPTH - 1) / TL_PASS_DEPTH;  // of a job
   const Share own = share_of(p);
-  if (blockIdx.x < p.spared) return all_have_left(script, phase);
+  all_have_left(script, phase);
+  if (threadIdx.x == 0) set_flight(ring, ring.calm);
+  if (blockIdx.x < p.spared) return;
   Angles angles = angles_of_job(p, own, warp, room);
-  prepare_x(p, room, script, phase, x);
+  Held held = {};
+  if (blockIdx.x >= p.behind && warp < own.jobs && warp < round_of(p)) {
+    Turn mine = turn;
+    mine.advance(ring, warp);
+    hold(p, ring, mine, p.behind > 0, held);
+  }
+  prepare_x(p, room, x);
+  if (threadIdx.x == 0) set_flight(ring, ring.hurried);
   for (int first = 0, round = 0; first < own.jobs; first += round_of(p), round++) {
     const int left = own.jobs - first, count = left < round_of(p) ? left : round_of(p);
     if (warp < count) {
@@ -314,7 +378,7 @@ TL_GPU void multiply(const tl_pass_phase &p, const Weights &ring, Turn &turn, Ro
       float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
       const Place at = place_of_job(p, own, first + warp);
       if (first > 0) angles = angles_of_job(p, own, first + warp, room);
-      chain(p, ring, mine, count, leaf, x, sum);
+      chain(p, ring, mine, count, leaf, x, held, held.is && first == 0, sum);
       if (p.leaves_log > 0) fold(p, round, room.folds, sum);
       if (leaf == 0) finish(p, at, room, angles, sum);
     }

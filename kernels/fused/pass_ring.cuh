@@ -10,9 +10,10 @@
 **           two pairs of warps every other slot. Where all leaves are whole rows of boxes
 **   lines   512 k of a feature: eight a slot, two a warp; each takes a warp some 90 cycles to begin
 **
-** A reader may come to a slot while the bytes of the lap before are still on their way to it, for
-** another warp: copies end out of order, and the parity of a barrier is the same every other lap.
-** So it waits until that lap's reader has freed the slot, then for its own lap's bytes.
+** A reader may come to a slot up to two laps before its bytes do: other warps may have to free it
+** before, copies end out of order, and the parity of a barrier is the same every other lap. So a
+** number beside each slot says how often it has been freed; once that is the reader's lap, the
+** barrier tells of the reader's own bytes.
 **
 **   k of the jobs       0 .. 511             512 .. 1023
 **   slots            | job 0 | job 1 | .. | job 0 | job 1 | ..      round after round, phase after
@@ -20,6 +21,8 @@
 */
 #ifndef TL_PASS_RING_CUH
 #define TL_PASS_RING_CUH
+
+#include <stddef.h>
 
 #include "../device.cuh"
 #include "../hopper.cuh"
@@ -30,21 +33,75 @@ enum {
   OWN_FEATURES = TL_PASS_FEATURES / TL_PASS_BRINGERS
 };
 
-/* Where the ring and its barriers lie. */
+/* Of each slot: barriers that tell of its bytes and of its end, and how often it has ended. Of the
+** ring: how many slots may be on their way. */
+struct Marks {
+  uint64_t full[TL_PASS_SLOTS_MOST], empty[TL_PASS_SLOTS_MOST];
+  int freed[TL_PASS_SLOTS_MOST];
+  int flight, spare[3];
+};
+
+/* Where the ring and its marks lie. */
 struct Weights {
-  uint32_t slots, full, empty;
-  int count, slot, boxed;
+  uint32_t slots, marks;
+  int count, slot, boxed, calm, hurried;
+  __device__ __forceinline__ uint32_t full(int i) const { return marks + 8 * i; }
+  __device__ __forceinline__ uint32_t empty(int i) const {
+    return marks + offsetof(Marks, empty) + 8 * i;
+  }
+  __device__ __forceinline__ uint32_t freed(int i) const {
+    return marks + offsetof(Marks, freed) + 4 * i;
+  }
+  __device__ __forceinline__ uint32_t flight(void) const { return marks + offsetof(Marks, flight); }
 };
 
 /* A place in the stream of slots. */
 struct Turn {
-  int slot;
-  uint32_t parity;
+  int slot, lap;
   __device__ __forceinline__ void advance(const Weights &r, int by) {
     slot += by;
-    while (slot >= r.count) slot -= r.count, parity ^= 1;
+    while (slot >= r.count) slot -= r.count, lap++;
   }
 };
+
+/* For who brings. */
+TL_GPU void wait_until_free(const Weights &r, const Turn &turn) {
+  barrier_wait(r.empty(turn.slot), (turn.lap & 1) ^ 1);
+}
+TL_GPU int shared_now(uint32_t at) {
+  int word;
+  asm volatile("ld.volatile.shared.s32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
+  return word;
+}
+TL_GPU void put_shared(uint32_t at, int word) {
+  asm volatile("st.volatile.shared.s32 [%0], %1;" ::"r"(at), "r"(word) : "memory");
+}
+
+/* For who brings: of the slots before this one only so many are still on their way. Whatever else a
+** block reads, mail before all, stands behind all that is asked for. */
+TL_GPU void wait_for_earlier(const Weights &r, const Turn &turn) {
+  const int back = turn.slot - shared_now(r.flight());
+  const int slot = back < 0 ? back + r.count : back, lap = back < 0 ? turn.lap - 1 : turn.lap;
+  if (lap >= 0) barrier_wait(r.full(slot), lap & 1);
+}
+/* For who reads: by one lane. */
+TL_GPU void set_flight(const Weights &r, int slots) { put_shared(r.flight(), slots); }
+TL_GPU bool is_turn(const Weights &r, const Turn &turn) {
+  return shared_now(r.freed(turn.slot)) == turn.lap;
+}
+TL_GPU bool has_come(const Weights &r, const Turn &turn) {
+  return is_turn(r, turn) && barrier_is_past(r.full(turn.slot), turn.lap & 1);
+}
+TL_GPU void wait_until_come(const Weights &r, const Turn &turn) {
+  while (!is_turn(r, turn)) {
+  }
+  barrier_wait(r.full(turn.slot), turn.lap & 1);
+}
+/* By one lane, once its warp has read the slot. */
+TL_GPU void free_slot(const Weights &r, const Turn &turn) {
+  put_shared(r.freed(turn.slot), turn.lap + 1);
+  barrier_arrive(r.empty(turn.slot));
+}
 
 /* `bytes` that stand side by side; a multiple of 16. */
 TL_GPU void line_load(uint32_t to, const void *from, uint32_t bar, int bytes) {
@@ -155,9 +212,9 @@ TL_GPU void bring_round(const tl_pass_phase &p, const Share &own, int first, con
     const int bytes = 2 * (g.run - k < TL_PASS_DEPTH ? g.run - k : TL_PASS_DEPTH);
     for (int job = 0; job < count; job++) {
       const uint64_t from = __shfl_sync(~0u, (uint64_t)mine, job);
-      const uint32_t bar = ring.full + 8 * turn.slot;
+      const uint32_t bar = ring.full(turn.slot);
       if (lane == 0) {
-        barrier_wait(ring.empty + 8 * turn.slot, turn.parity);
+        wait_until_free(ring, turn);
         barrier_expect(bar, OWN_FEATURES * bytes);
       }
       __syncwarp();
@@ -203,9 +260,10 @@ TL_GPU void box_round(const tl_pass_phase &p, const tl_tensor_map *maps, const S
     for (int job = 0; job < count; job++, turn.advance(ring, 1)) {
       if (turn.slot % 2 != bringer() / 2) continue;
       const int from = __shfl_sync(~0u, feature, job), of = __shfl_sync(~0u, part, job);
-      const uint32_t bar = ring.full + 8 * turn.slot;
+      const uint32_t bar = ring.full(turn.slot);
       if (lane == 0) {
-        barrier_wait(ring.empty + 8 * turn.slot, turn.parity);
+        wait_until_free(ring, turn);
+        wait_for_earlier(ring, turn);
         barrier_expect(bar, BYTES);
         weights_box(ring.slots + turn.slot * ring.slot + (high ? BYTES : 0), maps + of, bar, from,
                     k / TL_PASS_GROUP + ahead, (first + job) & leaves, policy);
@@ -217,7 +275,7 @@ TL_GPU void box_round(const tl_pass_phase &p, const tl_tensor_map *maps, const S
 
 /* The warps that bring: they wait for slots and each other, never for other blocks. */
 TL_GPU void bring(const Script &script, const tl_tensor_map *maps, const Weights &ring) {
-  Turn turn = {0, 1};
+  Turn turn = {0, 0};
   const uint64_t policy = weights_policy();
   const bool asks = bringer() == 0 && threadIdx.x % 32 == 0;
   if (asks) script.ask(0), script.ask(1);

@@ -1,7 +1,7 @@
 /* pass_x.cuh - x of a product comes to shared memory, as it is or through a norm.
 **
-** All blocks compute all rows: a row is short, and its way through memory is not. Before x of the
-** phase before is overwritten, all readers of the block have left that phase.
+** All blocks compute all rows: a row is short, and its way through memory is not. All readers of
+** the block have left the phase before, whose x is overwritten.
 */
 #ifndef TL_PASS_X_CUH
 #define TL_PASS_X_CUH
@@ -30,6 +30,7 @@ struct alignas(16) Room {
   float2 folds[2 * TL_PASS_WARPS * 32];
   uint64_t arrived[4];   // barriers of the phases
   unsigned char *mail;   // of this launch
+  Marks marks;           // of the ring
   int table_row, spare;  // whose pages these are; -1: nobody's
   int table[TL_PASS_ENTRIES];
 };
@@ -64,8 +65,7 @@ TL_GPU uint4 round_piece(const float *v) {
 /* --- x as it is ------------------------------------------------------------------------------- */
 
 /* Of one row: in registers, so that it is one read from the mail to shared memory. */
-TL_GPU void load_one(const Source &s, int pieces, const Script &script, int phase,
-                     unsigned char *x) {
+TL_GPU void load_one(const Source &s, int pieces, unsigned char *x) {
   enum { MOST = 2 };
   const int own = thread_now();
 #pragma unroll 1
@@ -78,9 +78,6 @@ TL_GPU void load_one(const Source &s, int pieces, const Script &script, int phas
       if (place(i) < pieces * 8) v[i] = peek(s.at + place(i));
     }
     await(s, place, v);
-    if (first == 0) {
-      all_have_left(script, phase);
-    }
 #pragma unroll
     for (int i = 0; i < MOST; i++)
       if (place(i) < pieces * 8) *(uint4 *)(x + place(i) * 2) = v[i];
@@ -98,20 +95,16 @@ TL_GPU void take_rows(const Source &s, int at, int stride, int rows, uint4 (&v)[
   await(s, place, v);
 }
 
-TL_GPU void load_x(const tl_pass_phase &p, const Room &room, const Script &script, int phase,
-                   unsigned char *x) {
+TL_GPU void load_x(const tl_pass_phase &p, const Room &room, unsigned char *x) {
   const tl_gemm_few_args &g = p.product;
   const Source s = source_in(room.mail, p.from, g.x);
   const int pieces = g.depth / 8;
-  if (g.rows == 1) return load_one(s, pieces, script, phase, x);
+  if (g.rows == 1) return load_one(s, pieces, x);
 #pragma unroll 1
   for (int first = 0; first < pieces; first += READERS) {
     const int own = first + thread_now();
     uint4 v[TL_PASS_ROWS] = {};
     if (own < pieces) take_rows(s, own * 8, (int)g.x_stride, g.rows, v);
-    if (first == 0) {
-      all_have_left(script, phase);
-    }
 #pragma unroll
     for (int i = 0; i < TL_PASS_ROWS; i++)
       if (i < g.rows && own < pieces) *(uint4 *)(x + i * p.x_pitch + own * 16) = v[i];
@@ -223,8 +216,7 @@ TL_GPU Terms terms_of(const tl_pass_phase &p, const Room &room) {
 
 /* Rows of one span, not added to: a warp has one piece of all of them, in registers. */
 template <int most>
-TL_GPU void norm_short(const tl_pass_phase &p, Room &room, const Script &script, int phase,
-                       unsigned char *x) {
+TL_GPU void norm_short(const tl_pass_phase &p, Room &room, unsigned char *x) {
   const int dim = (int)p.norm.norm.dim, rows = p.product.rows;
   const int thread = thread_now(), warp = thread / 32, at = begin_of(warp, thread);
   const bool has = warp < TL_PASS_PIECES, there = has && at < dim;
@@ -255,7 +247,7 @@ TL_GPU void norm_short(const tl_pass_phase &p, Room &room, const Script &script,
     for (int i = 0; i < most; i++)
       if (thread % 32 == 0 && i < rows) room.sums[i * TL_PASS_PIECES + warp] = sum[i];
   }
-  all_have_left(script, phase);
+  all_meet();
   const float all = rstd_of_lane(p, room.sums);
 #pragma unroll
   for (int i = 0; i < most; i++) {
@@ -267,12 +259,10 @@ TL_GPU void norm_short(const tl_pass_phase &p, Room &room, const Script &script,
 
 /* Rows of several spans, or sums: they lie in shared memory, in the place of x, until they are
 ** normed. */
-TL_GPU void norm_long(const tl_pass_phase &p, Room &room, const Script &script, int phase,
-                      unsigned char *x) {
+TL_GPU void norm_long(const tl_pass_phase &p, Room &room, unsigned char *x) {
   const int dim = (int)p.norm.norm.dim;
   const int thread = thread_now(), warp = thread / 32, units = p.product.rows * TL_PASS_PIECES;
   const Terms terms = terms_of(p, room);
-  all_have_left(script, phase);
 #pragma unroll 1
   for (int u = warp; u < units; u += TL_PASS_WARPS) {
     const int row = u / TL_PASS_PIECES;
@@ -310,16 +300,15 @@ TL_GPU void norm_long(const tl_pass_phase &p, Room &room, const Script &script, 
   keep_normed(p, x, all);
 }
 
-TL_GPU void prepare_x(const tl_pass_phase &p, Room &room, const Script &script, int phase,
-                      unsigned char *x) {
+TL_GPU void prepare_x(const tl_pass_phase &p, Room &room, unsigned char *x) {
   if (p.before == TL_PASS_AS_IT_IS)
-    load_x(p, room, script, phase, x);
+    load_x(p, room, x);
   else if (p.norm.norm.dim > SPAN || p.before == TL_PASS_ADD_NORM)
-    norm_long(p, room, script, phase, x);
+    norm_long(p, room, x);
   else if (p.product.rows == 1)
-    norm_short<1>(p, room, script, phase, x);
+    norm_short<1>(p, room, x);
   else
-    norm_short<TL_PASS_ROWS>(p, room, script, phase, x);
+    norm_short<TL_PASS_ROWS>(p, room, x);
 }
 
 #endif
