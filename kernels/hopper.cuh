@@ -109,6 +109,21 @@ __device__ __forceinline__ uint32_t in_block(uint32_t address, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
 }
+// 16 or 8 bytes to another block's shared memory, counted by a barrier there.
+__device__ __forceinline__ void send(uint32_t to, uint4 v, uint32_t bar) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(bar)
+      : "memory");
+}
+__device__ __forceinline__ void send(uint32_t to, float2 v, uint32_t bar) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+          to),
+      "f"(v.x), "f"(v.y), "r"(bar)
+      : "memory");
+}
 // Registers of the warpgroup's threads from here on; the kernel has __launch_bounds__(threads, 1).
 template <int registers>
 __device__ __forceinline__ void registers_fewer() {

@@ -42,6 +42,10 @@ typedef enum tl_pass_after {
   TL_PASS_ROPE
 } tl_pass_after;
 
+/* What the two blocks of a cluster do for each other, where there are several rows: each norms
+** every other row for both, or has half of the leaves of the tiles of both (pass_share.h). */
+typedef enum tl_pass_pairs { TL_PASS_APART, TL_PASS_HALF_ROWS, TL_PASS_HALF_LEAVES } tl_pass_pairs;
+
 typedef struct tl_pass_phase {
   int32_t kind, before, after;
   int32_t offset;         /* tile i: block (i + offset) mod blocks, of those not spared */
@@ -62,7 +66,8 @@ typedef struct tl_pass_phase {
   int32_t shares_log;     /* attention: tasks of a row and KV head */
   int32_t spared;         /* ROPE: blocks 0 .. have no tile: attention has begun there */
   int32_t behind;         /* tasks of the attention whose result is x: it takes long. Else 0 */
-  int32_t spare[2];
+  int32_t pairs;          /* a tl_pass_pairs */
+  int32_t spare[1];
   int32_t first;       /* of its calls; phases are whole pieces of 16 bytes */
   const float *angles; /* ROPE: (positions, half, 2) */
   void *turned;        /* ROPE: q, turned */
@@ -80,7 +85,8 @@ typedef struct tl_pass_phase {
 ** bringing warps have and expect, rows, sums, leaves, and their barriers. */
 enum {
   TL_PASS_ROOM = 4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) +
-                 TL_PASS_FOLDS + 48 + 4 * TL_PASS_ENTRIES + 20 * TL_PASS_SLOTS_MOST + 16
+                 TL_PASS_FOLDS + 64 + 16 * TL_PASS_WARPS + 4 * TL_PASS_ENTRIES +
+                 20 * TL_PASS_SLOTS_MOST + 16
 };
 
 /* Values that blocks send each other (pass_mail.cuh). Its words are TL_PASS_ABSENT until they come:

@@ -28,6 +28,13 @@
 #include "../hopper.cuh"
 #include "pass_args.h"
 
+/* block_now(), read again where it is used: a register of the whole kernel is too much for it. */
+TL_GPU int block_now(void) {
+  int own;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(own));
+  return own;
+}
+
 enum {
   BRINGERS = 14, /* the name of their barrier */
   OWN_FEATURES = TL_PASS_FEATURES / TL_PASS_BRINGERS
@@ -136,18 +143,29 @@ struct Script {
 /* What a block has of a product. */
 struct Share {
   int first, jobs, stride;  // tile; leaves of tiles; from tile to tile
+  int log, leaf;            // so many leaves of each tile, from which one on
+  __device__ __forceinline__ int tile_of(int job) const { return first + (job >> log) * stride; }
+  __device__ __forceinline__ int leaf_of(int job) const { return leaf + (job & ((1 << log) - 1)); }
 };
+
+/* Which of a pair a block is. */
+TL_GPU int rank_now(void) { return block_now() % 2; }
+TL_GPU int has_half(const tl_pass_phase &p) { return p.pairs == TL_PASS_HALF_LEAVES; }
 
 /* Jobs of a round: whole tiles. */
 TL_GPU int round_of(const tl_pass_phase &p) {
-  return TL_PASS_WARPS >> p.leaves_log << p.leaves_log;
+  const int log = p.leaves_log - has_half(p);
+  return TL_PASS_WARPS >> log << log;
 }
 
 TL_GPU Share share_of(const tl_pass_phase &p) {
-  const int blocks = gridDim.x - p.spared, own = (int)blockIdx.x - p.spared - p.offset;
+  const int half = has_half(p), log = p.leaves_log - half;
+  const int blocks = (gridDim.x >> half) - p.spared;
+  const int own = (block_now() >> half) - p.spared - p.offset;
   const int first = own < 0 ? own + blocks : own;
   const int count = p.whole_rounds + (first < p.last_tiles);
-  return {first, blockIdx.x < p.spared ? 0 : count << p.leaves_log, blocks};
+  const int jobs = block_now() < p.spared ? 0 : count << log;
+  return {first, jobs, blocks, log, half * rank_now() << log};
 }
 
 /* The features of a tile: low .. low + 3 of its part, and high .. high + 3. */
@@ -190,9 +208,8 @@ TL_GPU int bringer(void) { return threadIdx.x / 32 - TL_PASS_WARPS; }
 TL_GPU const uint16_t *source_of(const tl_pass_phase &p, const Share &own, int job) {
   const tl_gemm_few_args &g = p.product;
   if (job >= own.jobs) return nullptr;
-  const int leaf = job & ((1 << p.leaves_log) - 1);
-  const Place at = place_of(p, own.first + (job >> p.leaves_log) * own.stride);
-  const int64_t k = (int64_t)leaf * g.run;
+  const Place at = place_of(p, own.tile_of(job));
+  const int64_t k = (int64_t)own.leaf_of(job) * g.run;
   const bool is_low = bringer() < TL_PASS_BRINGERS / 2;
   const int part = is_low ? at.part : at.high_part, feature = is_low ? at.low : at.high;
   return (const uint16_t *)g.weight[part] + feature * g.weight_stride[part] + k;
@@ -247,13 +264,13 @@ TL_GPU void box_round(const tl_pass_phase &p, const tl_tensor_map *maps, const S
                       int first, const Weights &ring, uint64_t policy, Turn &turn) {
   enum { BYTES = TL_PASS_BOXES / 2 };
   const tl_gemm_few_args &g = p.product;
-  const int lane = threadIdx.x % 32, left = own.jobs - first, leaves = (1 << p.leaves_log) - 1;
+  const int lane = threadIdx.x % 32, left = own.jobs - first;
   const int count = left < round_of(p) ? left : round_of(p);
   const bool high = bringer() % 2 == 1, split = is_split(p);
   const int ahead = high && !split ? TL_PASS_DEPTH / TL_PASS_GROUP / 2 : 0;
   int part = 0, feature = 0;
   if (lane < count) {
-    const Place at = place_of(p, own.first + ((first + lane) >> p.leaves_log) * own.stride);
+    const Place at = place_of(p, own.tile_of(first + lane));
     part = high && split ? at.high_part : at.part, feature = high && split ? at.high : at.low;
   }
   for (int k = 0; k < g.run; k += TL_PASS_DEPTH) {
@@ -266,7 +283,7 @@ TL_GPU void box_round(const tl_pass_phase &p, const tl_tensor_map *maps, const S
         wait_for_earlier(ring, turn);
         barrier_expect(bar, BYTES);
         weights_box(ring.slots + turn.slot * ring.slot + (high ? BYTES : 0), maps + of, bar, from,
-                    k / TL_PASS_GROUP + ahead, (first + job) & leaves, policy);
+                    k / TL_PASS_GROUP + ahead, own.leaf_of(first + job), policy);
       }
       __syncwarp();
     }
