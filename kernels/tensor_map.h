@@ -37,6 +37,7 @@ typedef struct tl_tensor_box {
   const void *data;
   tl_dtype dtype; /* bf16, f32 */
   int32_t dims;
+  int32_t exact; /* 1: what lies beside a box is not fetched into the cache with it */
   int64_t size[TL_TENSOR_MAP_DIMS];
   int64_t stride[TL_TENSOR_MAP_DIMS]; /* elements; stride[0] is not read */
   int32_t box[TL_TENSOR_MAP_DIMS];    /* box[0] elements are at most 128 bytes */
