@@ -69,6 +69,20 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// Whether the phase of a parity has ended.
+__device__ __forceinline__ bool barrier_is_past(uint32_t bar, uint32_t parity) {
+  uint32_t past;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(past)
+      : "r"(bar), "r"(parity)
+      : "memory");
+  return past != 0;
+}
 
 // ---- threads of a block, blocks of a cluster ----
 
@@ -94,6 +108,21 @@ __device__ __forceinline__ uint32_t in_block(uint32_t address, uint32_t rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
+}
+// 16 or 8 bytes to another block's shared memory, counted by a barrier there.
+__device__ __forceinline__ void send(uint32_t to, uint4 v, uint32_t bar) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(bar)
+      : "memory");
+}
+__device__ __forceinline__ void send(uint32_t to, float2 v, uint32_t bar) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+          to),
+      "f"(v.x), "f"(v.y), "r"(bar)
+      : "memory");
 }
 // Registers of the warpgroup's threads from here on; the kernel has __launch_bounds__(threads, 1).
 template <int registers>
@@ -136,6 +165,28 @@ __device__ __forceinline__ void box_load(uint32_t to, const tl_tensor_map *map, 
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
       "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+// For what nobody reads again soon: the cache gives it up before all else.
+__device__ __forceinline__ uint64_t soon_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void box_load_soon(uint32_t to, const tl_tensor_map *map, uint32_t bar,
+                                              int c0, int c1, int c2, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void box_load_soon(uint32_t to, const tl_tensor_map *map, uint32_t bar,
+                                              int c0, int c1, int c2, int c3, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
 }
 // To the same place of every block of the cluster in `blocks` (bit = rank), and its barrier.

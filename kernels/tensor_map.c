@@ -6,6 +6,7 @@ enum { /* numbers of the driver's interface */
        TYPE_BF16 = 9,
        INTERLEAVE_NONE = 0,
        SWIZZLE_128_BYTES = 3,
+       PROMOTE_NOTHING = 0,
        PROMOTE_256_BYTES = 3,
        FILL_ZEROS = 0
 };
@@ -26,6 +27,7 @@ tl_status tl_tensor_map_make(tl_cuda *cuda, const char *what, const tl_tensor_bo
       api,
       api->tensor_map(out, box->dtype == TL_BF16 ? TYPE_BF16 : TYPE_F32, (uint32_t)box->dims,
                       (void *)(uintptr_t)box->data, size, stride, lengths, steps, INTERLEAVE_NONE,
-                      SWIZZLE_128_BYTES, PROMOTE_256_BYTES, FILL_ZEROS),
+                      SWIZZLE_128_BYTES, box->plain ? PROMOTE_NOTHING : PROMOTE_256_BYTES,
+                      FILL_ZEROS),
       what);
 }

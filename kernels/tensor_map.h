@@ -40,6 +40,7 @@ typedef struct tl_tensor_box {
   int64_t size[TL_TENSOR_MAP_DIMS];
   int64_t stride[TL_TENSOR_MAP_DIMS]; /* elements; stride[0] is not read */
   int32_t box[TL_TENSOR_MAP_DIMS];    /* box[0] elements are at most 128 bytes */
+  int32_t plain;                      /* the cache reads what a box has, not pieces of 256 bytes */
 } tl_tensor_box;
 
 /* Fails where the driver refuses the numbers; `what` names the tensor. */

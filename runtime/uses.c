@@ -70,13 +70,22 @@ static int is_read(const tl_program *p, int32_t index, int32_t output, int32_t f
   return 0;
 }
 
+/* How many instructions behind `index` may read its outputs where they become one kernel; 0: it is
+** none of those. */
+static int32_t readers_of(const tl_program *p, int32_t index, int32_t end) {
+  const tl_op op = p->instructions[index].op;
+  const tl_op next = index + 1 < end ? p->instructions[index + 1].op : TL_OP_COUNT;
+  if (op == TL_OP_linear) return next == TL_OP_swiglu ? 1 : next == TL_OP_rope_rows ? 3 : 0;
+  if (op == TL_OP_row_max) return 2;
+  return op == TL_OP_rope_rows || op == TL_OP_swiglu || op == TL_OP_row_sum_exp;
+}
+
 void tl_uses_note(const tl_program *p, int32_t index, int32_t end, tl_fused_call *out) {
-  const int is_gates =
-      out->op == TL_OP_linear && index + 1 < end && p->instructions[index + 1].op == TL_OP_swiglu;
-  if (out->op == TL_OP_rope_rows || is_gates || out->op == TL_OP_swiglu) {
+  const int32_t readers = readers_of(p, index, end);
+  if (readers > 0) {
     out->only_next_reads = 1;
     for (int32_t i = 0; i < p->instructions[index].out.count; i++)
-      if (is_read(p, index, i, index + 2, end)) out->only_next_reads = 0;
+      if (is_read(p, index, i, index + 1 + readers, end)) out->only_next_reads = 0;
   }
   if (out->op == TL_OP_rms_norm) out->rstd_is_unread = !is_read(p, index, 1, index + 1, end);
 }

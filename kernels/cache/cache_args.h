@@ -3,7 +3,7 @@
 **   cache_write_*            a thread an element of k, then of v
 **   attention_cached_f32     a block of threads a row and KV head
 **   attention_cached_one_w   the same in bf16 for heads of up to w channels: steps that decode
-**   attention_cached_hopper_64  four warps a row and KV head: steps in which many decode
+**   attention_cached_hopper_64  six warps a row and KV head: steps in which many decode
 **   attention_cached_many_w  for steps of many rows: those of one request that stand side by side
 **                            share a block (cache_attention.cu)
 **

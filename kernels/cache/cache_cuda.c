@@ -86,47 +86,60 @@ static int fits_boxes(const tl_cached_args *k, const tl_cuda_facts *facts) {
   const int64_t most = (int64_t)k->at.pages_max * k->at.page;
   return facts->major == 9 && facts->minor == 0 && k->at.rows >= WARP_ROWS && k->width == BOX &&
          k->value_width == BOX && k->group <= 8 && k->at.shift >= 6 && k->pages_are_shared &&
-         k->kv_block == TL_CACHED_HOPPER_KEYS && k->window >= most && k->split >= most;
+         k->kv_block == TL_CACHED_HOPPER_KEYS && k->window >= most && k->split >= most &&
+         (uintptr_t)k->q % 8 == 0;
 }
 
-/* All blocks run at once, and each has as many units as any other, or one less. A block asks for no
-** less shared memory than its share of a multiprocessor: so no multiprocessor gets more of them
-** than another because it was free first. */
+/* All blocks run at once, and each has as many units as any other, or one less. A block takes its
+** share of a multiprocessor's shared memory, as far as boxes fill it: so no multiprocessor gets
+** more of them than another because it was free first. */
 tl_cached_plan tl_cached_hopper_plan(int64_t units, int64_t multiprocessors) {
-  const int64_t deep = 2 * TL_CACHED_HOPPER_BLOCK + TL_CACHED_HOPPER_REST;
-  const int64_t flat = TL_CACHED_HOPPER_BLOCK + TL_CACHED_HOPPER_REST;
-  const int64_t most = TL_CACHED_HOPPER_TOGETHER * multiprocessors;
-  if (units <= MULTIPROCESSOR / (deep + RESERVED) * multiprocessors)
-    return (tl_cached_plan){.blocks = units, .shared = deep, .depth = 2};
-  const int64_t each = (units + most - 1) / most, blocks = (units + each - 1) / each;
+  const int64_t blocks = least(units, TL_CACHED_HOPPER_TOGETHER * multiprocessors);
   const int64_t together = (blocks + multiprocessors - 1) / multiprocessors;
-  const int64_t share = (MULTIPROCESSOR / together - RESERVED) / 1024 * 1024;
-  return (tl_cached_plan){.blocks = blocks, .shared = share > flat ? share : flat, .depth = 1};
+  const int64_t share = MULTIPROCESSOR / (together > 0 ? together : 1) - RESERVED;
+  const int64_t slots = (share - TL_CACHED_HOPPER_REST) / TL_CACHED_HOPPER_BOX;
+  const int64_t depth = least(slots, TL_CACHED_HOPPER_SLOTS);
+  return (tl_cached_plan){.blocks = blocks,
+                          .shared = depth * TL_CACHED_HOPPER_BOX + TL_CACHED_HOPPER_REST,
+                          .depth = (int32_t)depth};
+}
+
+/* Maps of boxes of 64 positions, of which the first `seen` are read. */
+static tl_status make_maps(tl_cuda *cuda, const tl_cached_args *k, int64_t seen,
+                           tl_tensor_map *keys, tl_tensor_map *values) {
+  const int64_t page = k->at.page, heads = k->kv_heads, boxes = page / BOX;
+  const tl_tensor_box of_keys = {
+      .data = k->keys,
+      .dtype = TL_BF16,
+      .dims = 4,
+      .plain = 1,
+      .size = {seen, boxes, BOX,  k->at.pages * heads},
+      .stride = {1,    BOX,   page, BOX * page         },
+      .box = {BOX,  1,     BOX,  1                  }
+  };
+  const tl_tensor_box of_values = {
+      .data = k->values,
+      .dtype = TL_BF16,
+      .dims = 4,
+      .plain = 1,
+      .size = {BOX, heads, seen,        k->at.pages * boxes},
+      .stride = {1,   BOX,   BOX * heads, BOX * BOX * heads  },
+      .box = {BOX, 1,     BOX,         1                  }
+  };
+  TL_TRY(tl_tensor_map_make(cuda, "map of keys", &of_keys, keys));
+  return tl_tensor_map_make(cuda, "map of values", &of_values, values);
 }
 
 static tl_status launch_boxes(tl_cuda *cuda, const tl_cached_args *k, int32_t early) {
-  const int64_t page = k->at.page, heads = k->kv_heads, pages = k->at.pages;
-  const tl_tensor_box keys = {
-      .data = k->keys,
-      .dtype = TL_BF16,
-      .dims = 3,
-      .size = {page, BOX,  pages * heads},
-      .stride = {1,    page, BOX * page   },
-      .box = {BOX,  BOX,  1            }
-  };
-  const tl_tensor_box values = {
-      .data = k->values,
-      .dtype = TL_BF16,
-      .dims = 3,
-      .size = {BOX, heads, pages * page},
-      .stride = {1,   BOX,   BOX * heads },
-      .box = {BOX, 1,     BOX         }
-  };
-  const int64_t units = k->at.rows * k->kv_heads;
+  const int64_t units = (int64_t)k->at.rows * k->kv_heads;
   const tl_cached_plan plan = tl_cached_hopper_plan(units, tl_cuda_device(cuda)->multiprocessors);
-  tl_cached_hopper_args args = {.a = *k, .depth = plan.depth, .early = early && k->ahead};
-  TL_TRY(tl_tensor_map_make(cuda, "map of keys", &keys, &args.keys));
-  TL_TRY(tl_tensor_map_make(cuda, "map of values", &values, &args.values));
+  tl_cached_hopper_args args = {.a = *k,
+                                .depth = plan.depth,
+                                .spread = plan.blocks <= tl_cuda_device(cuda)->multiprocessors,
+                                .early = early && k->ahead};
+  for (int32_t i = 0; i < TL_CACHED_HOPPER_MAPS; i++)
+    TL_TRY(
+        make_maps(cuda, k, (i + 1) * BOX / TL_CACHED_HOPPER_MAPS, &args.keys[i], &args.values[i]));
   const tl_cuda_grid grid = {.blocks = {(uint32_t)plan.blocks},
                              .threads = {TL_CACHED_HOPPER_THREADS},
                              .shared = (uint32_t)plan.shared,

@@ -1,331 +1,289 @@
 // cache_hopper.cu - attention_cached of bf16 for steps in which many requests decode: a block of
-// four warps has a row and a KV head, and the copy engine brings what it reads.
+// six warps has a row and a KV head, and the copy engine brings what it reads.
 //
-//   block of 128 keys   slot 0         slot 1          slot 2           slot 3
-//                       keys 0 .. 63   keys 64 .. 127  values 0 .. 63   values 64 .. 127
+//   boxes   64 positions of one page and head, 8 KiB: keys [channel][position], values [position]
+//           [channel]. A page that is not there is read past the end of the pool: as zeros.
+//   group   two blocks of 128 keys, or what is left: its boxes of keys, then those of values
+//   ring    boxes in the order in which they are used, from unit to unit
 //
-//   scores, weights     warp w: keys 32 w .. of the block, 8 heads; the largest ones meet
-//   values              warp w: channels 16 w .., all keys; weights come through shared memory
-//   sums of weights     warp 0, in the order of keys
+//   warp 5      asks for boxes as slots become free
+//   warps 0 .. 3, of a group
+//     scores    keys 16 w .. of each box, 8 heads, in registers; the largest of a block meet
+//     weights   levels of its blocks one after the other, then all weights, to shared memory
+//     values    channels 16 w .., all keys, one after the other
+//   warp 4      how sums fade from block to block; the sums of weights, in the order of keys
 //
-// A box is 64 positions of one page and head, 8 KiB: keys [channel][position], values [position]
-// [channel]. The ring holds one block of keys or two, which the launcher says: where there are few
-// rows, more is on its way. A page that is not there is read past the end of the pool: as zeros.
+// Scores of a group do not wait for each other, so a group has two meetings of warps, and values
+// are on their way meanwhile.
 //
-// A block takes rows and KV heads (units) gridDim.x apart, and asks for the first boxes of the next
-// one while it still works on this one: blocks of keys are counted on from unit to unit.
-//
-//   unit   |   u: blocks n, n + 1, n + 2   |   v: blocks n + 3, ..   |    slot: of n mod depth
-//
-// Boxes of the first unit that no row of this step writes hold what earlier steps wrote; they are
-// asked for before earlier kernels have ended. Which those are follows from all rows' places.
+// A block takes rows and KV heads (units) gridDim.x apart. Boxes of the first unit that no row of
+// this step writes hold what earlier steps wrote; they are asked for before earlier kernels have
+// ended. Which those are follows from all rows' places.
 //
 // The sums are those of cache_one.cuh and cache_many.cuh; here a request is one part (no split), a
 // block has 128 keys, and there is no window, which the launcher looks at.
-#include "../attention/attention_bf16.cuh"
-#include "../hopper.cuh"
-#include "cache_hopper_args.h"
-
-enum {
-  KEYS = TL_CACHED_HOPPER_KEYS,
-  BOX = 64,  // positions, and channels
-  BYTES = BOX * BOX * 2,
-  HEADS = 8,
-  WARPS = 4,
-  ASKS = WARPS - 1,  // the warp that asks for boxes; warp 0 adds weights up
-  OWN = KEYS / WARPS  // keys of a warp
-};
-
-struct Shared {
-  uint64_t bars[8];
-  int box[4];        // of the first unit, -1: none
-  uint32_t written;  // a bit for each of them
-  float most[WARPS][HEADS];
-  float l[HEADS];
-  float2 weight[KEYS / 8][32];  // of 8 keys, by lane: keys 2 (lane % 4), + 1 of head lane / 4
-};
-static_assert(sizeof(Shared) <= TL_CACHED_HOPPER_REST, "shared memory");
-
-struct Unit {
-  int row, kv_head, request, last;
-  int count;              // of blocks of keys; 0: no such row, request or position
-  int pages, first_page;  // this lane's entry of 32, and which the first of them is
-};
-
-GPU Unit unit_at(const tl_cached_args &g, int index) {
-  Unit u = {index / g.kv_heads, index % g.kv_heads, -1, -1, 0, 0, -32};
-  if (u.row >= g.at.rows) return u;
-  u.request = g.at.request[u.row], u.last = g.at.position[u.row];
-  const bool exists = u.request >= 0 && u.request < g.at.requests && u.last >= 0 &&
-                      u.last >> g.at.shift < g.at.pages_max;
-  u.last = exists ? u.last : -1;
-  u.count = exists ? u.last / KEYS + 1 : 0;
-  return u;
-}
-
-// The entries of the table around a position, one a lane.
-GPU void look_up(const tl_cached_args &g, Unit &u, int position) {
-  const int entry = position >> g.at.shift;
-  if (entry < u.first_page + 32) return;
-  u.first_page = entry;
-  const int own = entry + threadIdx.x % 32;
-  u.pages =
-      own << g.at.shift <= u.last ? g.at.table[(int64_t)u.request * g.at.pages_max + own] : -1;
-  if (u.pages < 0 || u.pages >= g.at.pages) u.pages = g.at.pages;
-}
-
-GPU int page_of_unit(const tl_cached_args &g, Unit &u, int position) {
-  look_up(g, u, position);
-  return __shfl_sync(~0u, u.pages, (position >> g.at.shift) - u.first_page);
-}
-
-// The first of the two slots of keys, or of values, of block `n`.
-GPU int slot_of(const tl_cached_hopper_args &k, int n, int values) {
-  return (n & (k.depth - 1)) * 4 + 2 * values;
-}
-
-// Asks for 64 keys or values of the unit's block `block`, the `half` of it, into the slot of block
-// `n`; behind the row's last position nothing comes. The warp that asks is here.
-GPU void ask_half(const tl_cached_hopper_args &k, Unit &u, uint32_t ring, uint32_t bars, int n,
-                  int block, int values, int half) {
-  const tl_cached_args &g = k.a;
-  const int position = block * KEYS + half * BOX, slot = slot_of(k, n, values) + half;
-  const bool is_there = position <= u.last;
-  const int page = is_there ? page_of_unit(g, u, position) : 0;
-  if (threadIdx.x % 32 != 0) return;
-  const int place = position & (g.at.page - 1);
-  barrier_expect(bars + 8 * slot, is_there ? BYTES : 0);
-  if (!is_there) return;
-  if (!values)
-    box_load(ring + slot * BYTES, &k.keys, bars + 8 * slot, place, 0,
-             page * g.kv_heads + u.kv_head);
-  else
-    box_load(ring + slot * BYTES, &k.values, bars + 8 * slot, 0, u.kv_head,
-             page * g.at.page + place);
-}
-
-// Where the asking is. `asked`: blocks whose keys, or values, have been asked for.
-struct Asked {
-  Unit u, next;
-  int first;  // block of u's first keys
-  int asked[2];
-};
-
-// Asks for the keys or values of block `n`, of this unit or the next, unless that was done, or they
-// are no block of either.
-GPU void ask(const tl_cached_hopper_args &k, Asked &a, uint32_t ring, uint32_t bars, int n,
-             int values) {
-  if (n < a.asked[values]) return;
-  const int own = n - a.first, behind = own - a.u.count;
-  if (behind >= a.next.count) return;
-#pragma unroll 1
-  for (int half = 0; half < 2; half++) {
-    if (behind < 0)
-      ask_half(k, a.u, ring, bars, n, own, values, half);
-    else
-      ask_half(k, a.next, ring, bars, n, behind, values, half);
-  }
-  a.asked[values] = n + 1;
-}
-
-// Which of the first unit's boxes some row of this step writes: all threads look through the rows.
-GPU uint32_t find_written(const tl_cached_args &g, Unit &u, int boxes, Shared &shared) {
-  const int shift = g.at.shift - 6;  // boxes of a page
-  if (threadIdx.x == 0) shared.written = 0;
-  if (threadIdx.x / 32 == ASKS)
-    for (int i = 0; i < boxes; i++) {
-      const int position = i * BOX;
-      const int page = position <= u.last ? page_of_unit(g, u, position) : -1;
-      const int box = (page << shift) + ((position & (g.at.page - 1)) >> 6);
-      if (threadIdx.x % 32 == 0) shared.box[i] = page < 0 ? -1 : box;
-    }
-  __syncthreads();
-  uint32_t hits = 0;
-  for (int row = threadIdx.x; row < g.at.rows; row += 32 * WARPS) {
-    const int request = g.at.request[row], position = g.at.position[row];
-    if (request < 0 || request >= g.at.requests || position < 0) continue;
-    if (position >> g.at.shift >= g.at.pages_max) continue;
-    const int page = g.at.table[(int64_t)request * g.at.pages_max + (position >> g.at.shift)];
-    const int box = (page << shift) + ((position & (g.at.page - 1)) >> 6);
-    for (int i = 0; i < boxes; i++) hits |= uint32_t(box == shared.box[i]) << i;
-  }
-  if (hits != 0) atomicOr(&shared.written, hits);
-  __syncthreads();
-  return shared.written;
-}
-
-// The first unit's first blocks: those boxes that are in `which`.
-GPU void ask_first(const tl_cached_hopper_args &k, Unit &u, uint32_t ring, uint32_t bars,
-                   uint32_t which) {
-#pragma unroll 1
-  for (int i = 0; i < 4 * k.depth; i++) {
-    const int block = i / 4, values = i / 2 % 2, half = i % 2;
-    if (block < u.count && (which >> (2 * block + half) & 1))
-      ask_half(k, u, ring, bars, block, block, values, half);
-  }
-}
+#include "cache_hopper_ring.cuh"
 
 // Piece `piece` of 16 bytes of row `row` of a box.
 GPU uint32_t piece_at(uint32_t box, int row, int piece) {
   return box + row * 128 + ((piece ^ (row & 7)) << 4);
 }
 
-// q of 8 heads as the rows of steps; rows 8 .. 15 stand for rows 0 .. 7.
-GPU void load_queries(const tl_cached_args &g, int64_t row, int kv_head, uint32_t (&q)[4][2]) {
-  const int lane = threadIdx.x % 32, head = lane / 4 < g.group ? lane / 4 : g.group - 1;
-  const uint32_t *from = (const uint32_t *)((const uint16_t *)g.q +
-                                            (row * g.heads + kv_head * g.group + head) * g.width) +
-                         lane % 4;
-#pragma unroll
-  for (int i = 0; i < 4; i++) q[i][0] = from[8 * i], q[i][1] = from[8 * i + 4];
+// What a thread loads of q: 4 channels of a head; of heads that there are not, zeros.
+GPU uint2 load_query(const tl_cached_args &g, int unit) {
+  const int64_t row = unit / g.kv_heads;
+  const int head = threadIdx.x / 16;
+  const int64_t at = row * g.heads + unit % g.kv_heads * g.group + head;
+  if (head >= g.group) return make_uint2(0, 0);
+  return *(const uint2 *)((const uint16_t *)g.q + at * BOX + threadIdx.x % 16 * 4);
 }
 
-// Scores of the warp's keys, which stand in a box from piece `piece` of each channel on.
-GPU void measure(const uint32_t (&q)[4][2], uint32_t box, int piece, float (&s)[OWN / 8][4]) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < OWN / 8; i++)
-#pragma unroll
-    for (int e = 0; e < 4; e++) s[i][e] = 0.0f;
-#pragma unroll
-  for (int c = 0; c < BOX / 16; c++) {
-    const uint32_t a[4] = {q[c][0], q[c][0], q[c][1], q[c][1]};
-#pragma unroll
-    for (int i = 0; i < OWN / 16; i++) {
-      uint32_t b[4];
-      load_matrices_across(piece_at(box, c * 16 + lane % 16, piece + 2 * i + lane / 16), b);
-      step(s[2 * i], a, b);
-      step(s[2 * i + 1], a, b + 2);
-    }
-  }
+GPU void store_query(uint2 q, Shared &shared) {
+  const int head = threadIdx.x / 16, piece = threadIdx.x % 16;
+  *(uint2 *)(shared.query + head * 128 + ((piece / 2 ^ head) << 4) + piece % 2 * 8) = q;
+  fence_async();
+  named_sync<32 * READERS>(OWN);
 }
 
-struct Level {
-  float m, t, l;
+// sum (64 rows x 8) = (keep ? sum : 0) + a * b, one step of 16 k, as product of hopper.cuh.
+GPU void product_8(float (&sum)[4], uint64_t a, uint64_t b, int keep) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, 1, "
+      "0;\n}"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "l"(a), "l"(b), "r"(keep));
+}
+
+// Scores of the keys of some boxes: lane 4 g + t of warp w has keys 16 w + g, + 8 of each, heads
+// 2 t, + 1.
+template <int boxes>
+GPU void measure(const Slots &slots, uint32_t query, float (*s)[4]) {
+  const uint64_t q = factor_at<ALONG>(query);
+  uint64_t a[boxes];
+#pragma unroll
+  for (int i = 0; i < boxes; i++) a[i] = factor_at<ACROSS>(box_at(slots, i));
+  products_begin();
+#pragma unroll
+  for (int c = 0; c < BOX / 16; c++)
+#pragma unroll
+    for (int i = 0; i < boxes; i++)
+      product_8(s[i], a[i] + c * factor_step<ACROSS>, q + c * factor_step<ALONG>, c > 0);
+  products_commit();
+  products_wait<0>();
+#pragma unroll
+  for (int i = 0; i < boxes; i++) hold<4>(s[i]);
+}
+
+// The keys of a group that a row sees. `limit`: counted from the lane's first one.
+struct Group {
+  int boxes, seen;
+  int limit;
 };
-
-// The largest of the warp's scores of a head, of keys 0 .. count - 1 of the block, or `whole`: of
-// all. So blocks that are seen whole need no branches.
 template <bool whole>
-GPU float largest(const float (&s)[OWN / 8][4], int first, int count) {
-  float m = -TL_INFINITY;
-#pragma unroll
-  for (int i = 0; i < OWN / 8; i++)
-#pragma unroll
-    for (int e = 0; e < 2; e++)
-      if (whole || first + 8 * i + e < count) m = fmaxf(m, s[i][e]);
-  m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-  return fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+GPU bool is_seen(const Group &group, int box, int e) {
+  return whole || box * BOX + e / 2 * 8 < group.limit;
 }
+// Whether all keys of a block are seen.
+GPU bool is_whole(const Group &group, int block) { return (block + 1) * KEYS <= group.seen; }
 
-// Scores of keys 0 .. count - 1 become weights, the others +0, for all warps to read.
+// The largest score of the warp's keys of block `b`: of head 2 t in lanes below 16, 2 t + 1 above.
 template <bool whole>
-GPU void soften(const tl_cached_args &g, const float (&s)[OWN / 8][4], int first, int count,
-                float u, Shared &shared) {
-  const int lane = threadIdx.x % 32, tile = threadIdx.x / 32 * (OWN / 8);
+GPU float largest(const Group &group, int b, const float (*s)[4]) {
+  float m[2] = {-TL_INFINITY, -TL_INFINITY};
 #pragma unroll
-  for (int i = 0; i < OWN / 8; i++) {
-    float p[2];
-#pragma unroll
-    for (int e = 0; e < 2; e++)
-      p[e] = whole || first + 8 * i + e < count ? tl_exp2(fmaf(s[i][e], g.factor, -u)) : 0.0f;
-    shared.weight[tile + i][lane] = make_float2(p[0], p[1]);
-  }
+  for (int e = 0; e < 8; e++)
+    if (is_seen<whole>(group, 2 * b + e / 4, e % 4)) m[e % 2] = fmaxf(m[e % 2], s[e / 4][e % 4]);
+  const bool second = threadIdx.x & 16;
+  return fmaxf(second ? m[1] : m[0], __shfl_xor_sync(~0u, second ? m[0] : m[1], 16));
 }
 
-// The sums of a lane's weights, one after the other.
-GPU void add_weights(const Shared &shared, float &l) {
-#pragma unroll
-  for (int i = 0; i < KEYS / 8; i++) {
-    const float2 p = shared.weight[i][threadIdx.x % 32];
-    l = l + p.x;
-    l = l + p.y;
-  }
+// The same of a block that may be seen in part.
+GPU float largest_of(const Group &group, int b, const float (*s)[4]) {
+  if (2 * b >= group.boxes) return -TL_INFINITY;
+  return is_whole(group, b) ? largest<true>(group, b, s) : largest<false>(group, b, s);
 }
 
-// Values of positions that the row does not see become zeros in the channels of the warp: what lies
-// in a page by chance is not added up. Steps of 16 positions behind them are left out.
-GPU void clear_rows(uint32_t box, int first) {
-  const uint32_t zeros[4] = {0, 0, 0, 0};
-  const int row = first + threadIdx.x % 32 / 2, piece = threadIdx.x / 32 * 2 + threadIdx.x % 2;
-  if (row < (first + 15) / 16 * 16) store_shared(piece_at(box, row, piece), zeros);
-  fence_async();  // the copy engine writes there again
-  __syncwarp();
-}
-
-// All positions of a block that is seen whole: the channels of the warp. Weights are there before
-// values are.
-GPU void add_block(const Shared &shared, uint32_t boxes, uint32_t bar, uint32_t parity,
-                   float (&o)[2][4]) {
+// Scores of a group, and the largest ones of the warp's keys of each block. Where there is no last
+// box of a block, its scores are those of the one before, and not used.
+static_assert(BLOCKS == 2, "one or two blocks are measured side by side");
+GPU void score(const Ring &r, Place &p, const Group &group, float (&s)[BOXES][4], Shared &shared) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint32_t weight[KEYS / 8];
+  const uint32_t query = uniform(shared_address(shared.query));
+  float m[BLOCKS];
+  const Slots slots = slots_at(r, p, group.boxes);
+  wait_for(r, slots);
+  if (group.boxes > 2)
+    measure<4>(slots, query, s);
+  else
+    measure<2>(slots, query, s);
+  give_back(r, slots, group.boxes);
+  move_on(r, p, group.boxes);
 #pragma unroll
-  for (int i = 0; i < KEYS / 8; i++) {
-    const float2 p = shared.weight[i][lane];
-    weight[i] = bf16_pair(p.x, p.y);
+  for (int b = 0; b < BLOCKS; b++) m[b] = largest_of(group, b, s + 2 * b);
+#pragma unroll
+  for (int b = 0; b < BLOCKS; b++) m[b] = fmaxf(m[b], __shfl_xor_sync(~0u, m[b], 8));
+#pragma unroll
+  for (int b = 0; b < BLOCKS; b++) m[b] = fmaxf(m[b], __shfl_xor_sync(~0u, m[b], 4));
+  if ((lane & 12) == 0)
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) shared.most[b][warp][lane % 4 * 2 + lane / 16] = m[b];
+}
+
+// Where the weights of key `key` of 8 stand: so even keys lie in 32 banks, and odd ones.
+GPU int place_of_key(int key) { return key ^ key >> 2; }
+
+// Scores of a block's keys that are seen become weights, the others +0.
+template <bool whole>
+GPU void soften(const tl_cached_args &g, const Group &group, int b, const float (*s)[4], float2 t,
+                Shared &shared) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t pair[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {  // keys + 8 i % 2 of box i / 2
+    const float *from = s[i / 2] + i % 2 * 2;
+    const float x = tl_exp2(fmaf(from[0], g.factor, -t.x));
+    const float y = tl_exp2(fmaf(from[1], g.factor, -t.y));
+    const bool seen = is_seen<whole>(group, 2 * b + i / 2, i % 2 * 2);
+    const float2 w = {seen ? x : 0.0f, seen ? y : 0.0f};
+    const int key = (2 * b + i / 2) * BOX + warp * 16 + i % 2 * 8 + place_of_key(lane / 4);
+    *(float2 *)&shared.weight[key][lane % 4 * 2] = w;
+    pair[i] = bf16_pair(w.x, w.y);
   }
+  const int head = lane % 8, piece = 2 * warp + lane / 8 % 2;
+  const uint32_t to = shared_address(shared.rounded[2 * b + lane / 16]) + head * 128;
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   to + ((piece ^ head) << 4)),
+               "r"(pair[0]), "r"(pair[1]), "r"(pair[2]), "r"(pair[3])
+               : "memory");
+}
+
+// All scores of a group become weights, each at the level of its block.
+GPU void soften_all(const tl_cached_args &g, const Group &group, const float (&s)[BOXES][4],
+                    float2 &m, Shared &shared) {
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-    uint32_t b[BOX / 16][4];
-    barrier_wait(bar + 8 * half, parity);
+  for (int b = 0; b < BLOCKS; b++) {
+    if (2 * b >= group.boxes) break;
 #pragma unroll
-    for (int j = 0; j < BOX / 16; j++)
-      load_matrices_across(
-          piece_at(boxes + half * BYTES, j * 16 + lane % 16, 2 * warp + lane / 16), b[j]);
+    for (int w = 0; w < READERS; w++) {
+      const float2 most = *(const float2 *)&shared.most[b][w][threadIdx.x % 4 * 2];
+      m.x = fmaxf(m.x, most.x), m.y = fmaxf(m.y, most.y);
+    }
+    const float2 t = {m.x * g.factor, m.y * g.factor};
+    if (is_whole(group, b))
+      soften<true>(g, group, b, s + 2 * b, t, shared);
+    else
+      soften<false>(g, group, b, s + 2 * b, t, shared);
+  }
+  fence_async();
+}
+
+// Values of positions from `seen` on, up to a whole step of 16, become zeros: what lies in a page
+// by chance is not added up.
+GPU void clear_values(uint32_t box, int seen) {
+  const uint32_t zeros[4] = {0, 0, 0, 0};
+  const int row = seen + threadIdx.x / 8;
+  if (row < (seen + 15) / 16 * 16) store_shared(piece_at(box, row, threadIdx.x % 8), zeros);
+  fence_async();
+  named_sync<32 * READERS>(OWN);
+}
+
+// o (64 channels, 8 heads) resumes with steps of a box of values.
+template <int steps>
+GPU void add_steps(uint32_t box, uint32_t weights, float (&o)[4]) {
+  const uint64_t a = factor_at<ACROSS>(box), b = factor_at<ALONG>(weights);
 #pragma unroll
-    for (int j = 0; j < BOX / 16; j++) {
-      const uint32_t low = weight[half * 8 + 2 * j], high = weight[half * 8 + 2 * j + 1];
-      const uint32_t a[4] = {low, low, high, high};
-      step(o[0], a, b[j]);
-      step(o[1], a, b[j] + 2);
+  for (int j = 0; j < steps; j++)
+    product_8(o, a + j * factor_step<ACROSS>, b + j * factor_step<ALONG>, 1);
+}
+
+// The values of a block of keys: all steps of the first `boxes` boxes, or those of which something
+// is seen.
+template <int steps>
+GPU void add_block(uint32_t one, uint32_t two, uint32_t weights, float (&o)[4]) {
+  products_begin();
+  add_steps < steps<4 ? steps : 4>(one, weights, o);
+  if constexpr (steps > 4) add_steps<steps - 4>(two, weights + 1024, o);
+  products_commit();
+  products_wait<0>();
+  hold<4>(o);
+}
+
+// The same for any number of steps.
+GPU void add_part(uint32_t one, uint32_t two, uint32_t weights, int steps, float (&o)[4]) {
+  switch (steps) {
+    case 1: return add_block<1>(one, two, weights, o);
+    case 2: return add_block<2>(one, two, weights, o);
+    case 3: return add_block<3>(one, two, weights, o);
+    case 4: return add_block<4>(one, two, weights, o);
+    case 5: return add_block<5>(one, two, weights, o);
+    case 6: return add_block<6>(one, two, weights, o);
+    case 7: return add_block<7>(one, two, weights, o);
+    default: return add_block<8>(one, two, weights, o);
+  }
+}
+
+// o (lane 4 g + t of warp w: channels 16 w + g, + 8, heads 2 t, + 1) resumes with a group's values.
+GPU void add_values(const Ring &r, Place &p, const Group &group, const Shared &shared,
+                    float (&o)[4]) {
+  const uint32_t weights = uniform(shared_address(shared.rounded[0]));
+#pragma unroll 1
+  for (int b = 0; 2 * b < group.boxes; b++) {
+    const int count = least(group.boxes - 2 * b, 2), seen = group.seen - b * KEYS;
+    const Slots slots = slots_at(r, p, count);
+    const float2 a = *(const float2 *)&shared.fade[b][threadIdx.x % 4 * 2];
+    const uint32_t one = box_at(slots, 0), two = box_at(slots, 1), own = weights + 2 * b * 1024;
+    wait_for(r, slots);
+    o[0] = o[0] * a.x, o[1] = o[1] * a.y, o[2] = o[2] * a.x, o[3] = o[3] * a.y;
+    if (seen >= KEYS) {
+      add_block<KEYS / 16>(one, two, own, o);
+    } else {
+      if (seen % 16 != 0) clear_values(seen < BOX ? one : two, seen % BOX);
+      add_part(one, two, own, (seen + 15) / 16, o);
+    }
+    give_back(r, slots, count);
+    move_on(r, p, count);
+  }
+}
+
+GPU Group group_at(const Unit &u, int first) {
+  const int seen = u.last + 1 - first * BOX;
+  return {least(u.boxes - first, BOXES), seen,
+          seen - int(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4)};
+}
+
+// Element g of columns 2 t, 2 t + 1 becomes elements 2 t, 2 t + 1 of column g.
+GPU uint32_t turn(uint32_t pair) {
+  uint32_t turned;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
+  return turned;
+}
+
+GPU void store(const tl_cached_args &g, const Unit &u, const Shared &shared, const float (&o)[4]) {
+  const int lane = threadIdx.x % 32, channel = threadIdx.x / 32 * 16;
+  const int64_t first = ((int64_t)u.row * g.heads + u.kv_head * g.group) * BOX + channel;
+  const float2 l = *(const float2 *)&shared.l[lane % 4 * 2];
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const float x = o[2 * i] / l.x, y = o[2 * i + 1] / l.y;
+    if (g.o_is_bf16) {
+      const uint32_t pair = turn(bf16_pair(x, y));
+      if (lane / 4 < g.group)
+        *(uint32_t *)((uint16_t *)g.o + first + lane / 4 * BOX + 8 * i + lane % 4 * 2) = pair;
+    } else {
+      float *to = (float *)g.o + first + 8 * i + lane / 4;
+      const int head = lane % 4 * 2;
+      if (head < g.group) to[head * BOX] = x;
+      if (head + 1 < g.group) to[(head + 1) * BOX] = y;
     }
   }
-}
-
-// 64 positions, of which the row sees `count`: the channels of the warp.
-GPU void add_values(const float2 (*weight)[32], uint32_t box, int count, float (&o)[2][4]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-  for (int j = 0; j < BOX / 16; j++) {
-    if (16 * j >= count) break;
-    const float2 one = weight[2 * j][lane], two = weight[2 * j + 1][lane];
-    const uint32_t low = bf16_pair(one.x, one.y), high = bf16_pair(two.x, two.y);
-    const uint32_t a[4] = {low, low, high, high};
-    uint32_t b[4];
-    load_matrices_across(piece_at(box, j * 16 + lane % 16, 2 * warp + lane / 16), b);
-    step(o[0], a, b);
-    step(o[1], a, b + 2);
-  }
-}
-
-// A block of which the row sees the first `count` positions.
-GPU void add_part(const Shared &shared, uint32_t boxes, uint32_t bar, uint32_t parity, int count,
-                  float (&o)[2][4]) {
-#pragma unroll 1
-  for (int half = 0; half < 2 && half * BOX < count; half++) {
-    const uint32_t box = boxes + half * BYTES;
-    const int seen = count - half * BOX;
-    barrier_wait(bar + 8 * half, parity);
-    if (seen < BOX) clear_rows(box, seen);
-    add_values(shared.weight + half * (BOX / 8), box, seen, o);
-  }
-}
-
-GPU void store(const tl_cached_args &g, int64_t row, int kv_head, float l, const float (&o)[2][4]) {
-  const int lane = threadIdx.x % 32, head = lane / 4;
-  if (head >= g.group) return;
-  const tl_attention_output out = {g.o, g.value_width, g.value_width, g.o_is_bf16, 1};
-  const int64_t to = row * g.heads + kv_head * g.group + head;
-#pragma unroll
-  for (int i = 0; i < 2; i++)
-    store_two(out, to, 0, threadIdx.x / 32 * 16 + 8 * i + lane % 4 * 2, o[i][0] / l, o[i][1] / l);
 }
 
 // A row that is none: +0; one whose request or position there is not: NaN.
 GPU void fill_row(const tl_cached_args &g, int64_t row, int kv_head, uint32_t bits) {
   const int count = g.group * g.value_width;
   const int64_t first = row * g.heads * g.value_width + (int64_t)kv_head * count;
-  for (int i = threadIdx.x; i < count; i += 32 * WARPS) {
+  for (int i = threadIdx.x; i < count; i += 32 * READERS) {
     if (g.o_is_bf16)
       ((uint16_t *)g.o)[first + i] = uint16_t(bits >> 16);
     else
@@ -333,96 +291,136 @@ GPU void fill_row(const tl_cached_args &g, int64_t row, int kv_head, uint32_t bi
   }
 }
 
-// The unit asked.u, whose first block is asked.first.
-GPU void attend(const tl_cached_hopper_args &k, Asked &asked, uint32_t ring, uint32_t bars,
-                Shared &shared) {
-  const tl_cached_args &g = k.a;
-  const int row = asked.u.row, kv_head = asked.u.kv_head, last = asked.u.last;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int first = warp * OWN + lane % 4 * 2;  // of the lane's keys
-  uint32_t q[4][2];
-  float s[OWN / 8][4], o[2][4] = {};
-  Level level = {-TL_INFINITY, -TL_INFINITY, 0.0f};
-  load_queries(g, row, kv_head, q);
+GPU void attend(const tl_cached_args &g, const Unit &u, const Ring &r, Place &p, Shared &shared) {
+  float o[4] = {};
+  float2 m = {-TL_INFINITY, -TL_INFINITY};
 #pragma unroll 1
-  for (int block = 0, n = asked.first; block <= last; block += KEYS, n++) {
-    const int count = last - block + 1 < KEYS ? last - block + 1 : KEYS;
-    const uint32_t parity = n >> (k.depth - 1) & 1;
-    const int keys = slot_of(k, n, 0) + warp / 2, values = slot_of(k, n, 1);
-    const bool whole = count == KEYS;
-    float most = -TL_INFINITY;
-    if (warp / 2 * BOX < count) {
-      barrier_wait(bars + 8 * keys, parity);
-      measure(q, ring + keys * BYTES, warp % 2 * (OWN / 8), s);
-      most = whole ? largest<true>(s, first, count) : largest<false>(s, first, count);
-    }
-    if (lane % 4 == 0) shared.most[warp][lane / 4] = most;
-    __syncthreads();
-    if (warp == ASKS) ask(k, asked, ring, bars, n + k.depth, 0);  // these keys have been read
-#pragma unroll
-    for (int i = 0; i < WARPS; i++) level.m = fmaxf(level.m, shared.most[i][lane / 4]);
-    const float t = level.m * g.factor, a = fading(level.t, t);
-    level.t = t;
-    if (whole)
-      soften<true>(g, s, first, count, t, shared);
-    else
-      soften<false>(g, s, first, count, t, shared);
-#pragma unroll
-    for (int i = 0; i < 2; i++) o[i][0] = o[i][0] * a, o[i][1] = o[i][1] * a;
-    __syncthreads();
-    if (warp == 0) {
-      level.l = level.l * a;
-      add_weights(shared, level.l);
-    }
-    if (whole)
-      add_block(shared, ring + values * BYTES, bars + 8 * values, parity, o);
-    else
-      add_part(shared, ring + values * BYTES, bars + 8 * values, parity, count, o);
-    __syncthreads();
-    if (warp == ASKS) ask(k, asked, ring, bars, n + k.depth, 1);
+  for (int first = 0; first < u.boxes; first += BOXES) {
+    const Group group = group_at(u, first);
+    float s[BOXES][4];
+    score(r, p, group, s, shared);
+    named_sync<MEET>(MAXIMA);
+    soften_all(g, group, s, m, shared);
+    named_sync<MEET>(WEIGHTS);
+    add_values(r, p, group, shared, o);
   }
-  const float l = sum_of_four(level.l);
-  if (warp == 0 && lane % 4 == 0) shared.l[lane / 4] = l;
-  __syncthreads();
-  store(g, row, kv_head, shared.l[lane / 4], o);
+  named_sync<MEET>(TOTALS);
+  store(g, u, shared, o);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, TL_CACHED_HOPPER_TOGETHER)
+// The units of this block, as warps 0 .. 3 see them. `query`: of the first one.
+GPU void attend_all(const tl_cached_args &g, Unit u, const Ring &r, int units, uint2 query,
+                    Shared &shared) {
+  Place p = {0, 0};
+#pragma unroll 1
+  for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+    const int next = unit + gridDim.x;
+    const Named name = name_of(g, next / g.kv_heads);
+    store_query(query, shared);
+    query = load_query(g, next < units ? next : unit);
+    if (u.boxes > 0)
+      attend(g, u, r, p, shared);
+    else
+      fill_row(g, u.row, u.kv_head, u.request < 0 ? 0 : 0x7fffffffu);
+    u = unit_of(g, next, name.request, name.position);
+  }
+}
+
+// The levels of a group's blocks, of head lane / 4; blocks behind the last one have none.
+GPU void raise(const tl_cached_args &g, const Shared &shared, float &m, float (&t)[BLOCKS]) {
+#pragma unroll
+  for (int b = 0; b < BLOCKS; b++) {
+#pragma unroll
+    for (int w = 0; w < READERS; w++) m = fmaxf(m, shared.most[b][w][threadIdx.x % 32 / 4]);
+    t[b] = m * g.factor;
+  }
+}
+
+// The same for the warp of sums.
+GPU void sum_all(const tl_cached_args &g, Unit u, int units, Shared &shared) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+    const int next = unit + gridDim.x;
+    const Named name = name_of(g, next / g.kv_heads);
+    float m = -TL_INFINITY, level = -TL_INFINITY, l = 0.0f;
+#pragma unroll 1
+    for (int first = 0; first < u.boxes; first += BOXES) {
+      const int boxes = least(u.boxes - first, BOXES);
+      float t[BLOCKS];
+      named_sync<MEET>(MAXIMA);
+      raise(g, shared, m, t);
+#pragma unroll
+      for (int b = 0; b < BLOCKS; b++) {
+        const float a = fading(level, t[b]);
+        if (lane % 4 == 0) shared.fade[b][lane / 4] = a;
+        level = t[b];
+      }
+      named_sync<MEET>(WEIGHTS);
+#pragma unroll 1
+      for (int i = 0; i < boxes; i++) {
+        if (i % 2 == 0) l = l * shared.fade[i / 2][lane / 4];
+        float w[16];
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+          const int key = i * BOX + j / 2 * 8 + place_of_key(lane % 4 * 2 + j % 2);
+          w[j] = shared.weight[key][lane / 4];
+        }
+#pragma unroll
+        for (int j = 0; j < 16; j++) l = l + w[j];
+      }
+    }
+    l = sum_of_four(l);
+    if (u.boxes > 0) {
+      if (lane % 4 == 0) shared.l[lane / 4] = l;
+      named_arrive<MEET>(TOTALS);
+    }
+    u = unit_of(g, next, name.request, name.position);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(TL_CACHED_HOPPER_THREADS, TL_CACHED_HOPPER_TOGETHER)
     attention_cached_hopper_64(const __grid_constant__ tl_cached_hopper_args k) {
   extern __shared__ __align__(1024) unsigned char boxes[];
   const tl_cached_args &g = k.a;
-  Shared &shared = *(Shared *)(boxes + k.depth * 4 * BYTES);
-  const uint32_t ring = shared_address(boxes), bars = shared_address((unsigned char *)&shared);
-  const int units = g.at.rows * g.kv_heads;
+  Shared &shared = *(Shared *)(boxes + k.depth * BYTES);
+  const Ring r = {shared_address(boxes), shared_address(shared.full), shared_address(shared.empty),
+                  k.depth};
+  const int units = g.at.rows * g.kv_heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  Named name, rows[2];
   next_begin();
-  if (threadIdx.x < 4 * k.depth) barrier_make(bars + 8 * threadIdx.x, 1);
+  if (g.ahead) {  // on their way while barriers are made
+    name = name_of(g, blockIdx.x / g.kv_heads);
+    for (int i = 0; i < 2; i++) rows[i] = name_of(g, threadIdx.x + i * TL_CACHED_HOPPER_THREADS);
+  }
+  if (threadIdx.x < k.depth) {
+    barrier_make(r.full + 8 * threadIdx.x, 1);
+    barrier_make(r.empty + 8 * threadIdx.x, READERS);
+  }
   barriers_made();
-  if (threadIdx.x == 32) map_prefetch(&k.keys);
-  if (threadIdx.x == 64) map_prefetch(&k.values);
+  if (warp == 1 && lane < TL_CACHED_HOPPER_MAPS) map_prefetch(&k.keys[lane]);
+  if (warp == 2 && lane < TL_CACHED_HOPPER_MAPS) map_prefetch(&k.values[lane]);
+  if (threadIdx.x == 0) shared.written = 0;
   __syncthreads();
-  if (!g.ahead) earlier_wait();
-  Asked asked = {unit_at(g, blockIdx.x)};
-  const uint32_t all = (1u << 2 * k.depth) - 1;
+  if (!g.ahead) {
+    earlier_wait();
+    name = name_of(g, blockIdx.x / g.kv_heads);
+  }
+  Unit u = unit_of(g, blockIdx.x, name.request, name.position);
+  if (u.boxes > 0) look_up(g, u, 0);
+  const uint32_t all = (1u << BOXES) - 1;
   uint32_t later = all;
   if (g.ahead) {
-    if (k.early) later = find_written(g, asked.u, 2 * k.depth, shared);
-    if (threadIdx.x / 32 == ASKS) ask_first(k, asked.u, ring, bars, all & ~later);
+    if (k.early) later = find_written(g, u, rows, shared);
+    ask_first(k, u, r, all & ~later);
     earlier_wait();
   }
-  if (threadIdx.x / 32 == ASKS) ask_first(k, asked.u, ring, bars, later);
-  asked.asked[0] = asked.asked[1] = asked.u.count < k.depth ? asked.u.count : k.depth;
-  for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-    asked.next = unit_at(g, unit + gridDim.x);
-    if (threadIdx.x / 32 == ASKS)  // what the unit before had no slots for, or did not know of
-      for (int n = asked.first; n < asked.first + k.depth; n++) {
-        ask(k, asked, ring, bars, n, 0);
-        ask(k, asked, ring, bars, n, 1);
-      }
-    if (asked.u.count > 0)
-      attend(k, asked, ring, bars, shared);
-    else
-      fill_row(g, asked.u.row, asked.u.kv_head, asked.u.request < 0 ? 0 : 0x7fffffffu);
-    asked.first += asked.u.count;
-    asked.u = asked.next;
-  }
+  const uint2 query = warp < READERS ? load_query(g, blockIdx.x) : make_uint2(0, 0);
+  ask_first(k, u, r, later);
+  if (warp == ASKS)
+    ask_all(k, u, r, units, first_boxes(u, r));
+  else if (warp == SUMS)
+    sum_all(g, u, units, shared);
+  else
+    attend_all(g, u, r, units, query, shared);
 }

@@ -2,7 +2,9 @@
 **
 **   binary (a sum of equal shapes), rms_norm of it          fused_add_norm: the end of a residual
 **   rope_rows of q, rope_rows of k, cache_write of k and v  fused_rope_write
+**   linear of q, k and v, then those three                  rope_hopper_*
 **   linear of gate and up, swiglu, linear of that           swiglu_hopper_*, and the last linear
+**   sample, row_max, row_sum_exp, cross_entropy             fused_choice: the end of a step
 **
 ** A value that leaves an instruction is rounded where it was before, so no bit changes; what is
 ** saved is the time between kernels, which is most of the time of rows that are few. Instructions
@@ -19,13 +21,14 @@
 
 #include "../op.h"
 
-enum { TL_FUSED_MAX = 3 };
+enum { TL_FUSED_MAX = 4 };
 
 typedef struct tl_fused_call {
   tl_op op;
   tl_call call;
-  int32_t only_next_reads; /* of rope_rows, linear, swiglu: nothing after the next instruction
-                              reads an output */
+  int32_t only_next_reads; /* of rope_rows, linear, swiglu, row_sum_exp: nothing after the next
+                              instruction reads an output; of row_max: after the next two; of a
+                              linear before rope_rows: after the next three */
   int32_t rstd_is_unread;  /* of rms_norm: nothing reads rstd, which need not be written */
 } tl_fused_call;
 

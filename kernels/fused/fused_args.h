@@ -4,7 +4,9 @@
 
 #include "../cache/cache_args.h"
 #include "../elementwise/elementwise_args.h"
+#include "../gemm/gemm_hopper_args.h"
 #include "../norm/norm_args.h"
+#include "../sampling/sampling_args.h"
 
 typedef struct tl_add_norm_args {
   tl_array a, b;
@@ -24,5 +26,23 @@ typedef struct tl_rope_write_args {
 } tl_rope_write_args;
 
 enum { TL_ROPE_WRITE_THREADS = 320 };
+
+/* Of rope_hopper.cu: x (rows, k) is product.a, weights are product.b, in boxes of two halves of a
+** head's pairs; outputs are those of `rope`. */
+typedef struct tl_rope_hopper_args {
+  tl_gemm_hopper_few_args product;
+  tl_rope_write_args rope;
+} tl_rope_hopper_args;
+
+/* TURNED(rows, columns, columns of k): its tiles, for up to 64, 128 and 256 rows. */
+#define TL_ROPE_HOPPER(TURNED) TURNED(64, 32, 16) TURNED(64, 64, 16) TURNED(128, 64, 16)
+
+/* Of choice.cu. */
+typedef struct tl_choice_args {
+  tl_sample_args sample;
+  float *nll; /* (rows) */
+} tl_choice_args;
+
+enum { TL_CHOICE_LEAVES = 4 /* of a row, each with 256 threads */ };
 
 #endif

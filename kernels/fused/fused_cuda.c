@@ -7,7 +7,9 @@
 #include "../elementwise/rope_cuda.h"
 #include "../gemm/gemm_hopper.h"
 #include "../launch_cuda.h"
+#include "../loss/loss.h"
 #include "../norm/norm.h"
+#include "../sampling/sampling.h"
 #include "fused_args.h"
 
 /* Whether the memory of two views has no byte in common. */
@@ -75,19 +77,73 @@ static int fits_rope_write(const tl_fused_call *f, int32_t count) {
   return are_apart(&q->out[0], &k->in[0]);
 }
 
-static tl_status launch_rope_write(const tl_fused_call *f) {
-  tl_rope_write_args k;
+static tl_status rope_write_args(const tl_fused_call *f, tl_rope_write_args *k) {
   TL_TRY(tl_rope_rows_check(&f[0].call));
   TL_TRY(tl_rope_rows_check(&f[1].call));
-  tl_rope_rows_args(&f[0].call, &k.q);
-  tl_rope_rows_args(&f[1].call, &k.k);
-  TL_TRY(tl_cache_write_args_of(&f[2].call, &k.write));
-  const tl_cache_write_args *w = &k.write;
-  k.wide = (uintptr_t)w->v % 16 == 0 && (uintptr_t)w->values % 16 == 0 &&
-           (int64_t)w->kv_heads * w->value_width * w->bytes % 16 == 0;
-  k.ahead = (f[2].call.ahead >> 2 & 7) == 7 && f[0].call.ahead >> 2 & f[1].call.ahead >> 2 & 1;
+  tl_rope_rows_args(&f[0].call, &k->q);
+  tl_rope_rows_args(&f[1].call, &k->k);
+  TL_TRY(tl_cache_write_args_of(&f[2].call, &k->write));
+  const tl_cache_write_args *w = &k->write;
+  k->wide = (uintptr_t)w->v % 16 == 0 && (uintptr_t)w->values % 16 == 0 &&
+            (int64_t)w->kv_heads * w->value_width * w->bytes % 16 == 0;
+  k->ahead = (f[2].call.ahead >> 2 & 7) == 7 && f[0].call.ahead >> 2 & f[1].call.ahead >> 2 & 1;
+  return TL_OK;
+}
+
+static tl_status launch_rope_write(const tl_fused_call *f) {
+  tl_rope_write_args k;
+  TL_TRY(rope_write_args(f, &k));
   return tl_launch(f[0].call.cuda, "fused_rope_write", f[0].call.in[0].shape[0],
                    TL_ROPE_WRITE_THREADS, 1, &k);
+}
+
+/* ---- q, k and v, rope, and the pages ---- */
+
+enum { HEAD = 64, HEADS_ABOVE = 8, HEADS_ROWS = 256 };
+
+#define TURNED(rows, columns, k_columns) \
+  {rows, {columns, k_columns, columns}, "rope_hopper_" #rows "_" #columns},
+static const tl_gemm_heads_tile heads_tiles[] = {TL_ROPE_HOPPER(TURNED)};
+#undef TURNED
+
+static int fits_heads(const tl_fused_call *f, int32_t count) {
+  if (count < 4 || f[0].op != TL_OP_linear || !f[0].only_next_reads) return 0;
+  const tl_call *made = &f[0].call;
+  if (made->out_count != 3 || made->in_count != 4 || !fits_rope_write(f + 1, count - 1)) return 0;
+  if (!is_same(&made->out[0], &f[1].call.in[0]) || !is_same(&made->out[1], &f[2].call.in[0]) ||
+      !is_same(&made->out[2], &f[3].call.in[1]))
+    return 0;
+  for (int32_t i = 0; i < made->in_count; i++)
+    if (!are_apart(&f[1].call.out[0], &made->in[i]) ||
+        !are_apart(&f[3].call.out[0], &made->in[i]) || !are_apart(&f[3].call.out[1], &made->in[i]))
+      return 0;
+  return 1;
+}
+
+static int turns_halves(const tl_rope_args *r) {
+  return !r->interleaved && r->channels == HEAD && 2 * r->pairs == HEAD && !r->table.bf16 &&
+         r->table.aligned;
+}
+
+static tl_status launch_heads(const tl_fused_call *f, int32_t *done) {
+  const tl_call *made = &f[0].call;
+  tl_rope_hopper_args k;
+  tl_cuda_grid grid;
+  tl_gemm gemm;
+  *done = 0;
+  TL_TRY(tl_gemm_of_linear(made, &gemm));
+  if (gemm.rows <= HEADS_ABOVE || gemm.rows > HEADS_ROWS) return TL_OK;
+  TL_TRY(rope_write_args(f + 1, &k.rope));
+  const tl_cache_write_args *w = &k.rope.write;
+  if (!turns_halves(&k.rope.q) || !turns_halves(&k.rope.k) || !k.rope.q.y.bf16 ||
+      !k.rope.q.y.aligned || w->bytes != 2 || w->width != HEAD || w->value_width != HEAD ||
+      (uintptr_t)w->values % 4 != 0)
+    return TL_OK;
+  const tl_gemm_heads_tile *t = &heads_tiles[(gemm.rows > 64) + (gemm.rows > 128)];
+  TL_TRY(tl_gemm_hopper_heads(&gemm, t, made->cuda, &k.product, &grid, done));
+  if (!*done) return TL_OK;
+  *done = 4;
+  return tl_cuda_launch(made->cuda, t->kernel, &grid, &k);
 }
 
 /* ---- gate, up, swiglu, and the linear that reads it ---- */
@@ -134,8 +190,48 @@ static tl_status launch_swiglu(const tl_fused_call *f, int32_t place, int32_t *d
   return tl_ops[TL_OP_linear].cuda(&down);
 }
 
+/* ---- the end of a step ---- */
+
+static int fits_choice(const tl_fused_call *f, int32_t count) {
+  if (count < 4 || f[0].op != TL_OP_sample || f[1].op != TL_OP_row_max) return 0;
+  if (f[2].op != TL_OP_row_sum_exp || f[3].op != TL_OP_cross_entropy) return 0;
+  if (!f[1].only_next_reads || !f[2].only_next_reads) return 0;
+  const tl_call *sample = &f[0].call, *most = &f[1].call, *sum = &f[2].call, *loss = &f[3].call;
+  const tl_view *z = &sample->in[0], *ids = &sample->out[0], *nll = &loss->out[0];
+  if (!is_same(z, &most->in[0]) || !is_same(z, &sum->in[0])) return 0;
+  if (!is_same(&most->out[0], &sum->in[1]) || !is_same(&most->out[0], &loss->in[0])) return 0;
+  for (int32_t i = 0; i < 3; i++)
+    if (!is_same(&sum->out[i], &loss->in[1 + i])) return 0;
+  if (!is_same(ids, &sum->in[2]) || !is_same(ids, &loss->in[4])) return 0;
+  if (loss->floats[0] != 0.0f || loss->floats[1] != 0.0f || sum->ints[1] != 0) return 0;
+  if (sum->ints[0] != sample->ints[0] || most->ints[0] != sample->ints[0]) return 0;
+  for (int32_t i = 0; i < sample->in_count; i++)
+    if (!are_apart(&sample->in[i], ids) || !are_apart(&sample->in[i], nll)) return 0;
+  return are_apart(ids, nll);
+}
+
+static tl_status launch_choice(const tl_fused_call *f, int32_t *done) {
+  const tl_call *sample = &f[0].call;
+  const tl_view *z = &sample->in[0];
+  tl_choice_args k = {.nll = f[3].call.out[0].data};
+  *done = 0;
+  TL_TRY(tl_sample_check(sample));
+  const int64_t leaf = z->shape[1] / TL_CHOICE_LEAVES;
+  if (f[2].call.ints[2] != TL_CHOICE_LEAVES || z->shape[1] % TL_CHOICE_LEAVES != 0) return TL_OK;
+  if (leaf % TL_DEVICE_PIECE != 0 || tl_row_lanes(leaf) != TL_DEVICE_THREADS ||
+      (uintptr_t)z->data % 16 != 0)
+    return TL_OK;
+  TL_TRY(tl_row_max_check(&f[1].call));
+  TL_TRY(tl_row_sum_exp_check(&f[2].call));
+  TL_TRY(tl_cross_entropy_check(&f[3].call));
+  TL_TRY(tl_sample_args_of(sample, &k.sample));
+  *done = 4;
+  TL_TRY(tl_launch(sample->cuda, "fused_choice", k.sample.rows, TL_SAMPLE_THREADS, 1, &k));
+  return tl_launch(sample->cuda, "fused_draws", k.sample.places, TL_SAMPLE_THREADS, 1, &k);
+}
+
 int32_t tl_fused_begins(tl_op op) {
-  return op == TL_OP_binary || op == TL_OP_rope_rows || op == TL_OP_linear;
+  return op == TL_OP_binary || op == TL_OP_rope_rows || op == TL_OP_linear || op == TL_OP_sample;
 }
 
 tl_status tl_fused(const tl_fused_call *calls, int32_t count, int32_t *done) {
@@ -143,6 +239,11 @@ tl_status tl_fused(const tl_fused_call *calls, int32_t count, int32_t *done) {
   if (fits_add_norm(calls, count)) {
     *done = 2;
     return launch_add_norm(calls);
+  }
+  if (fits_choice(calls, count)) return launch_choice(calls, done);
+  if (fits_heads(calls, count)) {
+    TL_TRY(launch_heads(calls, done));
+    if (*done > 0) return TL_OK;
   }
   if (fits_rope_write(calls, count)) {
     *done = 3;

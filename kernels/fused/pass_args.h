@@ -11,8 +11,8 @@ enum {
   TL_PASS_WARPS = 12,   /* that multiply */
   TL_PASS_BRINGERS = 4, /* that bring weights */
   TL_PASS_THREADS = 32 * (TL_PASS_WARPS + TL_PASS_BRINGERS),
-  TL_PASS_READER_REGISTERS = 152, /* of a thread; all together are those of a multiprocessor */
-  TL_PASS_BRINGER_REGISTERS = 56,
+  TL_PASS_READER_REGISTERS = 160, /* of a thread; all together are those of a multiprocessor */
+  TL_PASS_BRINGER_REGISTERS = 32,
   TL_PASS_FEATURES = 8,                                 /* of a tile: two groups of 4 */
   TL_PASS_DEPTH = 512,                                  /* k of a slot */
   TL_PASS_PITCH = 2 * TL_PASS_DEPTH + 16,               /* bytes of a feature in a slot */
@@ -20,14 +20,16 @@ enum {
   TL_PASS_GROUP = 64,                                   /* k of a row of a box */
   TL_PASS_BOXES = TL_PASS_FEATURES * TL_PASS_DEPTH * 2, /* bytes of a slot that boxes fill */
   TL_PASS_SLOTS_MIN = 8,                                /* a ring below this is not worth it */
-  TL_PASS_FOLDS = 2 * TL_PASS_WARPS * 32 * 8,           /* bytes: sums of leaves, two rounds */
-  TL_PASS_PIECES = 8,                                   /* of the row rule: 256 partials each */
-  TL_PASS_PIECE = 16,                                   /* bytes of a piece of the mail */
-  TL_PASS_WIDTH = 64,                                   /* of a head at most */
-  TL_PASS_KEYS = 128,                                   /* of a block of attention */
-  TL_PASS_HEADS = 8,                                    /* of a KV head at a time */
-  TL_PASS_ENTRIES = 128,                                /* of a table of pages, in shared memory */
-  TL_PASS_DESK = 19200,                                 /* bytes that attention works on, and .. */
+  TL_PASS_SLOTS_MOST = 32,
+  TL_PASS_FLIGHT = 8, /* slots on their way at once, in boxes; even, as pairs of warps take turns */
+  TL_PASS_FOLDS = 2 * TL_PASS_WARPS * 32 * 8, /* bytes: sums of leaves, two rounds */
+  TL_PASS_PIECES = 8,                         /* of the row rule: 256 partials each */
+  TL_PASS_PIECE = 16,                         /* bytes of a piece of the mail */
+  TL_PASS_WIDTH = 64,                         /* of a head at most */
+  TL_PASS_KEYS = 128,                         /* of a block of attention */
+  TL_PASS_HEADS = 8,                          /* of a KV head at a time */
+  TL_PASS_ENTRIES = 128,                      /* of a table of pages, in shared memory */
+  TL_PASS_DESK = 19200,                       /* bytes that attention works on, and .. */
   TL_PASS_VALUES = 51200 /* .. of values, where a head's channels are all in one task */
 };
 
@@ -40,6 +42,10 @@ typedef enum tl_pass_after {
   TL_PASS_SWIGLU,
   TL_PASS_ROPE
 } tl_pass_after;
+
+/* What the two blocks of a cluster do for each other, where there are several rows: each norms every
+** other row for both, or has half of the leaves of the tiles of both, and so needs half of x. */
+typedef enum tl_pass_pairs { TL_PASS_APART, TL_PASS_HALF_ROWS, TL_PASS_HALF_LEAVES } tl_pass_pairs;
 
 typedef struct tl_pass_phase {
   int32_t kind, before, after;
@@ -60,7 +66,9 @@ typedef struct tl_pass_phase {
   int32_t from_other;     /* ADD: what y is added to */
   int32_t shares_log;     /* attention: tasks of a row and KV head */
   int32_t spared;         /* ROPE: blocks 0 .. have no tile: attention has begun there */
-  int32_t spare[3];
+  int32_t behind;         /* tasks of the attention whose result is x: it takes long. Else 0 */
+  int32_t pairs;          /* a tl_pass_pairs */
+  int32_t spare[1];
   int32_t first;       /* of its calls; phases are whole pieces of 16 bytes */
   const float *angles; /* ROPE: (positions, half, 2) */
   void *turned;        /* ROPE: q, turned */
@@ -78,7 +86,8 @@ typedef struct tl_pass_phase {
 ** bringing warps have and expect, rows, sums, leaves, and their barriers. */
 enum {
   TL_PASS_ROOM = 4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) +
-                 TL_PASS_FOLDS + 48 + 4 * TL_PASS_ENTRIES
+                 TL_PASS_FOLDS + 64 + 16 * TL_PASS_WARPS + 4 * TL_PASS_ENTRIES +
+                 20 * TL_PASS_SLOTS_MOST
 };
 
 /* Values that blocks send each other (pass_mail.cuh). Its words are TL_PASS_ABSENT until they come:
@@ -100,9 +109,10 @@ typedef struct tl_pass_args {
   tl_cache_places at;
   int32_t mail_used; /* pieces of 16 bytes */
   int32_t count, rows;
-  int32_t slots; /* of the ring of weights */
-  int32_t slot;  /* bytes */
-  int32_t boxed; /* boxes fill them, else lines */
+  int32_t attending;         /* blocks 0 .. of it have tasks of attention */
+  int32_t slots, slots_else; /* of the ring of weights: of these blocks, of the others */
+  int32_t slot;              /* bytes */
+  int32_t boxed;             /* boxes fill them, else lines */
 } tl_pass_args;
 
 #endif

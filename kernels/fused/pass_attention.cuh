@@ -19,6 +19,15 @@
 
 typedef float Scores[4][4];
 
+/* What was loaded becomes operands, before queries are there. */
+TL_GPU void turn_keys(OwnKeys &keys) {
+#pragma unroll
+  for (int i = 0; i < 8; i++)
+#pragma unroll
+    for (int r = 0; r < 4; r++) keys.word[i][r] = turn_matrix(keys.word[i][r]);
+}
+
+/* `keys` are turned. */
 TL_GPU void measure(const Queries &q, const OwnKeys &keys, Scores &s) {
 #pragma unroll
   for (int r = 0; r < 4; r++)
@@ -29,8 +38,7 @@ TL_GPU void measure(const Queries &q, const OwnKeys &keys, Scores &s) {
     const uint32_t a[4] = {q.word[c][0], q.word[c][0], q.word[c][1], q.word[c][1]};
 #pragma unroll
     for (int r = 0; r < 4; r++) {
-      const uint32_t b[2] = {turn_matrix(keys.word[2 * c][r]),
-                             turn_matrix(keys.word[2 * c + 1][r])};
+      const uint32_t b[2] = {keys.word[2 * c][r], keys.word[2 * c + 1][r]};
       step(s[r], a, b);
     }
   }
@@ -124,6 +132,23 @@ TL_GPU void soften(const tl_cached_args &g, const Task &task, int key, const Sco
 
 /* --- O and l ---------------------------------------------------------------------------------- */
 
+/* A whole block of keys: its operands come side by side. */
+TL_GPU void add_block(uint32_t weights, uint32_t values, int begin, int tiles_log, float *o) {
+  uint32_t w[BLOCK / 32][4], v[BLOCK / 32][4];
+#pragma unroll
+  for (int i = 0; i < BLOCK / 32; i++) {
+    load_matrices(weights + i * 64, w[i]);
+    load_matrices_across(values + ((begin + i * 32) * 16 << tiles_log), v[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < BLOCK / 32; i++) {
+    const uint32_t low[4] = {w[i][0], w[i][0], w[i][1], w[i][1]};
+    const uint32_t high[4] = {w[i][2], w[i][2], w[i][3], w[i][3]};
+    step(o, low, v[i]);
+    step(o, high, v[i] + 2);
+  }
+}
+
 /* Warp w < 8: o[0], o[1] of head lane / 4, channels 8 w + 2 (lane % 4), + 1. */
 TL_GPU void add_values(const Task &task, int block, int blocks, const Level &level,
                        const Desk &desk, float (&o)[4]) {
@@ -138,6 +163,10 @@ TL_GPU void add_values(const Task &task, int block, int blocks, const Level &lev
     const int end = span.high - block < (j + 1) * BLOCK ? span.high - block : (j + 1) * BLOCK;
 #pragma unroll
     for (int e = 0; e < 4; e++) o[e] = o[e] * level.fades[j];
+    if (end - begin == BLOCK) {
+      add_block(weights + begin * 2, values, begin, task.tiles_log, o);
+      continue;
+    }
 #pragma unroll 4
     for (int k = begin; k < end; k += 32) {
       uint32_t w[4], v[4];
@@ -191,6 +220,11 @@ TL_GPU void end_part(float l, Level &level, Desk &desk, float (&o)[4], Parts &pa
   level.m = level.t = -TL_INFINITY;
 }
 
+/* Two neighbours of the result, for the phase that follows. */
+TL_GPU void hand_on(const tl_pass_phase &p, const Room &room, int64_t at, uint32_t pair) {
+  if (p.to >= 0) post(room.mail + ((int64_t)p.to * 16 + at * 2), pair);
+}
+
 TL_GPU void put_heads(const tl_pass_phase &p, const Task &task, int done, const Parts &parts,
                       const Room &room) {
   const tl_cached_args &g = p.attention;
@@ -212,8 +246,12 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
   const int warp = thread_now() / 32;
   Queries q;
   FreshKeys fresh_keys;
-  load_queries(p, room, task, done, q, fresh_keys);
-  FreshValues fresh_values = ask_values(p, room, task, desk);
+  FreshValues fresh_values = plan_values(p, room, task);
+  turn_keys(keys);
+  bring_queries(p, room, task, done, desk);
+  all_meet();
+  load_queries(desk, q, fresh_keys);
+  ask_values(p, room, task, desk, fresh_values);
   Level level = {-TL_INFINITY, -TL_INFINITY};
   Parts parts = {};
   float o[4] = {0.0f, 0.0f, 0.0f, 0.0f}, l = 0.0f;
@@ -249,6 +287,7 @@ TL_GPU void attend(const tl_pass_phase &p, const Task &task, int done, const Roo
     if (block > task.last) break;
     const Span span = span_of(task, block, blocks_of(g, task, block));
     load_values(p, room, task, block, span.low, span.high, desk);
+    turn_keys(keys);
   }
   if (warp < 1 << task.tiles_log) put_heads(p, task, done, parts, room);
 }
@@ -278,8 +317,8 @@ TL_GPU void take_task(const tl_pass_phase &p, const Room &room, int index, Desk 
 /* Before blocks meet: the first task is begun, if there is one. */
 TL_GPU void begin_attention(const tl_pass_phase &p, Room &room, Desk &desk, OwnKeys &keys) {
   const tl_cached_args &g = p.attention;
-  if (blockIdx.x >= tasks_of(p)) return;
-  take_task(p, room, blockIdx.x, desk);
+  if (block_now() >= tasks_of(p)) return;
+  take_task(p, room, block_now(), desk);
   if (exists(g, desk.task)) load_early(p, room, desk.task, desk, keys);
 }
 
@@ -287,15 +326,15 @@ TL_GPU void begin_attention(const tl_pass_phase &p, Room &room, Desk &desk, OwnK
 TL_GPU void attend_all(const tl_pass_phase &p, Room &room, OwnKeys &keys, Desk &desk) {
   const tl_cached_args &g = p.attention;
 #pragma unroll 1
-  for (int i = blockIdx.x; i < tasks_of(p); i += gridDim.x) {
-    if (i != blockIdx.x) take_task(p, room, i, desk);
+  for (int i = block_now(); i < tasks_of(p); i += gridDim.x) {
+    if (i != block_now()) take_task(p, room, i, desk);
     if (!exists(g, desk.task)) {
       fill_heads(p, desk.task, desk.task.request < 0 ? 0 : 0x7fff7fffu, room);
       continue;
     }
 #pragma unroll 1
     for (int done = 0; done < g.group; done += HEADS) {
-      if (i != blockIdx.x || done > 0) {
+      if (i != block_now() || done > 0) {
         all_meet();
         load_early(p, room, desk.task, desk, keys);
       }

@@ -19,6 +19,7 @@ tl_status tl_pass_maps(tl_cuda *cuda, const tl_pass_phase *phase, tl_tensor_map 
         .size = {TL_PASS_GROUP, g->columns[i],             g->run / TL_PASS_GROUP, g->leaves},
         .stride = {1,             g->weight_stride[i],       TL_PASS_GROUP,          g->run   },
         .box = {TL_PASS_GROUP, TL_PASS_FEATURES >> split, groups >> !split,       1        },
+        .plain = 1,
     };
     TL_TRY(tl_tensor_map_make(cuda, "map of weights of a pass", &box, &out[i]));
   }

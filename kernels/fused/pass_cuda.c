@@ -10,12 +10,11 @@
 #include "../launch_cuda.h"
 #include "../norm/norm.h"
 #include "pass_boxes.h"
+#include "pass_share.h"
 
 enum {
   PRODUCTS_MIN = 4, /* fewer are not worth a launch that takes the whole device */
-  BARRIERS = 16,    /* bytes, of a slot */
-  WINDOW = 128,     /* calls without a meeting */
-  BEHIND = 128      /* bytes that a chain may read behind x */
+  WINDOW = 128      /* calls without a meeting */
 };
 
 /* The calls that are looked at. */
@@ -23,15 +22,15 @@ typedef struct walk {
   const tl_fused_call *calls;
   int32_t count, at;
   int32_t apart; /* first call of the phases since blocks met: they may be at any of these */
-  int32_t tiles; /* of all products so far */
   tl_pass_phase *phases;
   int32_t phase_count;
   int64_t mail, mail_most; /* pieces that phases use, that there are */
-  int64_t rest;            /* bytes of shared memory that the largest phase takes */
+  int64_t x;               /* bytes of the largest x in shared memory */
   int64_t desk;            /* that attention works on */
+  int32_t tasks;           /* of the largest attention */
   int32_t width;           /* of heads */
-  int32_t blocks;
-  tl_cache_places places; /* of the first attention */
+  int32_t blocks;          /* an even number: two are a cluster */
+  tl_cache_places places;  /* of the first attention */
 } walk;
 
 static const tl_call *call_at(const walk *w, int32_t at, tl_op op) {
@@ -257,7 +256,6 @@ static tl_status take_product(walk *w, tl_pass_phase *p, const tl_call **linear,
     g->first_tile[i] = g->tiles;
     g->tiles += g->columns[i] / TL_PASS_FEATURES;
   }
-  p->x_pitch = (g->depth * 2 + 127) / 128 * 128 + 16;
   *fits = 1;
   w->at++;
   return TL_OK;
@@ -333,9 +331,14 @@ static int32_t shares_of(const walk *w, int64_t units) {
 /* Blocks that attend next and shall not multiply: there are others. */
 static int32_t spare_blocks(const walk *w, const tl_pass_phase *p) {
   const int64_t units = (int64_t)p->product.rows * p->write.kv_heads;
-  const int64_t tasks = units << shares_of(w, units);
+  const int64_t tasks = ((units << shares_of(w, units)) + 1) / 2 * 2; /* both of a pair */
   if (p->after != TL_PASS_ROPE || call_at(w, w->at, TL_OP_attention_cached) == NULL) return 0;
   return tasks <= w->blocks / 4 ? (int32_t)tasks : 0;
+}
+
+/* Blocks that have something to do in an attention, as far as there are so many. */
+static int32_t tasks_of(const tl_pass_phase *p) {
+  return p->attention.at.rows * p->attention.kv_heads << p->shares_log;
 }
 
 static tl_status take_attention(walk *w, tl_pass_phase *p, int *fits) {
@@ -347,9 +350,10 @@ static tl_status take_attention(walk *w, tl_pass_phase *p, int *fits) {
   const tl_cached_args *g = &p->attention;
   const int32_t width = g->width > g->value_width ? g->width : g->value_width;
   if (g->at.rows > TL_PASS_ROWS || width > TL_PASS_WIDTH || g->kv_block != TL_PASS_KEYS ||
-      !g->pages_are_shared || !g->o_is_bf16 || g->width % 2 != 0)
+      !g->pages_are_shared || !g->o_is_bf16 || g->width % 8 != 0 || (uintptr_t)g->q % 16 != 0)
     return TL_OK;
-  p->shares_log = shares_of(w, g->at.rows * g->kv_heads);
+  p->shares_log = shares_of(w, (int64_t)g->at.rows * g->kv_heads);
+  if (w->tasks < tasks_of(p)) w->tasks = tasks_of(p);
   const int64_t desk = TL_PASS_DESK + (TL_PASS_VALUES >> p->shares_log);
   if (w->desk < desk) w->desk = desk;
   if (w->width == 0) w->places = g->at;
@@ -367,13 +371,8 @@ static tl_status take_linear(walk *w, tl_pass_phase *p, int *fits) {
   if (*fits) TL_TRY(take_product(w, p, &linear, fits));
   if (*fits) TL_TRY(take_after(w, linear, p, fits));
   if (!*fits) return TL_OK;
-  const int64_t x = (int64_t)p->product.rows * p->x_pitch + BEHIND;
-  if (x > w->rest) w->rest = x;
   p->spared = spare_blocks(w, p);
-  const int32_t blocks = w->blocks - p->spared;
-  p->offset = w->tiles % blocks;
-  p->whole_rounds = p->product.tiles / blocks, p->last_tiles = p->product.tiles % blocks;
-  w->tiles = (w->tiles + p->product.tiles) % w->blocks;
+  if (w->phase_count > 0 && p[-1].kind == TL_PASS_ATTENTION) p->behind = tasks_of(p - 1);
   return TL_OK;
 }
 
@@ -419,19 +418,28 @@ static tl_status take_phase(walk *w, tl_pass_phase *p, int *fits) {
   return TL_OK;
 }
 
-/* A kernel for the heads, and how much of a block's memory is left for the ring. */
-static int choose_kernel(const walk *w, const tl_cuda_facts *facts, tl_pass *out) {
-  int64_t rest = w->rest;
-  if (rest < w->desk) rest = w->desk;
+/* Slots of a ring that leaves `rest` bytes for x and for what attention works on; *bytes: all that
+** a block takes then, if that is more. */
+static int32_t slots_beside(const tl_cuda_facts *facts, const tl_pass *pass, int64_t rest,
+                            uint32_t *bytes) {
   rest = (rest + 15) / 16 * 16;
+  int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / pass->args.slot;
+  if (slots > TL_PASS_SLOTS_MOST) slots = TL_PASS_SLOTS_MOST;
+  if (pass->args.boxed) slots -= slots % 2; /* two pairs of warps share them */
+  const int64_t all = slots * pass->args.slot + TL_PASS_ROOM + rest;
+  if (*bytes < all) *bytes = (uint32_t)all;
+  return (int32_t)slots;
+}
+
+/* A kernel for the heads, and how much of a block's memory is left for the ring: more where none
+** attends. */
+static int choose_kernel(const walk *w, const tl_cuda_facts *facts, tl_pass *out) {
   out->args.boxed = tl_pass_has_boxes(w->phases, w->phase_count);
   out->args.slot = out->args.boxed ? TL_PASS_BOXES : TL_PASS_SLOT;
-  const int64_t each = out->args.slot + BARRIERS;
-  int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / each;
-  if (out->args.boxed) slots -= slots % 2; /* two pairs of warps share them */
-  if (slots < TL_PASS_SLOTS_MIN) return 0;
-  out->args.slots = (int32_t)slots;
-  out->shared = (uint32_t)(slots * each + TL_PASS_ROOM + rest);
+  out->args.attending = w->tasks < w->blocks ? w->tasks : w->blocks;
+  out->args.slots = slots_beside(facts, out, w->x < w->desk ? w->desk : w->x, &out->shared);
+  out->args.slots_else = slots_beside(facts, out, w->x, &out->shared);
+  if (out->args.slots < TL_PASS_SLOTS_MIN) return 0;
   out->kernel = "pass_few_64";
   return 1;
 }
@@ -452,7 +460,7 @@ tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, int64_t mail,
   if (facts == NULL || facts->major != 9 || facts->minor != 0) return TL_OK;
   walk w = {.calls = calls,
             .count = count,
-            .blocks = facts->multiprocessors,
+            .blocks = facts->multiprocessors / 2 * 2,
             .phases = phases,
             .mail_most = mail / TL_PASS_PIECE};
   int32_t products = 0;
@@ -461,6 +469,7 @@ tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, int64_t mail,
     if (fits) products += phases[w.phase_count - 1].kind == TL_PASS_LINEAR;
   }
   if (products < PRODUCTS_MIN || w.width == 0) return TL_OK;
+  tl_pass_share_out(phases, w.phase_count, w.blocks, &w.x);
   out->args.count = w.phase_count;
   if (!choose_kernel(&w, facts, out)) return TL_OK;
   out->args.mail_used = (int32_t)w.mail;
@@ -473,7 +482,7 @@ tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, int64_t mail,
 }
 
 tl_status tl_pass_launch(tl_cuda *cuda, const tl_pass *pass) {
-  const tl_cuda_grid grid = {.blocks = {(uint32_t)tl_cuda_device(cuda)->multiprocessors},
+  const tl_cuda_grid grid = {.blocks = {(uint32_t)tl_cuda_device(cuda)->multiprocessors / 2 * 2},
                              .threads = {TL_PASS_THREADS},
                              .shared = pass->shared,
                              .together = 1};

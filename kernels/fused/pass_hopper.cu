@@ -3,7 +3,7 @@
 //   warps 0 .. 11   phase after phase: x, chains, what follows; blocks meet between phases
 //   warps 12 .. 15  bring the weights of all phases through the ring, as slots become free
 //
-//   shared   | ring of weights | barriers | phases, sums | x, or the tiles of attention |
+//   shared   | ring of weights | phases, marks of slots, sums | x, or the tiles of attention |
 //
 // x goes from phase to phase by mail (pass_mail.cuh). What does not is there after a meeting: a
 // number that each block adds 1 to when a phase is over, and reads until all have (release and
@@ -23,10 +23,10 @@ TL_GPU void leave_phase(tl_pass_meeting *meeting) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&meeting->arrived) : "memory");
 }
 
-// All blocks have left the phase before, for the `meetings`th time.
-TL_GPU void meet(const tl_pass_args &s, int meetings) {
+// All blocks have left the phase before.
+TL_GPU void meet(const tl_pass_args &s, Room &room) {
   if (threadIdx.x != 0) return;
-  const uint32_t all = (uint32_t)meetings * gridDim.x;
+  const uint32_t all = (uint32_t)++room.meetings * gridDim.x;
   while (arrivals(&s.meeting->arrived) < all) {
   }
 }
@@ -56,10 +56,10 @@ TL_GPU void warm(const tl_pass_phase &p, const Room &room, int rows) {
   enum { POSITIONS = 2048 };
   const tl_cache_write_args &w = p.write;
   if (p.kind != TL_PASS_LINEAR || p.after != TL_PASS_ROPE || p.spared > 0 ||
-      blockIdx.x >= rows * w.kv_heads)
+      block_now() >= rows * w.kv_heads)
     return;
-  const RowPlace &row = room.row[blockIdx.x / w.kv_heads];
-  const int head = blockIdx.x % w.kv_heads;
+  const RowPlace &row = room.row[block_now() / w.kv_heads];
+  const int head = block_now() % w.kv_heads;
   if (row.page < 0 || row.position > POSITIONS) return;
   const int key_bytes = w.width * w.at.page * 2, value_bytes = w.value_width * 2;
   const int64_t pitch = (int64_t)w.kv_heads * value_bytes;
@@ -83,24 +83,29 @@ TL_GPU void find_rows(const tl_cache_places &at, int rows, RowPlace *out) {
 
 TL_GPU void run(const tl_pass_args &s) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const Weights ring = {shared_address(shared),
-                        shared_address(shared) + s.slots * s.slot,
-                        shared_address(shared) + s.slots * (s.slot + 8),
-                        s.slots,
-                        s.slot,
+  const int slots = block_now() < s.attending ? s.slots : s.slots_else;
+  Room &room = *(Room *)(shared + slots * s.slot);
+  const Weights ring = {shared_address(shared), shared_address(&room.marks), slots, s.slot,
                         s.boxed};
-  Room &room = *(Room *)(shared + s.slots * (s.slot + 16));
   unsigned char *rest = (unsigned char *)(&room + 1);
-  if (threadIdx.x < s.slots) {
-    barrier_make(ring.full + 8 * threadIdx.x, s.boxed ? 2 : TL_PASS_BRINGERS);
-    barrier_make(ring.empty + 8 * threadIdx.x, 1);
+  if (threadIdx.x < slots) {
+    barrier_make(ring.full(threadIdx.x), s.boxed ? 2 : TL_PASS_BRINGERS);
+    barrier_make(ring.empty(threadIdx.x), 1);
+    room.marks.freed[threadIdx.x] = 0;
     if (threadIdx.x < 4) barrier_make(shared_address(room.arrived + threadIdx.x), 1);
     barriers_made();
   }
+  if (threadIdx.x < 2 * TL_PASS_WARPS) {
+    barrier_make(shared_address(room.folded + threadIdx.x), 1);
+    if (threadIdx.x == 0) barrier_make(shared_address(&room.left), 1);
+    if (threadIdx.x == 0) barrier_make(shared_address(&room.came), 1);
+    barriers_made();
+  }
   const uint32_t half = s.meeting->turn % 2;
-  if (threadIdx.x == 0) room.mail = (unsigned char *)s.mail[half], room.table_row = -1;
+  if (threadIdx.x == 0)
+    room.mail = (unsigned char *)s.mail[half], room.table_row = -1, room.meetings = 0;
   find_rows(s.at, s.rows, room.row);
-  __syncthreads();
+  cluster_sync();
   if (threadIdx.x >= READERS) {
     registers_fewer<TL_PASS_BRINGER_REGISTERS>();
     return bring({s.phases, room.ahead, shared_address(room.arrived + 2), s.count}, s.maps, ring);
@@ -110,32 +115,32 @@ TL_GPU void run(const tl_pass_args &s) {
   if (threadIdx.x == 0) script.ask(0);
   make_absent(s, 1 - half, READERS);
   Turn turn = {0, 0};
-  int meetings = 0;
+  uint32_t turns = 0;  // bit i: the parity of barrier i of the pair that is waited for next
   for (int i = 0; i < s.count; i++) {
     const tl_pass_phase &p = script.take(i);
-    meetings += p.meets;
     if (p.kind == TL_PASS_ATTENTION) {
-      OwnKeys keys;
+      OwnKeys keys = {};
       Desk &desk = *(Desk *)rest;
       begin_attention(p, room, desk, keys);
-      if (p.meets) meet(s, meetings);
+      if (p.meets) meet(s, room);
       all_have_left(script, i);
       attend_all(p, room, keys, desk);
     } else {
       look_ahead(p);
       warm(p, room, s.rows);
       if (p.meets) {
-        meet(s, meetings);
+        meet(s, room);
         all_meet();
       }
-      multiply(p, ring, turn, room, script, i, rest);
+      multiply(p, ring, turn, room, script, i, turns, rest);
     }
     if (p.next_meets) leave_phase(s.meeting);
   }
   end_pass(s);
+  cluster_sync();  // nobody's memory goes while the other writes to it
 }
 
-extern "C" __global__ void __launch_bounds__(TL_PASS_THREADS, 1)
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(TL_PASS_THREADS, 1)
     pass_few_64(const __grid_constant__ tl_pass_args s) {
   run(s);
 }

@@ -18,7 +18,8 @@ enum {
   HEADS = TL_PASS_HEADS,
   WEIGHT_ROW = 2 * BLOCKS * BLOCK + 16,
   LEVEL_ROW = BLOCKS * BLOCK + 4, /* floats */
-  SUMMER = 8                      /* the warp of l */
+  SUMMER = 8,                     /* the warp of l */
+  QUERY_ROW = 2 * TL_PASS_WIDTH + 16
 };
 
 /* A row and a KV head; positions first .. last are seen, those before `fresh` were written by
@@ -36,6 +37,10 @@ struct Desk {
   float top[TL_PASS_WARPS][HEADS];
   float sum[HEADS];
   Task task; /* what the block is at */
+  __device__ __forceinline__ unsigned char *queries() { return (unsigned char *)levels; }
+  __device__ __forceinline__ const unsigned char *queries() const {
+    return (const unsigned char *)levels;
+  }
   __device__ __forceinline__ unsigned char *values() {
     return (unsigned char *)this + TL_PASS_DESK;
   }
@@ -232,31 +237,36 @@ struct FreshValues {
   uint4 v;
   int from, to; /* element of the mail's values, byte of the desk's; to -1: there is none */
 };
-TL_GPU FreshValues ask_values(const tl_pass_phase &p, const Room &room, const Task &task,
-                              Desk &desk) {
+/* Where this thread's piece comes from and goes to: known before it is there. */
+TL_GPU FreshValues plan_values(const tl_pass_phase &p, const Room &room, const Task &task) {
   const tl_cached_args &g = p.attention;
   const int block = task.first / BLOCK * BLOCK, thread = thread_now();
-  const int piece = piece_of(task, thread), most = READERS >> task.tiles_log;
+  const int piece = piece_of(task, thread);
   const Span span = span_of(task, block, blocks_of(g, task, block));
   const int low = span.low > task.fresh ? span.low : task.fresh;
-  const int position = low + (thread >> task.tiles_log), at = position - block;
+  const int position = low + (thread >> task.tiles_log);
   FreshValues f = {make_uint4(0, 0, 0, 0), 0, -1};
-  if (!task.by_mail) {
-    load_values(p, room, task, block, low, span.high, desk);
-    return f;
-  }
-  if (low + most < span.high) load_values(p, room, task, block, low + most, span.high, desk);
-  if (position >= span.high) return f;
+  if (!task.by_mail || position >= span.high) return f;
   const bool seen = position >= task.first && position <= task.last && piece * 8 < g.value_width;
   const int row = seen ? row_at(g, room, task, position) : -1;
-  if (row < 0) {
-    load_value(p, room, task, block, position, piece, desk);
-    return f;
-  }
+  if (row < 0) return f;
   f.from = (row * g.kv_heads + task.kv_head) * g.value_width + piece * 8;
-  f.to = value_place(task, at, piece);
-  f.v = peek(source_in(room.mail, p.from_v, nullptr).at + f.from);
+  f.to = value_place(task, position - block, piece);
   return f;
+}
+TL_GPU void ask_values(const tl_pass_phase &p, const Room &room, const Task &task, Desk &desk,
+                       FreshValues &f) {
+  const tl_cached_args &g = p.attention;
+  if (f.to >= 0) f.v = peek(source_in(room.mail, p.from_v, nullptr).at + f.from);
+  const int block = task.first / BLOCK * BLOCK, thread = thread_now();
+  const int most = READERS >> task.tiles_log;
+  const Span span = span_of(task, block, blocks_of(g, task, block));
+  const int low = span.low > task.fresh ? span.low : task.fresh;
+  const int position = low + (thread >> task.tiles_log);
+  if (!task.by_mail) return load_values(p, room, task, block, low, span.high, desk);
+  if (low + most < span.high) load_values(p, room, task, block, low + most, span.high, desk);
+  if (f.to < 0 && position < span.high)
+    load_value(p, room, task, block, position, piece_of(task, thread), desk);
 }
 TL_GPU void put_values(const tl_pass_phase &p, const Room &room, FreshValues &f, Desk &desk) {
   if (f.to < 0) return;
@@ -276,33 +286,38 @@ TL_GPU bool is_of(const RowPlace &row, const Task &task) {
   return row.request == task.request && row.page >= 0 && row.position <= task.last;
 }
 
-/* Queries and keys come at the same time, so they are waited for together: one trip. */
-TL_GPU void load_queries(const tl_pass_phase &p, const Room &room, const Task &task, int done,
-                         Queries &q, FreshKeys &k) {
+/* Queries and keys come at the same time. Four warps wait for them, a thread for a piece, so that
+** little is asked for; all have them from shared memory, where levels are later. */
+TL_GPU void bring_queries(const tl_pass_phase &p, const Room &room, const Task &task, int done,
+                          Desk &desk) {
   const tl_cached_args &g = p.attention;
-  const int lane = thread_now() % 32, head = lane / 4, first = lane % 4 * 2;
-  const uint16_t *from =
-      source_in(room.mail, p.from, g.q).at +
-      ((int64_t)task.row * g.heads + task.kv_head * g.group + done + head) * g.width + first;
-  const uint16_t *keys = source_in(room.mail, p.from_k, nullptr).at +
-                         (head * g.kv_heads + task.kv_head) * g.width + first;
-  const bool fresh = task.by_mail && head < g.at.rows && is_of(room.row[head], task);
+  const int thread = thread_now(), row = thread / 8 % 8, piece = thread % 8;
+  const bool is_key = thread >= 64;
+  if (thread >= 128) return;
+  const Source s =
+      is_key ? source_in(room.mail, p.from_k, nullptr) : source_in(room.mail, p.from, g.q);
+  const int unit = is_key ? row * g.kv_heads + task.kv_head
+                          : task.row * g.heads + task.kv_head * g.group + done + row;
+  const bool there =
+      piece * 8 < g.width && (is_key ? task.by_mail && row < g.at.rows && is_of(room.row[row], task)
+                                     : row < g.group - done);
+  const uint16_t *from = s.at + unit * g.width + piece * 8;
+  uint4 v = make_uint4(0, 0, 0, 0);
+  if (there) v = peek(from);
+  while (s.comes && is_absent(v)) v = peek(from);
+  *(uint4 *)(desk.queries() + is_key * 8 * QUERY_ROW + row * QUERY_ROW + piece * 16) = v;
+}
+/* After all have met. */
+TL_GPU void load_queries(const Desk &desk, Queries &q, FreshKeys &k) {
+  const int lane = thread_now() % 32;
+  const uint32_t from = shared_address(desk.queries()) + lane % 8 * QUERY_ROW + lane / 8 * 16;
 #pragma unroll
-  for (int i = 0; i < 8; i++) {
-    const bool there = first + 8 * i < g.width;
-    q.word[i / 2][i % 2] = there && head < g.group - done ? peek_word(from + 8 * i) : 0;
-    k.word[i] = there && fresh ? peek_word(keys + 8 * i) : 0;
-  }
-  if (p.from < 0 && !task.by_mail) return;
-  while (p.from >= 0 && q.word[0][0] == TL_PASS_ABSENT) q.word[0][0] = peek_word(from);
-  for (bool again = true; again;) {
-    again = false;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-      if (p.from >= 0 && q.word[i / 2][i % 2] == TL_PASS_ABSENT)
-        q.word[i / 2][i % 2] = peek_word(from + 8 * i), again = true;
-      if (k.word[i] == TL_PASS_ABSENT) k.word[i] = peek_word(keys + 8 * i), again = true;
-    }
+  for (int i = 0; i < 2; i++) {
+    uint32_t w[4];
+    load_matrices(from + i * 64, w);
+    q.word[2 * i][0] = w[0], q.word[2 * i][1] = w[1];
+    q.word[2 * i + 1][0] = w[2], q.word[2 * i + 1][1] = w[3];
+    load_matrices(from + 8 * QUERY_ROW + i * 64, k.word + 4 * i);
   }
 }
 

@@ -105,20 +105,75 @@ TL_GPU void multiply_slot(uint32_t w, const Columns &c, uint32_t x, int count, f
   }
 }
 
+/* The first slot of a job in registers. It is taken there while x is not, and what it had of the
+** ring is free for what comes behind. */
+struct Held {
+  uint32_t w[TL_PASS_DEPTH / 32][4];
+  bool is;
+};
+
+/* Loads end some time after they are begun, and whoever frees a slot must have its bytes: else the
+** next copy is there first. So which slot is freed depends on a word of each load, by nothing: a
+** ring has less than 65,536 slots. */
+TL_GPU Turn once_there(const Held &held, const Weights &ring, const Turn &turn) {
+  uint32_t word = 0;
+#pragma unroll
+  for (int i = 0; i < TL_PASS_DEPTH / 32; i++) word ^= held.w[i][3];
+  return {turn.slot + (int)(word & ((uint32_t)ring.count >> 16)), turn.lap};
+}
+
+/* Nobody waits here unless x is far off: a slot that has not come stays in the ring. */
+TL_GPU void hold(const tl_pass_phase &p, const Weights &ring, const Turn &turn, bool far,
+                 Held &held) {
+  const Columns c = columns_of(p, ring);
+  if (p.product.run < TL_PASS_DEPTH) return;
+  if (far) wait_until_come(ring, turn);
+  held.is = __all_sync(~0u, has_come(ring, turn));
+  if (!held.is) return;
+  uint32_t w = ring.slots + turn.slot * ring.slot;
+#pragma unroll
+  for (int i = 0; i < TL_PASS_DEPTH / 32; i += 4, w += c.step)
+#pragma unroll
+    for (int j = 0; j < 4; j++) load_matrices(w + c.at[j], held.w[i + j]);
+  const Turn own = once_there(held, ring, turn);
+  __syncwarp();
+  if (thread_now() % 32 == 0) free_slot(ring, own);
+}
+
+TL_GPU void multiply_held(const Held &held, uint32_t x, float *sum) {
+  uint32_t xs[2][2][4];
+#pragma unroll
+  for (int i = 0; i < 2; i++) load_matrices(x + i * 64, xs[0][i]);
+#pragma unroll
+  for (int i = 0; i < TL_PASS_DEPTH / 32; i += 2) {
+    const int own = i / 2 % 2;
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+      if (i + 2 + j < TL_PASS_DEPTH / 32) load_matrices(x + (i + 2 + j) * 64, xs[1 - own][j]);
+#pragma unroll
+    for (int j = 0; j < 2; j++) two_steps(xs[own][j], held.w[i + j], sum);
+  }
+}
+
 /* The chain of a job: from slot to slot, `count` jobs apart. */
 TL_GPU void chain(const tl_pass_phase &p, const Weights &ring, Turn turn, int count, int leaf,
-                  const unsigned char *x, float *sum) {
+                  const unsigned char *x, const Held &held, bool is_held, float *sum) {
   const tl_gemm_few_args &g = p.product;
   const int lane = thread_now() % 32, own = lane % 8, row = own < g.rows ? own : g.rows - 1;
   uint32_t from = shared_address(x) + row * p.x_pitch + lane / 8 * 16 + leaf * g.run * 2;
   const Columns columns = columns_of(p, ring);
-  for (int k = 0; k < g.run; k += TL_PASS_DEPTH) {
+  int k = 0;
+  if (is_held) {
+    multiply_held(held, from, sum);
+    k = TL_PASS_DEPTH, from += 2 * TL_PASS_DEPTH;
+    turn.advance(ring, count);
+  }
+  for (; k < g.run; k += TL_PASS_DEPTH) {
     const int left = g.run - k, deep = left < TL_PASS_DEPTH ? left : TL_PASS_DEPTH;
-    barrier_wait(ring.empty + 8 * turn.slot, turn.parity ^ 1);
-    barrier_wait(ring.full + 8 * turn.slot, turn.parity);
+    wait_until_come(ring, turn);
     multiply_slot(ring.slots + turn.slot * ring.slot, columns, from, deep / 16, sum);
     __syncwarp();
-    if (lane == 0) barrier_arrive(ring.empty + 8 * turn.slot);
+    if (lane == 0) free_slot(ring, turn);
     turn.advance(ring, count);
     from += 2 * TL_PASS_DEPTH;
   }
@@ -144,6 +199,36 @@ TL_GPU void fold(const tl_pass_phase &p, int round, float2 *folds, float *sum) {
           ((own[128].y + own[160].y) + (own[192].y + own[224].y));
   }
   sum[0] = even, sum[1] = odd;
+}
+
+/* The same where the other block of the pair has half of the leaves: tiles of a round are summed by
+** one block and the other in turn. Whether this warp has the sum. */
+TL_GPU bool fold_halves(const tl_pass_phase &p, int round, Room &room, uint32_t &turns,
+                        float *sum) {
+  const int warp = thread_now() / 32, lane = thread_now() % 32, log = p.leaves_log - 1;
+  const int tile = warp >> log, half = 1 << log, own = warp & (half - 1);
+  const int bit = 1 + round % 2;
+  float2 *from = room.folds + (round % 2 * TL_PASS_WARPS + (tile / 2 << p.leaves_log)) * 32 + lane;
+  float2 *to = from + (rank_now() * half + own) * 32;
+  uint64_t *folded = room.folded + round % 2 * TL_PASS_WARPS + (warp - own);
+  if (tile % 2 != rank_now()) {
+    const int other = 1 - rank_now();
+    send(in_block(shared_address(to), other), make_float2(sum[0], sum[1]),
+         in_block(shared_address(folded), other));
+    return false;
+  }
+  *to = make_float2(sum[0], sum[1]);
+  if (half > 1) asm volatile("bar.sync %0, %1;" ::"r"(TEAM + tile), "r"(32 * half) : "memory");
+  if (own != 0) return false;
+  __syncwarp();
+  if (lane == 0) barrier_expect(shared_address(folded), half * 32 * (int)sizeof(float2));
+  barrier_wait(shared_address(folded), turns >> bit & 1);
+  turns ^= 1 << bit;
+  sum[0] = from[0].x + from[32].x, sum[1] = from[0].y + from[32].y;
+  if (half == 1) return true;
+  sum[0] = sum[0] + (from[64].x + from[96].x);
+  sum[1] = sum[1] + (from[64].y + from[96].y);
+  return true;
 }
 
 /* --- what follows ----------------------------------------------------------------------------- */
@@ -202,24 +287,42 @@ TL_GPU void keep_value(const tl_cache_write_args &w, const RowPlace &row, int fe
                 feature) = pair;
 }
 
-/* Two neighbours of what is sent from a piece on, at element `at`. */
-TL_GPU void post_at(const Room &room, int piece, int at, uint32_t pair) {
-  if (piece >= 0) post(room.mail + (int64_t)piece * 16 + at * 2, pair);
+/* Where a lane's two sums go, known before there are any: others wait for what is made of them. */
+struct Exit {
+  int mail;  // element of the mail; -1: they are not sent
+  int to;    // element of the part
+  int what;  // part | after << 4 | HAS_ROW | HAS_BIAS
+  enum { HAS_ROW = 256, HAS_BIAS = 512 };
+  __device__ __forceinline__ int part() const { return what & 15; }
+  __device__ __forceinline__ int after() const { return what >> 4 & 15; }
+  __device__ __forceinline__ bool has_row() const { return what & HAS_ROW; }
+};
+
+TL_GPU Exit exit_of(const tl_pass_phase &p, const Place &at) {
+  const tl_gemm_few_args &g = p.product;
+  const int row = thread_now() % 32 / 4, t = thread_now() % 4;
+  const int part = t < 2 ? at.part : at.high_part, turns = p.after == TL_PASS_ROPE;
+  const int to = row * g.columns[part] + (t < 2 ? at.low + 2 * t : at.high + 2 * t - 4);
+  const int piece = turns && part == 1 ? p.to_k : turns && part == 2 ? p.to_v : p.to;
+  return {piece < 0 ? -1 : piece * 8 + to, to,
+          part | p.after << 4 | (row < g.rows ? Exit::HAS_ROW : 0) |
+              (g.bias[part] != nullptr ? Exit::HAS_BIAS : 0)};
 }
-/* Of the product's result, for the phase that follows. */
-TL_GPU void hand_on(const tl_pass_phase &p, const Room &room, int at, uint32_t pair) {
-  post_at(room, p.to, at, pair);
+TL_GPU int feature_of(const tl_pass_phase &p, const Exit &e) {
+  return e.to - thread_now() % 32 / 4 * p.product.columns[e.part()];
+}
+TL_GPU void send_on(const Room &room, const Exit &e, uint32_t pair) {
+  if (e.mail >= 0) post(room.mail + (int64_t)e.mail * 2, pair);
 }
 
-TL_GPU void turn_and_keep(const tl_pass_phase &p, const Place &at, const Room &room,
-                          const Angles &angles, int feature, uint32_t own) {
+TL_GPU void turn_and_keep(const tl_pass_phase &p, int tile, const Room &room, const Angles &angles,
+                          const Exit &e, uint32_t own) {
   const int row = thread_now() % 32 / 4, t = thread_now() % 4;
   const uint32_t other = __shfl_xor_sync(~0u, own, 2);
-  if (row >= p.product.rows) return;
-  const int place = row * p.product.columns[at.part] + feature;
-  if (at.part == 2) {
-    post_at(room, p.to_v, place, own);
-    return keep_value(p.write, room.row[row], feature, own);
+  if (!e.has_row()) return;
+  if (e.part() == 2) {
+    send_on(room, e, own);
+    return keep_value(p.write, room.row[row], feature_of(p, e), own);
   }
   const float x[2] = {low_of(own), high_of(own)}, y[2] = {low_of(other), high_of(other)};
   const float cosine[2] = {angles.a.x, angles.b.x}, sine[2] = {angles.a.y, angles.b.y};
@@ -228,57 +331,54 @@ TL_GPU void turn_and_keep(const tl_pass_phase &p, const Place &at, const Room &r
   for (int i = 0; i < 2; i++)
     z[i] = t < 2 ? fmaf(x[i], cosine[i], -(y[i] * sine[i])) : fmaf(x[i], cosine[i], y[i] * sine[i]);
   const uint32_t turned = tl_bf16_pair(z[0], z[1]);
-  post_at(room, at.part == 1 ? p.to_k : p.to, place, turned);
-  if (at.part == 1) return keep_key(p.write, room.row[row], channel_of(p, at), turned);
-  *(uint32_t *)((uint16_t *)p.turned + place) = turned;
+  send_on(room, e, turned);
+  if (e.part() == 1)
+    return keep_key(p.write, room.row[row], channel_of(p, place_of(p, tile)), turned);
+  *(uint32_t *)((uint16_t *)p.turned + e.to) = turned;
 }
 
-TL_GPU void gate(const tl_pass_phase &p, const Room &room, int feature, uint32_t own) {
-  const int row = thread_now() % 32 / 4, t = thread_now() % 4;
+TL_GPU void gate(const tl_pass_phase &p, const Room &room, const Exit &e, uint32_t own) {
   const uint32_t up = __shfl_xor_sync(~0u, own, 2);
-  if (t >= 2 || row >= p.product.rows) return;
+  if (thread_now() % 4 >= 2 || !e.has_row()) return;
   const float a = low_of(own), b = high_of(own);
-  const int at = row * p.product.columns[0] + feature;
   const uint32_t pair =
       round_two((a * tl_sigmoid(a)) * low_of(up), (b * tl_sigmoid(b)) * high_of(up));
-  hand_on(p, room, at, pair);
-  *(uint32_t *)((uint16_t *)p.gated + at) = pair;
+  send_on(room, e, pair);
+  *(uint32_t *)((uint16_t *)p.gated + e.to) = pair;
 }
 
-TL_GPU void add_other(const tl_pass_phase &p, const Room &room, int to, uint32_t other,
+TL_GPU void add_other(const tl_pass_phase &p, const Room &room, const Exit &e, uint32_t other,
                       uint32_t own) {
   const Source s = source_in(room.mail, p.from_other, p.other);
-  while (s.comes && other == TL_PASS_ABSENT) other = peek_word(s.at + to);
+  while (other == TL_PASS_ABSENT && s.comes) other = peek_word(s.at + e.to);
   const uint32_t sum = round_two(low_of(other) + low_of(own), high_of(other) + high_of(own));
-  hand_on(p, room, to, sum);
-  *(uint32_t *)((uint16_t *)p.summed + to) = sum;
+  send_on(room, e, sum);
+  *(uint32_t *)((uint16_t *)p.summed + e.to) = sum;
 }
 
-TL_GPU void finish(const tl_pass_phase &p, const Place &at, const Room &room, const Angles &angles,
-                   const float *sum) {
+TL_GPU void finish(const tl_pass_phase &p, int tile, const Room &room, const Angles &angles,
+                   const Exit &e, const float *sum) {
   const tl_gemm_few_args &g = p.product;
-  const int row = thread_now() % 32 / 4, t = thread_now() % 4,
-            part = t < 2 ? at.part : at.high_part;
-  const int feature = t < 2 ? at.low + 2 * t : at.high + 2 * t - 4;
-  const int to = row * g.columns[part] + feature;
   float v[2] = {sum[0], sum[1]};
-  if (g.bias[part] != nullptr)
-    v[0] = v[0] + bias_of(g, part, feature), v[1] = v[1] + bias_of(g, part, feature + 1);
-  if (!g.out_is_bf16) {
-    if (row < g.rows) *(float2 *)((float *)g.out[part] + to) = make_float2(v[0], v[1]);
-    return;
+  if (e.what & Exit::HAS_BIAS) {
+    const int feature = feature_of(p, e);
+    v[0] = v[0] + bias_of(g, e.part(), feature), v[1] = v[1] + bias_of(g, e.part(), feature + 1);
   }
   const uint32_t pair = round_two(v[0], v[1]);
-  if (p.after == TL_PASS_STORE && row < g.rows) hand_on(p, room, to, pair);
-  if (p.after == TL_PASS_ADD && row < g.rows)
-    add_other(p, room, to, tl_math_bits(angles.a.x), pair);
-  if (p.after == TL_PASS_SWIGLU) gate(p, room, feature, pair);
-  if (row < g.rows) *(uint32_t *)((uint16_t *)g.out[part] + to) = pair;
-  if (p.after == TL_PASS_ROPE) turn_and_keep(p, at, room, angles, feature, pair);
+  if (e.after() == TL_PASS_ADD && e.has_row())
+    add_other(p, room, e, tl_math_bits(angles.a.x), pair);
+  if (e.after() == TL_PASS_SWIGLU) gate(p, room, e, pair);
+  if (e.after() == TL_PASS_ROPE) turn_and_keep(p, tile, room, angles, e, pair);
+  if (e.after() == TL_PASS_STORE && e.has_row() && g.out_is_bf16) send_on(room, e, pair);
+  if (!e.has_row()) return;
+  if (g.out_is_bf16)
+    *(uint32_t *)((uint16_t *)g.out[e.part()] + e.to) = pair;
+  else
+    *(float2 *)((float *)g.out[e.part()] + e.to) = make_float2(v[0], v[1]);
 }
 
 TL_GPU Place place_of_job(const tl_pass_phase &p, const Share &own, int job) {
-  return place_of(p, own.first + (job >> p.leaves_log) * own.stride);
+  return place_of(p, own.tile_of(job));
 }
 
 /* What ROPE turns a job by; known before x is there. */
@@ -299,24 +399,43 @@ TL_GPU Angles angles_of_job(const tl_pass_phase &p, const Share &own, int job, c
 }
 
 TL_GPU void multiply(const tl_pass_phase &p, const Weights &ring, Turn &turn, Room &room,
-                     const Script &script, int phase, unsigned char *x) {
-  const int warp = thread_now() / 32, leaf = warp & ((1 << p.leaves_log) - 1);
+                     const Script &script, int phase, uint32_t &turns, unsigned char *x) {
+  const int warp = thread_now() / 32;
   const int slots = (p.product.run + TL_PASS_DEPTH - 1) / TL_PASS_DEPTH;  // of a job
   const Share own = share_of(p);
-  if (blockIdx.x < p.spared) return all_have_left(script, phase);
-  Angles angles = angles_of_job(p, own, warp, room);
-  prepare_x(p, room, script, phase, x);
+  const int leaf = warp & ((1 << own.log) - 1);  // of those that the block has
+  all_have_left(script, phase);
+  if (block_now() < p.spared) return;
+  Angles angles = {};
+  Held held = {};
+  Exit exit = {};
+  if (block_now() >= p.behind && warp < own.jobs && warp < round_of(p)) {
+    Turn mine = turn;
+    mine.advance(ring, warp);
+    hold(p, ring, mine, p.behind > 0, held);
+  }
+  const auto early = [&] {
+    angles = angles_of_job(p, own, warp, room);
+    if (warp < own.jobs) exit = exit_of(p, place_of_job(p, own, warp));
+  };
+  prepare_x(p, room, x, turns, early);
   for (int first = 0, round = 0; first < own.jobs; first += round_of(p), round++) {
     const int left = own.jobs - first, count = left < round_of(p) ? left : round_of(p);
     if (warp < count) {
       Turn mine = turn;
       mine.advance(ring, warp);
       float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-      const Place at = place_of_job(p, own, first + warp);
-      if (first > 0) angles = angles_of_job(p, own, first + warp, room);
-      chain(p, ring, mine, count, leaf, x, sum);
-      if (p.leaves_log > 0) fold(p, round, room.folds, sum);
-      if (leaf == 0) finish(p, at, room, angles, sum);
+      if (first > 0) {
+        angles = angles_of_job(p, own, first + warp, room);
+        exit = exit_of(p, place_of_job(p, own, first + warp));
+      }
+      chain(p, ring, mine, count, leaf, x, held, held.is && first == 0, sum);
+      bool sums = leaf == 0;
+      if (has_half(p))
+        sums = fold_halves(p, round, room, turns, sum);
+      else if (p.leaves_log > 0)
+        fold(p, round, room.folds, sum);
+      if (sums) finish(p, own.tile_of(first + warp), room, angles, exit, sum);
     }
     turn.advance(ring, count * slots);
   }

@@ -10,9 +10,10 @@
 **           two pairs of warps every other slot. Where all leaves are whole rows of boxes
 **   lines   512 k of a feature: eight a slot, two a warp; each takes a warp some 90 cycles to begin
 **
-** A reader may come to a slot while the bytes of the lap before are still on their way to it, for
-** another warp: copies end out of order, and the parity of a barrier is the same every other lap.
-** So it waits until that lap's reader has freed the slot, then for its own lap's bytes.
+** A reader may come to a slot up to two laps before its bytes do: other warps may have to free it
+** before, copies end out of order, and the parity of a barrier is the same every other lap. So a
+** number beside each slot says how often it has been freed; once that is the reader's lap, the
+** barrier tells of the reader's own bytes.
 **
 **   k of the jobs       0 .. 511             512 .. 1023
 **   slots            | job 0 | job 1 | .. | job 0 | job 1 | ..      round after round, phase after
@@ -21,30 +22,85 @@
 #ifndef TL_PASS_RING_CUH
 #define TL_PASS_RING_CUH
 
+#include <stddef.h>
+
 #include "../device.cuh"
 #include "../hopper.cuh"
 #include "pass_args.h"
+
+/* block_now(), read again where it is used: a register of the whole kernel is too much for it. */
+TL_GPU int block_now(void) {
+  int own;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(own));
+  return own;
+}
 
 enum {
   BRINGERS = 14, /* the name of their barrier */
   OWN_FEATURES = TL_PASS_FEATURES / TL_PASS_BRINGERS
 };
 
-/* Where the ring and its barriers lie. */
+/* Of each slot: barriers that tell of its bytes and of its end, and how often it has ended. */
+struct Marks {
+  uint64_t full[TL_PASS_SLOTS_MOST], empty[TL_PASS_SLOTS_MOST];
+  int freed[TL_PASS_SLOTS_MOST];
+};
+
+/* Where the ring and its marks lie. */
 struct Weights {
-  uint32_t slots, full, empty;
+  uint32_t slots, marks;
   int count, slot, boxed;
+  __device__ __forceinline__ uint32_t full(int i) const { return marks + 8 * i; }
+  __device__ __forceinline__ uint32_t empty(int i) const {
+    return marks + offsetof(Marks, empty) + 8 * i;
+  }
+  __device__ __forceinline__ uint32_t freed(int i) const {
+    return marks + offsetof(Marks, freed) + 4 * i;
+  }
 };
 
 /* A place in the stream of slots. */
 struct Turn {
-  int slot;
-  uint32_t parity;
+  int slot, lap;
   __device__ __forceinline__ void advance(const Weights &r, int by) {
     slot += by;
-    while (slot >= r.count) slot -= r.count, parity ^= 1;
+    while (slot >= r.count) slot -= r.count, lap++;
   }
 };
+
+/* For who brings. */
+TL_GPU void wait_until_free(const Weights &r, const Turn &turn) {
+  barrier_wait(r.empty(turn.slot), (turn.lap & 1) ^ 1);
+}
+/* All slots but the latest few have come: as many as memory needs to be busy. What others read
+** meanwhile, x above all, would stand behind the rest of a ring. */
+TL_GPU void wait_until_few(const Weights &r, const Turn &turn) {
+  const int slot = turn.slot - TL_PASS_FLIGHT, lap = turn.lap - (slot < 0);
+  if (lap >= 0) barrier_wait(r.full(slot < 0 ? slot + r.count : slot), lap & 1);
+}
+/* For who reads. */
+TL_GPU bool is_turn(const Weights &r, const Turn &turn) {
+  int laps;
+  asm volatile("ld.volatile.shared.s32 %0, [%1];"
+               : "=r"(laps)
+               : "r"(r.freed(turn.slot))
+               : "memory");
+  return laps == turn.lap;
+}
+TL_GPU bool has_come(const Weights &r, const Turn &turn) {
+  return is_turn(r, turn) && barrier_is_past(r.full(turn.slot), turn.lap & 1);
+}
+TL_GPU void wait_until_come(const Weights &r, const Turn &turn) {
+  while (!is_turn(r, turn)) {
+  }
+  barrier_wait(r.full(turn.slot), turn.lap & 1);
+}
+/* By one lane, once its warp has read the slot. */
+TL_GPU void free_slot(const Weights &r, const Turn &turn) {
+  asm volatile("st.volatile.shared.s32 [%0], %1;" ::"r"(r.freed(turn.slot)), "r"(turn.lap + 1)
+               : "memory");
+  barrier_arrive(r.empty(turn.slot));
+}
 
 /* `bytes` that stand side by side; a multiple of 16. */
 TL_GPU void line_load(uint32_t to, const void *from, uint32_t bar, int bytes) {
@@ -79,18 +135,29 @@ struct Script {
 /* What a block has of a product. */
 struct Share {
   int first, jobs, stride;  // tile; leaves of tiles; from tile to tile
+  int log, leaf;            // so many leaves of each tile, from which one on
+  __device__ __forceinline__ int tile_of(int job) const { return first + (job >> log) * stride; }
+  __device__ __forceinline__ int leaf_of(int job) const { return leaf + (job & ((1 << log) - 1)); }
 };
+
+/* Which of a pair a block is. */
+TL_GPU int rank_now(void) { return block_now() % 2; }
+TL_GPU int has_half(const tl_pass_phase &p) { return p.pairs == TL_PASS_HALF_LEAVES; }
 
 /* Jobs of a round: whole tiles. */
 TL_GPU int round_of(const tl_pass_phase &p) {
-  return TL_PASS_WARPS >> p.leaves_log << p.leaves_log;
+  const int log = p.leaves_log - has_half(p);
+  return TL_PASS_WARPS >> log << log;
 }
 
 TL_GPU Share share_of(const tl_pass_phase &p) {
-  const int blocks = gridDim.x - p.spared, own = (int)blockIdx.x - p.spared - p.offset;
+  const int half = has_half(p), log = p.leaves_log - half;
+  const int blocks = (gridDim.x >> half) - p.spared;
+  const int own = (block_now() >> half) - p.spared - p.offset;
   const int first = own < 0 ? own + blocks : own;
   const int count = p.whole_rounds + (first < p.last_tiles);
-  return {first, blockIdx.x < p.spared ? 0 : count << p.leaves_log, blocks};
+  const int jobs = block_now() < p.spared ? 0 : count << log;
+  return {first, jobs, blocks, log, half * rank_now() << log};
 }
 
 /* The features of a tile: low .. low + 3 of its part, and high .. high + 3. */
@@ -133,9 +200,8 @@ TL_GPU int bringer(void) { return threadIdx.x / 32 - TL_PASS_WARPS; }
 TL_GPU const uint16_t *source_of(const tl_pass_phase &p, const Share &own, int job) {
   const tl_gemm_few_args &g = p.product;
   if (job >= own.jobs) return nullptr;
-  const int leaf = job & ((1 << p.leaves_log) - 1);
-  const Place at = place_of(p, own.first + (job >> p.leaves_log) * own.stride);
-  const int64_t k = (int64_t)leaf * g.run;
+  const Place at = place_of(p, own.tile_of(job));
+  const int64_t k = (int64_t)own.leaf_of(job) * g.run;
   const bool is_low = bringer() < TL_PASS_BRINGERS / 2;
   const int part = is_low ? at.part : at.high_part, feature = is_low ? at.low : at.high;
   return (const uint16_t *)g.weight[part] + feature * g.weight_stride[part] + k;
@@ -155,9 +221,9 @@ TL_GPU void bring_round(const tl_pass_phase &p, const Share &own, int first, con
     const int bytes = 2 * (g.run - k < TL_PASS_DEPTH ? g.run - k : TL_PASS_DEPTH);
     for (int job = 0; job < count; job++) {
       const uint64_t from = __shfl_sync(~0u, (uint64_t)mine, job);
-      const uint32_t bar = ring.full + 8 * turn.slot;
+      const uint32_t bar = ring.full(turn.slot);
       if (lane == 0) {
-        barrier_wait(ring.empty + 8 * turn.slot, turn.parity);
+        wait_until_free(ring, turn);
         barrier_expect(bar, OWN_FEATURES * bytes);
       }
       __syncwarp();
@@ -190,25 +256,26 @@ TL_GPU void box_round(const tl_pass_phase &p, const tl_tensor_map *maps, const S
                       int first, const Weights &ring, uint64_t policy, Turn &turn) {
   enum { BYTES = TL_PASS_BOXES / 2 };
   const tl_gemm_few_args &g = p.product;
-  const int lane = threadIdx.x % 32, left = own.jobs - first, leaves = (1 << p.leaves_log) - 1;
+  const int lane = threadIdx.x % 32, left = own.jobs - first;
   const int count = left < round_of(p) ? left : round_of(p);
   const bool high = bringer() % 2 == 1, split = is_split(p);
   const int ahead = high && !split ? TL_PASS_DEPTH / TL_PASS_GROUP / 2 : 0;
   int part = 0, feature = 0;
   if (lane < count) {
-    const Place at = place_of(p, own.first + ((first + lane) >> p.leaves_log) * own.stride);
+    const Place at = place_of(p, own.tile_of(first + lane));
     part = high && split ? at.high_part : at.part, feature = high && split ? at.high : at.low;
   }
   for (int k = 0; k < g.run; k += TL_PASS_DEPTH) {
     for (int job = 0; job < count; job++, turn.advance(ring, 1)) {
       if (turn.slot % 2 != bringer() / 2) continue;
       const int from = __shfl_sync(~0u, feature, job), of = __shfl_sync(~0u, part, job);
-      const uint32_t bar = ring.full + 8 * turn.slot;
+      const uint32_t bar = ring.full(turn.slot);
       if (lane == 0) {
-        barrier_wait(ring.empty + 8 * turn.slot, turn.parity);
+        wait_until_free(ring, turn);
+        wait_until_few(ring, turn);
         barrier_expect(bar, BYTES);
         weights_box(ring.slots + turn.slot * ring.slot + (high ? BYTES : 0), maps + of, bar, from,
-                    k / TL_PASS_GROUP + ahead, (first + job) & leaves, policy);
+                    k / TL_PASS_GROUP + ahead, own.leaf_of(first + job), policy);
       }
       __syncwarp();
     }
@@ -217,7 +284,7 @@ TL_GPU void box_round(const tl_pass_phase &p, const tl_tensor_map *maps, const S
 
 /* The warps that bring: they wait for slots and each other, never for other blocks. */
 TL_GPU void bring(const Script &script, const tl_tensor_map *maps, const Weights &ring) {
-  Turn turn = {0, 1};
+  Turn turn = {0, 0};
   const uint64_t policy = weights_policy();
   const bool asks = bringer() == 0 && threadIdx.x % 32 == 0;
   if (asks) script.ask(0), script.ask(1);

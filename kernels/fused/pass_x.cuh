@@ -1,7 +1,8 @@
 /* pass_x.cuh - x of a product comes to shared memory, as it is or through a norm.
 **
-** All blocks compute all rows: a row is short, and its way through memory is not. Before x of the
-** phase before is overwritten, all readers of the block have left that phase.
+** Each block norms for itself: a row is short, and its way through memory is not. With several rows
+** it has every other one, its neighbour in the cluster the rest (pass_share.h). All readers of the
+** block have left the phase before, whose x is overwritten.
 */
 #ifndef TL_PASS_X_CUH
 #define TL_PASS_X_CUH
@@ -28,10 +29,14 @@ struct alignas(16) Room {
   RowPlace row[TL_PASS_ROWS];
   float sums[TL_PASS_ROWS * TL_PASS_PIECES];
   float2 folds[2 * TL_PASS_WARPS * 32];
-  uint64_t arrived[4];   // barriers of the phases
-  unsigned char *mail;   // of this launch
-  int table_row, spare;  // whose pages these are; -1: nobody's
+  uint64_t arrived[4];  // barriers of the phases
+  unsigned char *mail;  // of this launch
+  Marks marks;          // of the ring
+  int table_row;        // whose pages these are; -1: nobody's
+  int meetings;         // so far
   int table[TL_PASS_ENTRIES];
+  uint64_t left, came;                 // barriers: the other block has left x, has sent its rows
+  uint64_t folded[2 * TL_PASS_WARPS];  // sums of the other block's leaves, of a round and warp
 };
 static_assert(sizeof(Room) <= TL_PASS_ROOM && sizeof(Room) % 16 == 0, "x lies behind it");
 
@@ -64,8 +69,8 @@ TL_GPU uint4 round_piece(const float *v) {
 /* --- x as it is ------------------------------------------------------------------------------- */
 
 /* Of one row: in registers, so that it is one read from the mail to shared memory. */
-TL_GPU void load_one(const Source &s, int pieces, const Script &script, int phase,
-                     unsigned char *x) {
+template <class Early>
+TL_GPU void load_one(const Source &s, int pieces, unsigned char *x, const Early &early) {
   enum { MOST = 2 };
   const int own = thread_now();
 #pragma unroll 1
@@ -77,10 +82,8 @@ TL_GPU void load_one(const Source &s, int pieces, const Script &script, int phas
       v[i] = make_uint4(0, 0, 0, 0);
       if (place(i) < pieces * 8) v[i] = peek(s.at + place(i));
     }
+    if (first == 0) early();
     await(s, place, v);
-    if (first == 0) {
-      all_have_left(script, phase);
-    }
 #pragma unroll
     for (int i = 0; i < MOST; i++)
       if (place(i) < pieces * 8) *(uint4 *)(x + place(i) * 2) = v[i];
@@ -98,20 +101,19 @@ TL_GPU void take_rows(const Source &s, int at, int stride, int rows, uint4 (&v)[
   await(s, place, v);
 }
 
-TL_GPU void load_x(const tl_pass_phase &p, const Room &room, const Script &script, int phase,
-                   unsigned char *x) {
+template <class Early>
+TL_GPU void load_x(const tl_pass_phase &p, const Room &room, unsigned char *x, const Early &early) {
   const tl_gemm_few_args &g = p.product;
-  const Source s = source_in(room.mail, p.from, g.x);
-  const int pieces = g.depth / 8;
-  if (g.rows == 1) return load_one(s, pieces, script, phase, x);
+  Source s = source_in(room.mail, p.from, g.x);
+  const int pieces = g.depth / 8 >> has_half(p);
+  if (g.rows > 1) early();
+  s.at += has_half(p) * rank_now() * pieces * 8;
+  if (g.rows == 1) return load_one(s, pieces, x, early);
 #pragma unroll 1
   for (int first = 0; first < pieces; first += READERS) {
     const int own = first + thread_now();
     uint4 v[TL_PASS_ROWS] = {};
     if (own < pieces) take_rows(s, own * 8, (int)g.x_stride, g.rows, v);
-    if (first == 0) {
-      all_have_left(script, phase);
-    }
 #pragma unroll
     for (int i = 0; i < TL_PASS_ROWS; i++)
       if (i < g.rows && own < pieces) *(uint4 *)(x + i * p.x_pitch + own * 16) = v[i];
@@ -147,7 +149,7 @@ TL_GPU void look_ahead(const tl_pass_phase &p) {
 }
 
 /* The row that a block keeps for whoever reads it later: the last blocks have one each. */
-TL_GPU int kept_row(void) { return gridDim.x - 1 - blockIdx.x; }
+TL_GPU int kept_row(void) { return gridDim.x - 1 - block_now(); }
 
 /* x, or x + y rounded, of one piece. */
 TL_GPU uint4 sum_of(const tl_pass_phase &p, const Room &room, int row, int at, const uint4 &a,
@@ -181,23 +183,26 @@ TL_GPU void put_sum(int unit, float sum, float *sums) {
 }
 
 /* 1 / rms of all rows, each by one lane: it takes long, and once is enough. */
-TL_GPU float rstd_of_lane(const tl_pass_phase &p, const float *sums) {
+TL_GPU float rstd_of_lane(const tl_pass_phase &p, const float *sums, int rows) {
   const tl_norm_args &a = p.norm.norm;
-  const int lane = thread_now() % 32, asked = lane < p.product.rows ? lane : 0;
+  const int lane = thread_now() % 32, asked = lane < rows ? lane : 0;
   return tl_rsqrt(tl_tree8(sums + asked * TL_PASS_PIECES) / (float)a.dim + a.eps);
 }
 
-TL_GPU void put_normed(const tl_pass_phase &p, int row, int at, const uint4 &sum, float rstd,
-                       const float *gain, unsigned char *x) {
+TL_GPU uint4 normed_of(const uint4 &sum, float rstd, const float *gain) {
   float v[TL_P];
   tl_widen_whole(sum, v);
 #pragma unroll
   for (int e = 0; e < TL_P; e++) v[e] = (v[e] * rstd) * gain[e];
-  *(uint4 *)(x + row * p.x_pitch + at * 2) = round_piece(v);
+  return round_piece(v);
+}
+TL_GPU void put_normed(const tl_pass_phase &p, int row, int at, const uint4 &sum, float rstd,
+                       const float *gain, unsigned char *x) {
+  *(uint4 *)(x + row * p.x_pitch + at * 2) = normed_of(sum, rstd, gain);
 }
 /* A row that is in x is kept for whoever reads it beside the product; `rstd`: of row
-** thread % 32. */
-TL_GPU void keep_normed(const tl_pass_phase &p, const unsigned char *x, float rstd) {
+** thread % 32, or of that of the block's own rows. */
+TL_GPU void keep_normed(const tl_pass_phase &p, const unsigned char *x, float rstd, bool pairs) {
   const tl_norm_args &a = p.norm.norm;
   const int row = kept_row(), thread = thread_now();
   all_meet();
@@ -205,7 +210,7 @@ TL_GPU void keep_normed(const tl_pass_phase &p, const unsigned char *x, float rs
   for (int at = thread * TL_P; at < a.dim; at += READERS * TL_P)
     *(uint4 *)((uint16_t *)p.normed + row * (int)a.dim + at) =
         *(const uint4 *)(x + row * p.x_pitch + at * 2);
-  if (thread == row && a.rstd != nullptr) a.rstd[row] = rstd;
+  if (thread == (pairs ? row / 2 : row) && a.rstd != nullptr) a.rstd[row] = rstd;
 }
 
 /* What is added up, or normed as it is. */
@@ -221,24 +226,41 @@ TL_GPU Terms terms_of(const tl_pass_phase &p, const Room &room) {
           source_in(room.mail, p.from, p.norm.b.data)};
 }
 
+/* The block norms every other row for both of its pair: the one that it keeps, too. */
+TL_GPU int row_of_pair(int i) { return 2 * i + 1 - rank_now(); }
+
+/* The other block may write its rows into this one's x. */
+TL_GPU void open_to_pair(const tl_pass_phase &p, Room &room) {
+  const int bytes = (p.product.rows + 1 - rank_now()) / 2 * (int)p.norm.norm.dim * 2;
+  if (thread_now() != 0) return;
+  barrier_expect(shared_address(&room.came), bytes);
+  barrier_arrive_cluster(in_block(shared_address(&room.left), 1 - rank_now()));
+}
+
 /* Rows of one span, not added to: a warp has one piece of all of them, in registers. */
-template <int most>
-TL_GPU void norm_short(const tl_pass_phase &p, Room &room, const Script &script, int phase,
-                       unsigned char *x) {
+template <int most, bool pairs, class Early>
+TL_GPU void norm_short(const tl_pass_phase &p, Room &room, unsigned char *x, uint32_t &turns,
+                       const Early &early) {
   const int dim = (int)p.norm.norm.dim, rows = p.product.rows;
   const int thread = thread_now(), warp = thread / 32, at = begin_of(warp, thread);
   const bool has = warp < TL_PASS_PIECES, there = has && at < dim;
   const Source s = source_in(room.mail, p.from, p.norm.norm.x.data);
-  const auto place = [&](int i) { return i * dim + at; };
+  const auto row = [&](int i) { return pairs ? row_of_pair(i) : i; };
+  const auto place = [&](int i) { return row(i) * dim + at; };
+  if (pairs) open_to_pair(p, room);
   uint4 v[most] = {};
   float gain[TL_P];
   if (there) {
 #pragma unroll
     for (int i = 0; i < most; i++)
-      if (i < rows) v[i] = peek(s.at + place(i));
+      if (row(i) < rows) v[i] = peek(s.at + place(i));
     fetch_gain(p, at, gain);
-    await(s, place, v);
   }
+  early();
+  if (pairs)
+    await_all(s, place, v);
+  else
+    await(s, place, v);
   if (has) {
     float sum[most];
 #pragma unroll
@@ -253,26 +275,36 @@ TL_GPU void norm_short(const tl_pass_phase &p, Room &room, const Script &script,
       for (int i = 0; i < most; i++) sum[i] = sum[i] + __shfl_xor_sync(~0u, sum[i], step);
 #pragma unroll
     for (int i = 0; i < most; i++)
-      if (thread % 32 == 0 && i < rows) room.sums[i * TL_PASS_PIECES + warp] = sum[i];
+      if (thread % 32 == 0 && row(i) < rows) room.sums[i * TL_PASS_PIECES + warp] = sum[i];
   }
-  all_have_left(script, phase);
-  const float all = rstd_of_lane(p, room.sums);
+  all_meet();
+  if (pairs) barrier_wait(shared_address(&room.left), turns & 1);
+  const float all = rstd_of_lane(p, room.sums, pairs ? (rows + rank_now()) / 2 : rows);
+  const uint32_t other = pairs ? in_block(shared_address(x), 1 - rank_now()) : 0;
+  const uint32_t came = pairs ? in_block(shared_address(&room.came), 1 - rank_now()) : 0;
 #pragma unroll
   for (int i = 0; i < most; i++) {
     const float rstd = most > 1 ? __shfl_sync(~0u, all, i) : all;
-    if (there && i < rows) put_normed(p, i, at, v[i], rstd, gain, x);
+    if (!there || row(i) >= rows) continue;
+    const uint4 normed = normed_of(v[i], rstd, gain);
+    const int to = row(i) * p.x_pitch + at * 2;
+    if (pairs) send(other + to, normed, came);
+    *(uint4 *)(x + to) = normed;
   }
-  keep_normed(p, x, all);
+  keep_normed(p, x, all, pairs);
+  if (!pairs) return;
+  barrier_wait(shared_address(&room.came), turns & 1);
+  turns ^= 1;
 }
 
 /* Rows of several spans, or sums: they lie in shared memory, in the place of x, until they are
 ** normed. */
-TL_GPU void norm_long(const tl_pass_phase &p, Room &room, const Script &script, int phase,
-                      unsigned char *x) {
+template <class Early>
+TL_GPU void norm_long(const tl_pass_phase &p, Room &room, unsigned char *x, const Early &early) {
   const int dim = (int)p.norm.norm.dim;
   const int thread = thread_now(), warp = thread / 32, units = p.product.rows * TL_PASS_PIECES;
   const Terms terms = terms_of(p, room);
-  all_have_left(script, phase);
+  early();
 #pragma unroll 1
   for (int u = warp; u < units; u += TL_PASS_WARPS) {
     const int row = u / TL_PASS_PIECES;
@@ -294,7 +326,7 @@ TL_GPU void norm_long(const tl_pass_phase &p, Room &room, const Script &script, 
     put_sum(u, tl_tree8(q), room.sums);
   }
   all_meet();
-  const float all = rstd_of_lane(p, room.sums);
+  const float all = rstd_of_lane(p, room.sums, p.product.rows);
 #pragma unroll 1
   for (int u = warp; u < units; u += TL_PASS_WARPS) {
     const int row = u / TL_PASS_PIECES;
@@ -307,19 +339,21 @@ TL_GPU void norm_long(const tl_pass_phase &p, Room &room, const Script &script, 
       put_normed(p, row, at, sum, rstd, gain, x);
     }
   }
-  keep_normed(p, x, all);
+  keep_normed(p, x, all, false);
 }
 
-TL_GPU void prepare_x(const tl_pass_phase &p, Room &room, const Script &script, int phase,
-                      unsigned char *x) {
+/* `early` is done while x is on its way. */
+template <class Early>
+TL_GPU void prepare_x(const tl_pass_phase &p, Room &room, unsigned char *x, uint32_t &turns,
+                      const Early &early) {
   if (p.before == TL_PASS_AS_IT_IS)
-    load_x(p, room, script, phase, x);
+    load_x(p, room, x, early);
   else if (p.norm.norm.dim > SPAN || p.before == TL_PASS_ADD_NORM)
-    norm_long(p, room, script, phase, x);
-  else if (p.product.rows == 1)
-    norm_short<1>(p, room, script, phase, x);
+    norm_long(p, room, x, early);
+  else if (p.pairs == TL_PASS_HALF_ROWS)
+    norm_short<TL_PASS_ROWS / 2, true>(p, room, x, turns, early);
   else
-    norm_short<TL_PASS_ROWS>(p, room, script, phase, x);
+    norm_short<1, false>(p, room, x, turns, early);
 }
 
 #endif

@@ -35,7 +35,20 @@ const tl_gemm_pair_tile *tl_gemm_pair_choose(int64_t rows, int64_t columns,
 
 /* y (rows, columns) bf16 = swiglu (elementwise.h) of the two outputs of `gemm`, a linear of gate
 ** and up, which are rounded as it says and written nowhere. Sets *done, or clears it where that
-** does not fit: 9 to 128 rows, bf16, no bias, one leaf. */
+** does not fit: 9 to 256 rows, bf16, no bias, one leaf. */
 tl_status tl_gemm_hopper_pair(const tl_gemm *gemm, void *y, tl_cuda *cuda, int32_t *done);
+
+/* A product of q, k and v in heads of 64 channels, for rope_hopper.cu. */
+typedef struct tl_gemm_heads_tile {
+  int32_t rows, columns[3]; /* of q, k and v; those of k are the fewest */
+  const char *kernel;
+} tl_gemm_heads_tile;
+
+struct tl_gemm_hopper_few_args;
+/* The arguments and the grid of that kernel in tiles `t`, or *done is cleared where `gemm`, a
+** linear of three outputs, does not fit: bf16, no bias, one leaf, whole heads. */
+tl_status tl_gemm_hopper_heads(const tl_gemm *gemm, const tl_gemm_heads_tile *t, tl_cuda *cuda,
+                               struct tl_gemm_hopper_few_args *args, tl_cuda_grid *grid,
+                               int32_t *done);
 
 #endif

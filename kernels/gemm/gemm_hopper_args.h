@@ -58,6 +58,6 @@ typedef struct tl_gemm_hopper_few_args {
 } tl_gemm_hopper_few_args;
 
 /* PAIR(rows, features): the tiles of gemm_hopper_pair.cu, as many features of gate and of up. */
-#define TL_GEMM_PAIRS(PAIR) PAIR(64, 48) PAIR(128, 48)
+#define TL_GEMM_PAIRS(PAIR) PAIR(64, 48) PAIR(128, 48) PAIR(128, 96)
 
 #endif

@@ -175,11 +175,12 @@ static const variant *choose_split(tl_gemm_product product, const tl_gemm *gemm,
 
 /* ---- maps ---- */
 
-/* A factor: along (k of a leaf, leaf, row), across (row, k of a leaf, leaf). `rows` of it, boxes of
+/* `plain`: of few rows, which longer reads of memory make slower (tensor_map.h).
+** A factor: along (k of a leaf, leaf, row), across (row, k of a leaf, leaf). `rows` of it, boxes of
 ** `box_rows`. */
 static tl_status map_factor(tl_cuda *cuda, const char *what, const tl_gemm_source *s, int64_t rows,
                             int64_t count, int64_t leaves, int64_t leaf_stride, int32_t box_rows,
-                            tl_tensor_map *out) {
+                            int32_t plain, tl_tensor_map *out) {
   const int64_t stride = stride_of(s);
   const tl_tensor_box along = {
       .data = s->data,
@@ -188,6 +189,7 @@ static tl_status map_factor(tl_cuda *cuda, const char *what, const tl_gemm_sourc
       .size = {count, leaves,      rows    },
       .stride = {1,     leaf_stride, stride  },
       .box = {DEPTH, 1,           box_rows},
+      .plain = plain
   };
   const tl_tensor_box across = {
       .data = s->data,
@@ -221,6 +223,7 @@ static int32_t box_rows(const tl_gemm *gemm, const variant *v) {
 static tl_status map_factors(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stride,
                              const variant *v, tl_cuda *cuda, tl_gemm_hopper_args *args) {
   const int32_t maps = product == TL_GEMM_LINEAR ? gemm->parts : args->runs;
+  const int32_t plain = v->shared == 0;
   for (int32_t i = 0; i < maps; i++) {
     const int32_t part = product == TL_GEMM_LINEAR ? i : 0;
     tl_gemm_run run;
@@ -230,11 +233,11 @@ static tl_status map_factors(tl_gemm_product product, const tl_gemm *gemm, int64
     const int64_t columns = tl_view_row(&gemm->out[part]);
     if (product != TL_GEMM_LINEAR || i == 0) {
       TL_TRY(map_factor(cuda, "map of the first factor", &run.a, gemm->rows, count, args->pieces,
-                        next, box_rows(gemm, v), &args->a[i]));
+                        next, box_rows(gemm, v), plain, &args->a[i]));
       args->slots[i] = (int32_t)quotient_up(count, DEPTH);
     }
     TL_TRY(map_factor(cuda, "map of the second factor", &run.b, columns, count, args->pieces, next,
-                      v->columns / v->blocks, &args->b[i]));
+                      v->columns / v->blocks, plain, &args->b[i]));
   }
   return TL_OK;
 }
@@ -324,7 +327,7 @@ static tl_status launch_few(const tl_gemm *gemm, const variant *v, int32_t is_sp
 
 /* ---- gate, up and swiglu: gemm_hopper_pair.cu ---- */
 
-enum { PAIR_ABOVE = 8, PAIR_ROWS = 128, PAIR_X = 82 << 10 /* bytes of its ring of x */ };
+enum { PAIR_ABOVE = 8, PAIR_ROWS = 256, PAIR_X = 82 << 10 /* bytes of its ring of x */ };
 
 #define PAIR(rows, features) {rows, features, "swiglu_hopper_" #rows "_" #features},
 static const tl_gemm_pair_tile pairs[] = {TL_GEMM_PAIRS(PAIR)};
@@ -373,10 +376,10 @@ tl_status tl_gemm_hopper_pair(const tl_gemm *gemm, void *y, tl_cuda *cuda, int32
   for (int32_t part = 0; part < 2; part++) {
     whole_run(gemm, part, 0, &run);
     TL_TRY(map_factor(cuda, "map of a weight", &run.b, columns, run.count, 1, run.count,
-                      t->features, &args.b[part]));
+                      t->features, 1, &args.b[part]));
   }
-  TL_TRY(
-      map_factor(cuda, "map of x", &run.a, rows, run.count, 1, run.count, args.box_rows, &args.a));
+  TL_TRY(map_factor(cuda, "map of x", &run.a, rows, run.count, 1, run.count, args.box_rows, 1,
+                    &args.a));
   args.slots = (int32_t)quotient_up(run.count, DEPTH);
   const int32_t x_slot = t->rows * DEPTH * 2 + 16, weight_slot = 2 * t->features * DEPTH * 2 + 16;
   args.x_ring = PAIR_X / x_slot;
@@ -388,6 +391,58 @@ tl_status tl_gemm_hopper_pair(const tl_gemm *gemm, void *y, tl_cuda *cuda, int32
       .overlaps = 1};
   *done = 1;
   return tl_cuda_launch(cuda, t->kernel, &grid, &args);
+}
+
+/* ---- q, k and v, which are turned: kernels/fused/rope_hopper.cu ---- */
+
+enum { HEAD = 64 };
+
+tl_status tl_gemm_hopper_heads(const tl_gemm *gemm, const tl_gemm_heads_tile *t, tl_cuda *cuda,
+                               tl_gemm_hopper_few_args *args, tl_cuda_grid *grid, int32_t *done) {
+  const tl_cuda_facts *facts = tl_cuda_device(cuda);
+  const int64_t rows = gemm->rows;
+  const variant v = {.rows = t->rows, .columns = t->columns[0], .together = 2};
+  tl_gemm_run run;
+  *done = 0;
+  if (!fits(TL_GEMM_LINEAR, gemm, 0, facts) || gemm->parts != 3 || gemm->leaves != 1) return TL_OK;
+  if (gemm->bias != NULL || gemm->out[0].dtype != TL_BF16) return TL_OK;
+  const tl_cuda_blocks *blocks = tl_cuda_get_blocks(cuda);
+  if (blocks->gemm_provider == TL_GEMM_CUBLASLT || blocks->gemm_rows != 0) return TL_OK;
+  *args = (tl_gemm_hopper_few_args){.rows = (int32_t)rows,
+                                    .row_tiles = (int32_t)quotient_up(rows, t->rows),
+                                    .outputs = 3,
+                                    .pieces = 1,
+                                    .out_is_bf16 = 1,
+                                    .box_rows = (int32_t)(rows < t->rows ? rows : t->rows),
+                                    .ahead = are_ahead(gemm)};
+  for (int32_t part = 0; part < 3; part++) {
+    const int64_t columns = tl_view_row(&gemm->out[part]);
+    if (columns % HEAD != 0) return TL_OK;
+    whole_run(gemm, part, 0, &run);
+    const int64_t stride = stride_of(&run.b);
+    const tl_tensor_box box = {
+        .data = run.b.data,
+        .dtype = TL_BF16,
+        .dims = 4,
+        .size = {run.count, HEAD / 2,       2,                 columns / HEAD},
+        .stride = {1,         stride,         HEAD / 2 * stride, HEAD * stride },
+        .box = {DEPTH,     t->columns[part] / 2, 2,                 1             },
+        .plain = 1
+    };
+    args->first_tile[part] = args->column_tiles;
+    args->column_tiles += (int32_t)(columns / t->columns[part]);
+    TL_TRY(tl_tensor_map_make(cuda, "map of the weights of heads", &box, &args->b[part]));
+  }
+  TL_TRY(map_factor(cuda, "map of x", &run.a, rows, run.count, 1, run.count, args->box_rows, 1,
+                    &args->a));
+  args->slots = (int32_t)quotient_up(run.count, DEPTH);
+  const int64_t tiles = (int64_t)args->row_tiles * args->column_tiles;
+  *grid = (tl_cuda_grid){.blocks = {(uint32_t)tiles},
+                         .threads = {(uint32_t)(t->rows / 64 * 128 + 64)},
+                         .shared = size_ring(&v, tiles, facts, &args->ring),
+                         .overlaps = 1};
+  *done = 1;
+  return TL_OK;
 }
 
 tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stride,

@@ -19,7 +19,8 @@
 ** they are few.
 **
 ** Weights that no kernel of the section writes are asked for before earlier kernels have ended: a
-** ring of them is on its way while x is still made.
+** ring of them is on its way while x is still made. They leave the second-level cache first, so
+** that rows of x, sums and pages stay there.
 */
 #ifndef TL_GEMM_HOPPER_FEW_CUH
 #define TL_GEMM_HOPPER_FEW_CUH
@@ -73,7 +74,10 @@ struct Few {
     barrier_expect(bar, halves * brought);
 #pragma unroll
     for (int h = 0; h < halves; h++)
-      box_load(at + h * bytes, map, bar, k + h * DEPTH, leaf, weights ? p.column : p.row);
+      if constexpr (weights)
+        box_load_soon(at + h * bytes, map, bar, k + h * DEPTH, leaf, p.column, soon_policy());
+      else
+        box_load(at + h * bytes, map, bar, k + h * DEPTH, leaf, p.row);
     next(turn);
   }
 

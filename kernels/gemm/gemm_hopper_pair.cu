@@ -50,14 +50,15 @@ struct Pair {
   }
 
   __device__ __forceinline__ void bring_weights(const tl_gemm_hopper_few_args &g, int column) {
+    const uint64_t policy = soon_policy();
     Ring r = weight;
     r.parity = 1;
     for (int k = 0; k < g.slots * DEPTH; k += DEPTH, r.next()) {
       const uint32_t bar = r.full + 8 * r.slot, to = r.at + r.slot * weight_bytes;
       barrier_wait(r.empty + 8 * r.slot, r.parity);
       barrier_expect(bar, weight_bytes);
-      box_load(to, &g.b[0], bar, k, 0, column);
-      box_load(to + half, &g.b[1], bar, k, 0, column);
+      box_load_soon(to, &g.b[0], bar, k, 0, column, policy);
+      box_load_soon(to + half, &g.b[1], bar, k, 0, column, policy);
     }
   }
 

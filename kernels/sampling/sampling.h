@@ -59,6 +59,10 @@ tl_status tl_host_sample(const tl_call *call);
 /* Shapes and dtypes; no operand is read. */
 tl_status tl_sample_check(const tl_call *call);
 
+/* What the kernel of a call is passed, which tl_sample_check took; for launchers of kernels that do
+** more in one go. */
+tl_status tl_sample_args_of(const tl_call *call, tl_sample_args *out);
+
 tl_status tl_host_follow(const tl_call *call);
 tl_status tl_follow_check(const tl_call *call);
 

@@ -14,6 +14,7 @@ local read = require "initial" (10) -- ten times as large as usual: logits that 
 ---@class few.Case: beside.Shape
 ---@field name string
 ---@field more? integer # tokens that each request makes, 14 where it is not said
+---@field draws? boolean # every other request draws its tokens, and tells of its prompt's
 ---@field settings table<string, any>
 ---@field options table<string, any> # of the engine
 ---@field prompts integer[] # lengths
@@ -61,10 +62,20 @@ local cases = {
   { name = "70 rows, gate and up in tiles of 128 x 48", dim = 256, heads = 4, kv_heads = 2,
     hidden = 4808, more = 4, settings = { ["serve.page"] = 64, ["serve.requests"] = 70,
       ["serve.rows"] = 128 }, options = {}, prompts = few_tokens(70) },
-  { name = "140 rows, gate and up apart from swiglu", dim = 256, heads = 4, kv_heads = 2,
+  { name = "140 rows, gate and up in tiles of 128 x 96", dim = 256, heads = 4, kv_heads = 2,
     hidden = 4808, more = 4, settings = { ["serve.page"] = 64, ["serve.requests"] = 140,
       ["serve.rows"] = 256 }, options = {}, prompts = few_tokens(140) },
+  { name = "30 rows, a choice of 4,300 by draws and of the largest", dim = 256, heads = 4,
+    kv_heads = 2, vocab = 4300, draws = true, more = 6, settings = { ["serve.page"] = 64,
+      ["serve.requests"] = 30 }, options = {}, prompts = few_tokens(30) },
 }
+
+--- Which token request `index` takes.
+local function choice_of(index)
+  if index % 2 == 0 then return {} end
+  return { temperature = 0.5 + index % 5 / 4, top_k = index % 3 * 7, seed = index, echo = true,
+    top_p = index % 4 == 1 and 0.9 or 1 }
+end
 
 local function recipe(case, device)
   local all = { device = device, ["serve.context"] = 1024, ["serve.page"] = 16,
@@ -78,7 +89,8 @@ local function requests(case)
   for i, length in ipairs(case.prompts) do
     local tokens = {}
     for k = 1, length do tokens[k] = (i * 31 + k * k * 7) % beside.vocab end
-    list[i] = { tokens = tokens, max_tokens = case.more or 14 }
+    list[i] = case.draws and choice_of(i) or {}
+    list[i].tokens, list[i].max_tokens = tokens, case.more or 14
   end
   return list
 end

@@ -24,7 +24,10 @@ describe("shapes of decode steps", function()
       "64 x 5632: 64 x 48, 118 blocks",
       "65 x 5632: 128 x 48, 118 blocks",
       "128 x 5632: 128 x 48, 118 blocks",
-      "129 x 5632: none",
+      "129 x 5632: 128 x 96, 118 blocks",
+      "256 x 5632: 128 x 96, 118 blocks",
+      "257 x 5632: none",
+      "256 x 3072: 128 x 48, 128 blocks",
       "128 x 192: 64 x 48, 8 blocks", -- too few for large tiles
       "64 x 6336: 64 x 48, 132 blocks",
       "64 x 6337: none", -- a second wave
@@ -34,14 +37,14 @@ describe("shapes of decode steps", function()
 
   it("give all blocks of attention as many rows and KV heads, or one less", function()
     assert.same({
-      "1: 1 blocks of 69888 bytes, depth 2, 1 to 1",
-      "256: 256 blocks of 69888 bytes, depth 2, 1 to 1",
-      "396: 396 blocks of 69888 bytes, depth 2, 1 to 1",
-      "397: 397 blocks of 57344 bytes, depth 1, 1 to 1",
-      "528: 528 blocks of 57344 bytes, depth 1, 1 to 1",
-      "529: 265 blocks of 76800 bytes, depth 1, 1 to 2",
-      "1024: 512 blocks of 57344 bytes, depth 1, 2 to 2",
-      "2044: 511 blocks of 57344 bytes, depth 1, 4 to 4",
+      "1: 1 blocks of 145408 bytes, depth 16, 1 to 1",
+      "256: 256 blocks of 112640 bytes, depth 12, 1 to 1",
+      "396: 396 blocks of 71680 bytes, depth 7, 1 to 1",
+      "397: 397 blocks of 55296 bytes, depth 5, 1 to 1",
+      "528: 528 blocks of 55296 bytes, depth 5, 1 to 1",
+      "529: 528 blocks of 55296 bytes, depth 5, 1 to 2",
+      "1024: 528 blocks of 55296 bytes, depth 5, 1 to 2",
+      "2044: 528 blocks of 55296 bytes, depth 5, 3 to 4",
     }, lines "attention")
   end)
 end)

@@ -20,6 +20,7 @@ beside.vocab = 333
 ---@field kv_heads integer
 ---@field window? integer
 ---@field hidden? integer # features of gate and up, 192 where it is not said
+---@field vocab? integer # beside.vocab where it is not said
 
 --- A recipe of three layers of that shape; `settings` are fields of it.
 ---@param shape beside.Shape
@@ -35,7 +36,8 @@ function beside.recipe(shape, dtype, settings)
     }
   end
   return tl.recipe({
-    model  = nn.decoder { vocab = beside.vocab, dim = shape.dim, layers = 3, layer = layer },
+    model  = nn.decoder { vocab = shape.vocab or beside.vocab, dim = shape.dim, layers = 3,
+      layer = layer },
     dtype  = dtype,
     data   = tl.data.given { { tokens = { 0 } } },
     batch  = { samples = 1, length = 64 },

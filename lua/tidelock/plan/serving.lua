@@ -264,16 +264,26 @@ local function refuse_packed(l, node)
   end
 end
 
+--- Whole rows of logits, for every rank and for who reads them.
+function Serve:rows_of_logits(logits)
+  return self:shared("logits", "f32", self.rows, logits.cols * self.lower.l.t)
+end
+
+--- Logits that are whole rows of f32 are made where those are kept.
+function Serve:place_logits(logits, env)
+  if self.lower.l.t > 1 or logits.dtype ~= "f32" or logits.alias then return end
+  env[logits.id] = self:rows_of_logits(logits)
+end
+
 --- Tokens and their log-probabilities from the logits, whole rows on every rank.
 function Serve:choose(logits, env)
   local low, l, rows, feed = self.lower, self.lower.l, self.rows, self.feed
   local o = { site = logits.node.site, micro = 0, phase = "sample", path = "sample" }
   local vocab = self.plan.spec.model.vocab
-  local width = logits.cols * l.t
-  local z = self:shared("logits", "f32", rows, width)
+  local z = self:rows_of_logits(logits)
   if l.t > 1 then
     low:emit("all_gather", { low:at(logits, env) }, { z }, { group = "tp", outer = rows }, o)
-  else
+  elseif low:at(logits, env) ~= z then
     low:emit("cast", { low:at(logits, env) }, { z }, {}, o)
   end
   local ids, nll = self:shared("ids", "i32", rows), self:shared("nll", "f32", rows)
@@ -321,6 +331,7 @@ function Serve:choose_some(made, some, env)
   local rows, node = low:at(x, env), some.logits.node
   low.l, self.l, self.rows = some.l, some.l, some.rows
   local own = { micro = 0 }
+  self:place_logits(some.logits, own)
   low:emit("pick_rows", { rows, self.feed.chosen }, { low:at(node.inputs[1], own) }, {},
     { site = node.site, micro = 0, phase = "forward", path = node.path })
   low:node(node, own, "forward")
@@ -334,6 +345,7 @@ function Serve:section(index, made, some)
   low.l, self.l, self.rows, self.attentions = l, l, made.rows, 0
   self.feed = self:open_feed(made.rows, some and some.rows)
   local env, stage = { micro = 0 }, low.rank
+  if not some and stage == plan.chunk_of.head then self:place_logits(made.logits, env) end
   low.step_env = { micro = 0 }
   lower.section(low, "serve" .. index, function()
     env[l.ids.id] = self:follow(made.rows)
@@ -394,12 +406,15 @@ end
 --- Few rows pass through the model in one kernel, whose blocks of threads run apart for as long as
 --- no place is used twice (kernels/fused/pass.h): what a value lies on is not used again soon after
 --- its last reader. Values of few rows are small.
-local rows_apart, instructions_apart = 8, 96
+---
+--- Of some more, q, k and v are one kernel with rope and the pages (kernels/fused/fused.h).
+local rows_apart, instructions_apart, rows_fused, instructions_fused = 8, 96, 256, 3
 local function keep_apart(low, made, first_buffer)
-  if made.rows > rows_apart then return end
+  if made.rows > rows_fused then return end
+  local apart = made.rows > rows_apart and instructions_fused or instructions_apart
   for i = first_buffer, #low.buffers do
     local buffer = low.buffers[i]
-    if buffer.last and not buffer.persistent then buffer.last = buffer.last + instructions_apart end
+    if buffer.last and not buffer.persistent then buffer.last = buffer.last + apart end
   end
 end
 
