@@ -225,6 +225,19 @@ describe("the engine", function()
     assert.matches("stop has 61", refused { tokens = { 1 }, max_tokens = 1, stop = { 61 } })
     assert.error_matches(function() serve.open(file, { ["serve.pages"] = 3 }) end,
       "serve.pages: 3 pages of 4 positions are too few for one context of 16; try serve.pages=4")
+    assert.error_matches(function() serve.open(file, { ["serve.requests"] = 65537 }) end,
+      "serve.requests: 65537 requests at a time; there can be up to 65536, more wait")
+    assert.error_matches(function() serve.open(file, { ["serve.pages"] = 1 << 30,
+      ["serve.page"] = 1 << 30 }) end, "serve.pages: 1073741824 pages of 1073741824 positions; a "
+      .. "pool has at most 1099511627776 positions")
+  end)
+
+  it("makes what fits where as many tokens are asked for as there are numbers", function()
+    local e <close> = serve.open(file, { ["serve.context"] = 16 })
+    assert(e:submit { tokens = { 1, 2 }, max_tokens = math.maxinteger })
+    local made = 0
+    while not e:idle() do made = made + #e:step() end
+    assert.equal(14, made)
   end)
 
   it("takes no memory for a step, but plainly does, and gives it back", function()
@@ -352,4 +365,31 @@ describe("a known page", function()
     assert.equal(0, found { 7, 8 })
     assert.equal(0, found { 12, 7, 8 })
   end)
+
+  it("that is read again and again takes no more memory, and the oldest is still forgotten first",
+    function()
+      local pool = require "tidelock.serve.pages".new(4, 1, true)
+      for token = 1, 3 do
+        local page = pool:take()
+        pool:name(page, 0, { token }, 1)
+        pool:release(page)
+      end
+      for _ = 1, 50 do
+        for _, token in ipairs { 3, 2 } do
+          local entry = pool:find({ token }, 1)[1]
+          pool:share(entry)
+          pool:release(entry.page)
+        end
+        local places = 0
+        for _ in pairs(pool.kept) do places = places + 1 end
+        assert.is_true(places <= 2 * pool.count, places)
+      end
+      assert.equal(3, pool.kept_count)
+      for count, token in ipairs { 1, 3, 2 } do
+        pool:take()
+        if count == 1 then pool:take() end -- the one that was never used
+        assert.equal(0, #pool:find({ token }, 1))
+        assert.equal(3 - count, pool.kept_count)
+      end
+    end)
 end)

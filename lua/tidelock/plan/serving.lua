@@ -34,6 +34,7 @@ local shard = require "tidelock.plan.stages.shard"
 
 local serving = {}
 
+local requests_most, pool_most = 65536, 1 << 40
 local row_classes = { 1, 4, 8, 16, 32, 64, 128, 256, 512 }
 local choosers, short_first = 256, 10 -- rows that choose in a short section; number of the first
 
@@ -94,6 +95,13 @@ local function sizes_of(spec)
   end
   if sizes.context > 1 << 21 then
     report("context", "context %d; rope is exact up to %d", sizes.context, 1 << 21)
+  end
+  if s.requests > requests_most then -- each has a view of its own in every plan
+    report("requests", "%d requests at a time; there can be up to %d, more wait", s.requests,
+      requests_most)
+  elseif sizes.pages * s.page > pool_most then
+    report(s.pages and "pages" or "requests", "%d pages of %d positions; a pool has at most %d "
+      .. "positions", sizes.pages, s.page, pool_most)
   end
   if sizes.pages * s.page < sizes.context then
     report("pages", "%d pages of %d positions are too few for one context of %d; try "

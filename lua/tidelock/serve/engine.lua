@@ -87,14 +87,25 @@ local function open_ranks(plan, options)
     gpu_first = plan.spec.device == "cuda" and 0 or -1 }
 end
 
---- Pages take what `serve.pages` says, or what `serve.requests` whole contexts need: the message
---- names the field that decides, where it stands.
-local function too_large(plan, what, needed, holder, bytes)
+--- Pages take what `serve.pages` says, or what `serve.requests` whole contexts need, and a step
+--- makes what `serve.rows` says, `made` bytes: the message names the field that decides, where it
+--- stands.
+local function too_large(plan, what, needed, made, holder, bytes)
   local wanted, sizes = plan.spec.serve, plan.sizes
   local path = wanted and wanted.pages and "serve.pages" or "serve.requests"
-  error({ status = 2, message = ("%s: %s: %s MiB of %s (%d of %d positions), %s has %s; a smaller "
-    .. "%s needs less"):format(plan.spec.site(path) or "serve", path, screen.mib(needed), what,
-    sizes.pages, sizes.page, holder, screen.mib(bytes), path) }, 0)
+  local counts = ("%d of %d positions"):format(sizes.pages, sizes.page)
+  if made > needed // 2 then
+    path, counts = "serve.rows", counts .. ("; steps of %d rows"):format(sizes.rows)
+  end
+  error({ status = 2, message = ("%s: %s: %s MiB of %s (%s), %s has %s; a smaller %s needs less")
+    :format(plan.spec.site(path) or "serve", path, screen.mib(needed), what, counts, holder,
+    screen.mib(bytes), path) }, 0)
+end
+
+--- Bytes that a rank of this stage takes, and those of them that a step makes.
+local function rank_bytes(plan, stage)
+  local kinds = plan.places[stage].kinds
+  return serving_memory.of_rank(plan, stage).all, (kinds.activations or 0) + (kinds.state or 0)
 end
 
 --- The GPUs are there, have kernels for this arithmetic and room for the plan.
@@ -106,24 +117,27 @@ local function check_gpus(plan)
   for _, text in ipairs(complaints) do found:add(spec.site "device", "device", text) end
   found:raise()
   for rank = 0, spec.layout.tp * spec.layout.pp - 1 do
-    local bytes = serving_memory.of_rank(plan, rank // spec.layout.tp + 1).all
-    if bytes > machine.facts[rank + 1].memory then
-      too_large(plan, "weights and pages", bytes, "GPU " .. rank, machine.facts[rank + 1].memory)
+    local bytes, made = rank_bytes(plan, rank // spec.layout.tp + 1)
+    local memory = machine.facts[rank + 1].memory
+    if bytes > memory then
+      too_large(plan, "weights and pages", bytes, made, "GPU " .. rank, memory)
     end
   end
 end
 
 --- The arenas of ranks on the host, and the list of pages, which is there on any device.
 local function check_room(plan)
-  local bytes, needed, on_gpus = room.bytes(), 0, plan.spec.device == "cuda"
+  local bytes, needed, made = room.bytes(), 0, 0
+  local on_gpus, tp = plan.spec.device == "cuda", plan.spec.layout.tp
   if on_gpus then check_gpus(plan) end
   for stage in ipairs(on_gpus and {} or plan.places) do
-    needed = needed + serving_memory.of_rank(plan, stage).all * plan.spec.layout.tp
+    local all, of_step = rank_bytes(plan, stage)
+    needed, made = needed + all * tp, made + of_step * tp
   end
   needed = needed + serving_memory.of_list(plan.sizes)
   if bytes and needed > bytes then
-    too_large(plan, on_gpus and "a list of pages" or "weights and pages", needed, "this machine",
-      bytes)
+    too_large(plan, on_gpus and "a list of pages" or "weights and pages", needed, made,
+      "this machine", bytes)
   end
 end
 

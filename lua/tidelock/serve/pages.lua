@@ -23,7 +23,7 @@ Pages.__index = Pages
 function pages.new(count, size, keep)
   local self = setmetatable({
     count = count, size = size, keep = keep, free = {}, readers = {}, known = {}, entry_of = {},
-    serial = 0, first_kept = 1, kept = {}, kept_count = 0, hits = 0,
+    serial = 0, first_kept = 1, last_kept = 0, kept = {}, kept_count = 0, hits = 0,
   }, Pages)
   for page = count - 1, 0, -1 do self.free[#self.free + 1] = page end
   return self
@@ -94,6 +94,20 @@ function Pages:name(page, parent, tokens, index)
   return entry.serial
 end
 
+--- Places that `share` has emptied go, before they are as many as pages: a prefix that is read
+--- again and again, while free pages do not run out, takes one each time.
+local function close_up(self)
+  local kept, count = {}, 0
+  for place = self.first_kept, self.last_kept do
+    local entry = self.kept[place]
+    if entry then
+      count = count + 1
+      kept[count], entry.place = entry, count
+    end
+  end
+  self.kept, self.first_kept, self.last_kept = kept, 1, count
+end
+
 --- A request no longer reads the page.
 function Pages:release(page)
   self.readers[page] = self.readers[page] - 1
@@ -104,7 +118,8 @@ function Pages:release(page)
     self.free[#self.free + 1] = page
     return
   end
-  self.last_kept = (self.last_kept or 0) + 1
+  if self.last_kept - self.first_kept - self.kept_count > self.count then close_up(self) end
+  self.last_kept = self.last_kept + 1
   entry.place = self.last_kept
   self.kept[entry.place] = entry
   self.kept_count = self.kept_count + 1

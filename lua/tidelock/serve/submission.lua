@@ -88,7 +88,7 @@ function submission.check(given, engine)
   if message then return nil, message end
   local stop = {}
   for _, id in ipairs(given.stop or {}) do stop[id] = true end
-  local last = math.min(#given.tokens + given.max_tokens, engine.context)
+  local last = #given.tokens + math.min(given.max_tokens, engine.context - #given.tokens)
   local size = engine.sizes.page
   if (last + size - 1) // size > engine.sizes.pages then
     return nil, ("it can need %d pages of %d positions, and the pool has %d; fewer max_tokens, or "
