@@ -234,6 +234,8 @@ describe("./tl generate", function()
       model .. " x serve.requests=40000 serve.page=1048576")
     refused("command line: serve.pages: .* a smaller serve.pages needs less",
       model .. " x serve.pages=40000 serve.page=1048576")
+    refused("command line: serve.rows: .*; steps of 900000000 rows%), .* a smaller serve.rows "
+      .. "needs less", model .. " x serve.rows=900000000")
     refused("%-%-tokenizer: .*nowhere", model .. " x --tokenizer nowhere")
     local small = new_folder()
     small:write("tokenizer.json", core.json.encode {
@@ -243,6 +245,16 @@ describe("./tl generate", function()
       .. "none for what is unknown; another prompt, or %-%-ids with a prompt of ids\n$",
       model .. " axb --tokenizer " .. small.root)
     small:remove()
+    local foreign = new_folder()
+    hf.write(foreign.root, "llama")
+    for _, given in ipairs { "1.5", '"</s>"', "true", "{}", "-1", "99999", '[1,"a"]', "[null]" } do
+      foreign:write("generation_config.json", ('{"eos_token_id":%s}'):format(given))
+      refused("^tidelock: [^\n]*/generation_config.json: eos_token_id is [^\n]*; it can be an id, "
+        .. "from 0 to 95, or a list of such\n$", foreign.root .. " 1,2 --ids")
+    end
+    foreign:write("generation_config.json", "{")
+    refused("/generation_config.json: not a JSON object", foreign.root .. " 1,2 --ids")
+    foreign:remove()
     refused("generate: PROMPT is missing", model)
     refused("y is one word too many; a text of several words stands in quotes\n", model .. " x y")
     refused("%-%-temperature: expected a number from 0", model .. " x --temperature warm")

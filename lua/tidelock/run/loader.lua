@@ -189,14 +189,26 @@ local function open_tokenizer(path)
   return of_model(tokenizer)
 end
 
---- Ids that end a text: eos_token_id of generation_config.json, or of config.json.
-local function stop_of(folder)
+local array_of_json = getmetatable(core.json.array {})
+
+--- Ids that end a text: eos_token_id of generation_config.json, or of config.json. One that is none
+--- is refused: a text would have no end, or every request would be refused for it.
+local function stop_of(folder, vocab)
   for _, name in ipairs { "/generation_config.json", "/config.json" } do
-    local text = read_text(folder .. name)
-    local good, values = pcall(core.json.decode, text or "")
-    local id = good and type(values) == "table" and values.eos_token_id
-    if math.type(id) == "integer" then return { id } end
-    if type(id) == "table" then return id end
+    local path = folder .. name
+    local good, values = pcall(core.json.decode, read_text(path) or "{}")
+    if not good or type(values) ~= "table" then usage("%s: not a JSON object", path) end
+    local id = values.eos_token_id
+    if id ~= nil and id ~= core.json.null then
+      local list = getmetatable(id) == array_of_json and id or { id }
+      for _, one in ipairs(list) do
+        if math.type(one) ~= "integer" or one < 0 or one >= vocab then
+          usage("%s: eos_token_id is %s; it can be an id, from 0 to %d, or a list of such", path,
+            core.json.encode(id), vocab - 1)
+        end
+      end
+      return list
+    end
   end
   return {}
 end
@@ -220,10 +232,11 @@ local function open_foreign(folder, words, options)
     local stored = param.fields.stored
     return stored.file:slice(stored.name, row, param.rows, col, param.cols, "f32")
   end
+  local recipe = foreign_recipe(folder, words)
   return {
-    path = folder, recipe = foreign_recipe(folder, words), read = read, description = folder,
+    path = folder, recipe = recipe, read = read, description = folder,
     tokenizer = open_tokenizer(options.tokenizer or options.ids and "bytes" or folder),
-    stop = stop_of(folder),
+    stop = stop_of(folder, recipe.values.model.options.vocab),
   }
 end
 
