@@ -342,6 +342,21 @@ describe("the checkpoints of a run", function()
     end
   end)
 
+  it("are those that are due, counted without a look at every step", function()
+    for _, every in ipairs { false, 1, 2, 3, 7 } do
+      for first = 1, 8 do
+        for last = first - 1, 14 do
+          local due = 0
+          for step = first, last do
+            due = due + ((step == last or every and step % every == 0) and 1 or 0)
+          end
+          assert.equal(due, disk.planned(first, last, every or nil))
+        end
+      end
+    end
+    assert.equal(1 << 30, disk.planned(1, 1 << 31, 2))
+  end)
+
   it("that will not fit are told with what would", function()
     local function told(keep, free, dir)
       return disk.shortage { dir = dir or "d", bytes = 10 << 20, free = free << 20, existing = 0,

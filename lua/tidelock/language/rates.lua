@@ -41,6 +41,8 @@ at["function"] = function(lr, step) return lr.values[math.min(step, #lr.values)]
 --- The learning rate of step `step` (from 1), in f32.
 function rates.at(lr, step) return numbers.f32(at[lr.name](lr, step)) end
 
+rates.steps_max = 1 << 24 -- the key takes microseconds for each
+
 --- Calls a function of the step for steps 1 .. count under the recipe's limits; nil when it fails.
 local function tabulate(call, count, context, report)
   local values = {}
@@ -71,6 +73,12 @@ end
 function rates.resolve(train, context, report)
   local lr = train.lr
   if not lr or not train.steps then return nil end
+  if train.steps > rates.steps_max then
+    report("train.steps", "steps %d is above %d, the most whose learning rates the key of a run "
+      .. "can list; try steps = %d, and --stop-at N ends it earlier", train.steps, rates.steps_max,
+      rates.steps_max)
+    return nil
+  end
   if lr.name == "function" then
     if train.warmup then
       report("train.warmup", "lr is a function of the step, which has no warm-up but its own; "

@@ -11,6 +11,16 @@ local screen = require "tidelock.text.screen"
 
 local disk = {}
 
+--- How many checkpoints a run writes in the steps `first` to `last`: the last step has one.
+---@param first integer
+---@param last integer
+---@param every integer? # of train.save
+---@return integer
+function disk.planned(first, last, every)
+  if last < first then return 0 end
+  return 1 + (every and (last - 1) // every - (first - 1) // every or 0)
+end
+
 --- How many checkpoints have to find room beside those that are there.
 ---@param existing integer # checkpoints that are there
 ---@param planned integer # that this run writes

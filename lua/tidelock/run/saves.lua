@@ -97,9 +97,8 @@ end
 ---@param last integer
 ---@return string[]
 function Saves:doubts(plan, first, last)
-  local planned = 0
-  for step = first, last do planned = planned + (self:due(step, step == last) and 1 or 0) end
-  local text = disk.shortage { dir = self.dir, bytes = checkpoint.bytes(plan), planned = planned,
+  local text = disk.shortage { dir = self.dir, bytes = checkpoint.bytes(plan),
+    planned = disk.planned(first, last, self.every),
     free = core.files.free(self.dir) or math.maxinteger, existing = #checkpoint.list(self.dir),
     keep = self.keep }
   return { text and ("%s: %s"):format(plan.spec.site "train.save" or plan.spec.file, text) }
