@@ -72,7 +72,7 @@ describe("the memory of generation", function()
       ["serve.pages"] = 10000 }))
     assert.matches("\n    beside it    +%d+%.%d   on its GPU: passes of few rows %d+%.%d, "
       .. "kernels 64%.0\n", text)
-    assert.matches("\n    list          +8%.5   of the host: the list of pages, at most$", text)
+    assert.matches("\n    list          +8%.9   of the host: the list of pages, at most$", text)
     assert.not_matches("beside it", forecast.serving_text(serving.plan(recipe {})))
   end)
 

@@ -14,7 +14,7 @@ local serving_memory = {}
 
 -- Of a page: places in three lists, each with room to grow, an entry with a name, and the name's
 -- digits. serve/pages.lua; tests/spec/serving_memory_spec.lua measures it.
-local page_bytes, position_bytes = 384, 8
+local page_bytes, position_bytes = 416, 8
 
 ---@class tidelock.ServingMemory
 ---@field arena integer # bytes
