@@ -160,13 +160,22 @@ describe("an export", function()
       folder:path "other", newest))
     assert.equal(2, status, out)
     contains(newest .. " is damaged: other bytes than were saved in optimizer.safetensors: ", out)
+    local function not_spoken(from, part)
+      for _, layout in ipairs { "", "layout.tp=2", "dtype=f32" } do
+        local said, code = support.run(("generate %s T --tokens 1 %s"):format(from, layout))
+        assert.equal(2, code, said)
+        contains(from .. " is damaged: other bytes than were saved: " .. part, said)
+      end
+    end
     flip(newest .. "/weights.safetensors")
+    not_spoken(newest, "")
     turned_down(made, "", newest .. " is damaged: other bytes than were saved: ")
     checkpoint.remove(newest)
     checkpoint.remove(made .. "/checkpoints/step-00000001")
     out, status = support.run(("export %s %s"):format(made, folder:path "end"))
     assert.equal(0, status, out)
     flip(made .. "/weights.safetensors")
+    not_spoken(made, "its tensors have the hash ")
     turned_down(made, "--format hf", made .. " is damaged: other bytes than were saved: its "
       .. "tensors have the hash ")
   end)

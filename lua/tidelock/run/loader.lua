@@ -44,25 +44,82 @@ local function split_overrides(text)
   return words
 end
 
---- A function that reads the part of a weight which a rank holds, widened to f32.
+--- What the weights of a run were when they were saved: the hash of each, by name, or of all.
+---@class tidelock.SavedHashes
+---@field each table<string, string>
+---@field whole string?
+
+--- Raises where weights have other bytes than were saved: a model that lost some would write a text
+--- all the same.
 ---@param files table<string, tidelock.Weights> # by name of tensor
 ---@param where_from string
-local function reader(files, where_from)
-  local names = sorted_keys(files)
+---@param hashes tidelock.SavedHashes
+local function check_bytes(files, where_from, hashes)
+  local sum, wrong = 0, {}
+  for _, name in ipairs(sorted_keys(files)) do
+    local good, tensor = pcall(files[name].read, files[name], name)
+    if not good then usage("%s: %s", where_from, tensor) end
+    local hash = tensor:hash_int(name)
+    tensor:close()
+    sum = sum + hash
+    local known = hashes.each[name]
+    if known and known ~= ("%016x"):format(hash) then wrong[#wrong + 1] = name end
+  end
+  if hashes.whole and hashes.whole ~= ("%016x"):format(sum) then
+    wrong[1] = ("its tensors have the hash %016x, and %s was written"):format(sum, hashes.whole)
+  end
+  if #wrong > 0 then
+    usage("%s is damaged: other bytes than were saved: %s", where_from, table.concat(wrong, ", "))
+  end
+end
+
+--- A function that is told the parts of weights as they are read, and looks at their bytes: shares
+--- of a hash add up, so nothing is read twice for it. Only where a sum is wrong is all read again,
+--- to name what is damaged.
+---@param files table<string, tidelock.Weights>
+---@param where_from string
+---@param hashes tidelock.SavedHashes
+local function watch(files, where_from, hashes)
+  local seen, sums, left, sum, unread = {}, {}, {}, 0, #sorted_keys(files)
+  return function(param, row, col, part)
+    local name, weight = param.name, param.weight
+    local place = ("%s %d %d"):format(name, row, col)
+    if seen[place] then return end
+    seen[place] = true
+    sums[name] = (sums[name] or 0) + part:hash_int(name, row, col, weight.cols)
+    left[name] = (left[name] or weight.rows * weight.cols) - param.rows * param.cols
+    if left[name] ~= 0 then return end
+    sum, unread = sum + sums[name], unread - 1
+    local each, whole = hashes.each[name], unread == 0 and hashes.whole
+    if each and each ~= ("%016x"):format(sums[name])
+      or whole and whole ~= ("%016x"):format(sum) then
+      check_bytes(files, where_from, hashes)
+    end
+  end
+end
+
+--- A function that reads the part of a weight which a rank holds, as it is stored.
+---@param files table<string, tidelock.Weights> # by name of tensor
+---@param where_from string
+---@param hashes tidelock.SavedHashes
+local function reader(files, where_from, hashes)
+  local names, look_at = sorted_keys(files), watch(files, where_from, hashes)
   return function(param, row, col)
     local file = files[param.name]
     if not file then
       usage("%s has no weight %s; %s", where_from, param.name, #names == 0 and "it has none at all"
         or "nearest: " .. suggest.nearest(param.name, names, 3))
     end
-    local _, shape = file:look(param.name)
+    local dtype, shape = file:look(param.name)
     local rows, cols = shape[1], shape[2] or 1
     if #shape > 2 or rows ~= param.weight.rows or cols ~= param.weight.cols then
       usage("%s: %s is (%s), and the recipe's is (%d, %d)", where_from, param.name,
         table.concat(shape, ", "), param.weight.rows, param.weight.cols)
     end
-    local good, part = pcall(file.slice, file, param.name, row, param.rows, col, param.cols, "f32")
+    local good, part = pcall(file.slice, file, param.name, row, param.rows, col, param.cols,
+      dtype ~= "BF16" and "f32" or nil) -- nothing else is a weight's
     if not good then usage("%s: %s", where_from, part) end
+    look_at(param, row, col, part)
     return part
   end
 end
@@ -75,22 +132,23 @@ end
 
 --- A file with every weight under its own name.
 ---@param path string
-function loader.file(path)
+---@param folder string? # of the run that left it
+function loader.file(path, folder)
   local file, files = open_weights(path), {}
   for _, name in ipairs(file:names()) do files[name] = file end
-  return reader(files, path)
+  return reader(files, folder or path, { each = {}, whole = file:metadata().weights_hash })
 end
 
 --- The weights of a checkpoint.
 local function checkpoint_reader(found)
-  local files, opened = {}, {}
+  local files, opened, hashes = {}, {}, {}
   for _, entry in ipairs(found.state.tensors) do
     if entry.file:find "^weights" then
       opened[entry.file] = opened[entry.file] or open_weights(found.folder .. "/" .. entry.file)
-      files[entry.name] = opened[entry.file]
+      files[entry.name], hashes[entry.name] = opened[entry.file], entry.hash
     end
   end
-  return reader(files, found.folder)
+  return reader(files, found.folder, { each = hashes })
 end
 
 local function is_no_layout(word) return not word:find "^layout[.=]" end
@@ -152,7 +210,7 @@ end
 local function run_weights(folder, summary)
   local path = folder .. "/weights.safetensors"
   if summary and core.files.exists(path) then
-    return loader.file(path), ("%s, step %d"):format(folder, summary.steps)
+    return loader.file(path, folder), ("%s, step %d"):format(folder, summary.steps)
   end
   local found = checkpoint.find(folder, folder)
   return checkpoint_reader(found), ("%s, step %d"):format(found.folder, found.state.step),
