@@ -69,6 +69,16 @@ describe("bench", function()
     os.remove(path)
   end)
 
+  it("refuses a load that never ends, and a context without room", function()
+    local function refused(words, pattern)
+      local out, status = support.run(("bench serve %s %s"):format(tiny, words))
+      assert.equal(2, status, out)
+      assert.matches(pattern, out)
+    end
+    refused("--rate 0", "^tidelock: bench: %-%-rate: expected a positive number, got \"0\"\n$")
+    refused("serve.context=1 --count 2", "tidelock: bench serve: a context of 1 has no room")
+  end)
+
   it("says at once all that is wrong with a file of requests", function()
     local folder = new_folder()
     local function refused(text)

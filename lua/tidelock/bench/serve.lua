@@ -210,6 +210,10 @@ end
 local function speed_table(options)
   local e <close> = open(options, { prefix = false })
   local on_gpu = e.plan.spec.device == "cuda"
+  if e.context < 2 then
+    error({ status = 2, message = "tidelock: bench serve: a context of 1 has no room for a prompt "
+      .. "and a token; serve.context=2 or more" }, 0)
+  end
   local prompt = math.max(1, math.min(256, e.context // 2))
   local made = math.max(2, math.min(100, e.context - prompt))
   local result = {

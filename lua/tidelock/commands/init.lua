@@ -231,7 +231,7 @@ commands.list = {
       { name = "factor", short = "f", kind = "count",
         about = "collectives: from size to size; default 4" },
       { name = "count", kind = "count", about = "serve: requests of the load; default 64" },
-      { name = "rate", kind = "number",
+      { name = "rate", kind = "amount",
         about = "serve: requests a second; default 0.7 of the most" },
       { name = "requests", kind = "file", about = "serve: a load of its own, a JSON line each" },
       threads,
