@@ -254,6 +254,12 @@ describe("./tl generate", function()
     end
     foreign:write("generation_config.json", "{")
     refused("/generation_config.json: not a JSON object", foreign.root .. " 1,2 --ids")
+    os.remove(foreign:path "generation_config.json")
+    local entries = hf.tensors(foreign.root)
+    for _, entry in ipairs(entries) do entry.tensor:fill(0 / 0) end
+    core.weights.write(foreign:path "model.safetensors", entries, { format = "pt" })
+    refused("^rank 0 of 1: step 1, [^\n]*: sample: row 1: the logit of token 0 is NaN\n$",
+      foreign.root .. " 1,2 --ids", 1)
     foreign:remove()
     refused("generate: PROMPT is missing", model)
     refused("y is one word too many; a text of several words stands in quotes\n", model .. " x y")

@@ -36,6 +36,13 @@ function flights.tensor(self, key)
   return self.plan.ranks[#self.plan.ranks].persistent[key].tensor
 end
 
+--- Calls what works on ranks. Where in this code one that fails was called is nobody's business.
+local function on_ranks(call, ...)
+  local good, first, second = pcall(call, ...)
+  if good then return first, second end
+  error(type(first) == "string" and first:gsub("^[^\n]-%.lua:%d+: ", "") or first, 0)
+end
+
 --- The next step begins with these elements of a tensor, on every rank that has it.
 function flights.write(self, key, from)
   for rank = 0, self.ranks:count() - 1 do
@@ -163,8 +170,8 @@ function flights.take_off(self)
   flights.write(self, key, lists)
   if controls then flights.write(self, "controls " .. count, controls) end
   local last = flights.last(self)
-  self.ranks:queue(place, "serve" .. section, { step = self.steps, fresh = self.plain },
-    self.carried, { last, flights.tensor(self, "ids " .. count),
+  on_ranks(self.ranks.queue, self.ranks, place, "serve" .. section, { step = self.steps,
+    fresh = self.plain }, self.carried, { last, flights.tensor(self, "ids " .. count),
       last, flights.tensor(self, "nll " .. count) })
   if controls then controls:close() end
   self.carried = {}
@@ -277,7 +284,7 @@ end
 --- Waits for the oldest step, and adds its events.
 function flights.land(self, events)
   local flight = table.remove(self.flights, 1)
-  local ids, nll = self.ranks:await(flight.place)
+  local ids, nll = on_ranks(self.ranks.await, self.ranks, flight.place)
   local at = results(flight, ids, nll)
   self.steps, self.rows_run = self.steps + 1, self.rows_run + flight.rows
   for _, span in ipairs(flight.spans) do
