@@ -322,6 +322,8 @@ describe("the checkpoints of a run", function()
     contains(("train.save: 1 checkpoint of 0.2 MiB needs room beside 1 older one, and %s has 0.0 "
       .. "MiB free: what does not fit is not saved, since an old one stays"):format(folder.root),
       text)
+    contains(("%s has 0.0 MiB free, and the weights that this run ends with take 0.1; make room "
+      .. "before its end, or --runs DIR keeps them elsewhere\n"):format(folder.root), text)
     contains("after 1: 1\n", text)
     contains("after 2: 1\n", text)
     contains("after 3: 3\n", text)

@@ -24,7 +24,7 @@ for step = 1, 3 do
   if step == 2 then os.execute(("dd if=/dev/zero of=%s bs=64k 2>/dev/null"):format(fill)) end
   list:save(run)
   list:settle(true)
-  if step == 2 then print(list:doubts(run.plan, 3, 3)[1]) end
+  if step == 2 then print(table.concat(saves.notes(list, run.plan, 3, 3, folder), "\n")) end
   os.remove(fill)
   print(("after %d: %s"):format(step, table.concat((checkpoint.list(folder)), " ")))
 end

@@ -344,10 +344,11 @@ local function gather(run)
   return list
 end
 
---- Bytes of the tensors of a checkpoint.
+--- Bytes of the tensors of a checkpoint, or of its weights alone.
 ---@param plan table
+---@param weights boolean? # no more than these
 ---@return integer
-function checkpoint.bytes(plan)
+function checkpoint.bytes(plan, weights)
   local bytes = 0
   for _, param in ipairs(plan["local"].params) do
     for _, kind in ipairs(kinds) do
@@ -356,7 +357,7 @@ function checkpoint.bytes(plan)
         local view = rank.persistent[kind.arena .. param.name]
         dtype = dtype or view and view.tensor and view.dtype
       end
-      if dtype then
+      if dtype and (not weights or kind.arena == "weight ") then
         bytes = bytes + param.weight.rows * param.weight.cols * (dtype == "bf16" and 2 or 4)
       end
     end

@@ -51,6 +51,18 @@ function disk.shortage(facts)
     and ", since an old one stays until the new one is whole" or "", table.concat(ways, ", or "))
 end
 
+--- What is wrong before the first step with the disk that every run leaves its weights on, or nil.
+---@param folder string
+---@param bytes integer # of the weights
+---@param free integer
+---@return string?
+function disk.ending(folder, bytes, free)
+  if bytes <= free then return nil end
+  return ("%s has %s MiB free, and the weights that this run ends with take %s; make room before "
+    .. "its end, or --runs DIR keeps them elsewhere"):format(folder, screen.mib(free),
+    screen.mib(bytes))
+end
+
 --- What a checkpoint that was not written lacked, as the end of a sentence; "" if it was not room.
 ---@param dir string
 ---@param bytes integer # of the checkpoint

@@ -232,9 +232,9 @@ local function drive(session, request)
   for _, notes in ipairs(session.run.notes) do
     for _, warning in ipairs(notes.warnings) do show:note("note: " .. warning) end
   end
-  local plan, saves = session.plan, session.saves
+  local plan = session.plan
   for _, notes in ipairs { plan.spec.notes or {}, plan.doubts or {},
-    saves and saves:doubts(plan, session.first, session.last) or {} } do
+    checkpoints.notes(session.saves, plan, session.first, session.last, session.folder.folder) } do
     for _, note in ipairs(notes) do show:note("note: " .. note) end
   end
   local wanted, steps = request.options.stop_at or 0, session.plan.spec.train.steps

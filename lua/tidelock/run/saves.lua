@@ -104,6 +104,20 @@ function Saves:doubts(plan, first, last)
   return { text and ("%s: %s"):format(plan.spec.site "train.save" or plan.spec.file, text) }
 end
 
+--- Notes on the disks of a run, before its first step; `self` is nil where it saves no checkpoints.
+---@param self tidelock.Saves?
+---@param plan table
+---@param first integer # step of this run
+---@param last integer
+---@param folder string # of the run
+---@return string[]
+function saves.notes(self, plan, first, last, folder)
+  local list = self and self:doubts(plan, first, last) or {}
+  list[#list + 1] = disk.ending(folder, checkpoint.bytes(plan, true),
+    core.files.free(folder) or math.maxinteger)
+  return list
+end
+
 --- A checkpoint of this step that an earlier run with this key left: the same bits, or a fault.
 local function known(self, run)
   local folder = ("%s/step-%08d"):format(self.dir, run.done)
