@@ -29,12 +29,11 @@ local panels = require "tidelock.plan.panels"
 local pipeline = require "tidelock.plan.stages.pipeline"
 local planner = require "tidelock.plan"
 local problems = require "tidelock.text.problems"
-local schema = require "tidelock.language.schema"
+local serving_sizes = require "tidelock.plan.serving_sizes"
 local shard = require "tidelock.plan.stages.shard"
 
 local serving = {}
 
-local requests_most, pool_most = 65536, 1 << 40
 local row_classes = { 1, 4, 8, 16, 32, 64, 128, 256, 512 }
 local choosers, short_first = 256, 10 -- rows that choose in a short section; number of the first
 
@@ -74,41 +73,6 @@ local function alone(recipe)
       tp = policy.leaves.tp, dp = policy.leaves.dp, cp = policy.leaves.cp,
     } },
   }
-end
-
---- serve.* with what was left out, checked against the model.
-local function sizes_of(spec)
-  local found = problems.new()
-  local s = spec.serve or schema.section("serve", {}, "serve", function() end)
-  local sizes = { page = s.page, rows = s.rows, requests = s.requests }
-  sizes.context = s.context or spec.batch.length
-  sizes.pages_each = (sizes.context + s.page - 1) // s.page
-  sizes.pages_row = (sizes.pages_each + 15) // 16 * 16 -- of the table
-  sizes.pages = s.pages or s.requests * sizes.pages_each
-  local function report(field, text, ...)
-    found:add(spec.site("serve." .. field), "serve." .. field, text:format(...))
-  end
-  local positions = spec.model.positions
-  if positions and sizes.context > positions then
-    report("context", "context %d, and the model has %d learned positions; try serve.context=%d",
-      sizes.context, positions, positions)
-  end
-  if sizes.context > 1 << 21 then
-    report("context", "context %d; rope is exact up to %d", sizes.context, 1 << 21)
-  end
-  if s.requests > requests_most then -- each has a view of its own in every plan
-    report("requests", "%d requests at a time; there can be up to %d, more wait", s.requests,
-      requests_most)
-  elseif sizes.pages * s.page > pool_most then
-    report(s.pages and "pages" or "requests", "%d pages of %d positions; a pool has at most %d "
-      .. "positions", sizes.pages, s.page, pool_most)
-  end
-  if sizes.pages * s.page < sizes.context then
-    report("pages", "%d pages of %d positions are too few for one context of %d; try "
-      .. "serve.pages=%d", sizes.pages, s.page, sizes.context, sizes.pages_each)
-  end
-  found:raise()
-  return sizes
 end
 
 -- what has to be computed ------------------------------------------------------------------------
@@ -487,7 +451,7 @@ function serving.plan(recipe)
   for _, value in ipairs(plan.graph.names) do
     if value.name == "logits" then plan.logits = value end
   end
-  plan.sizes = sizes_of(plan.spec)
+  plan.sizes = serving_sizes(plan.spec)
   plan.classes = serving.classes(plan.sizes.rows)
   plan.chunk_of = pipeline.chunk_table(plan)
   local sections = {}
