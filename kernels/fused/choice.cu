@@ -10,11 +10,7 @@
 #include "../sampling/sampling.cuh"
 #include "fused_args.h"
 
-enum {
-  LEAVES = TL_CHOICE_LEAVES,
-  LEAF_THREADS = THREADS / LEAVES,
-  SPAN = TL_DEVICE_PARTIALS
-};
+enum { LEAVES = TL_CHOICE_LEAVES, LEAF_THREADS = THREADS / LEAVES, SPAN = TL_DEVICE_PARTIALS };
 static_assert(LEAF_THREADS == TL_DEVICE_THREADS, "threads of a leaf");
 static_assert(WARPS == WARP, "a lane has what a warp found");
 

@@ -101,8 +101,10 @@ static tl_status launch_rope_write(const tl_fused_call *f) {
 
 enum { HEAD = 64, HEADS_ABOVE = 8, HEADS_ROWS = 256 };
 
+/* clang-format off */
 #define TURNED(rows, columns, k_columns) \
   {rows, {columns, k_columns, columns}, "rope_hopper_" #rows "_" #columns},
+/* clang-format on */
 static const tl_gemm_heads_tile heads_tiles[] = {TL_ROPE_HOPPER(TURNED)};
 #undef TURNED
 

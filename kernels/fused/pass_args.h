@@ -43,8 +43,8 @@ typedef enum tl_pass_after {
   TL_PASS_ROPE
 } tl_pass_after;
 
-/* What the two blocks of a cluster do for each other, where there are several rows: each norms every
-** other row for both, or has half of the leaves of the tiles of both, and so needs half of x. */
+/* What the two blocks of a cluster do for each other, where there are several rows: each norms
+** every other row for both, or has half of the leaves of the tiles of both (pass_share.h). */
 typedef enum tl_pass_pairs { TL_PASS_APART, TL_PASS_HALF_ROWS, TL_PASS_HALF_LEAVES } tl_pass_pairs;
 
 typedef struct tl_pass_phase {

@@ -121,9 +121,8 @@ struct Turned {
     b = make_float2(fmaf(y.x, angle.x, x.x * low), fmaf(y.y, angle.z, x.y * high));
   }
 
-  static __device__ __forceinline__ void store(const tl_rope_write_args &r, const Tile &t,
-                                               int row, int page, int place, int channel,
-                                               const float2 &v) {
+  static __device__ __forceinline__ void store(const tl_rope_write_args &r, const Tile &t, int row,
+                                               int page, int place, int channel, const float2 &v) {
     const tl_cache_write_args &w = r.write;
     const uint32_t pair = bf16_pair(v.x, v.y);
     if (t.part == Q) {
@@ -187,13 +186,12 @@ struct Turned {
   }
 };
 
-#define TURNED(rows, columns, k_columns)                                  \
-  extern "C" __global__ void __launch_bounds__((rows) / 64 * 128 + 64, 1) \
-      rope_hopper_##rows##_##columns(                                     \
-          const __grid_constant__ tl_rope_hopper_args k) {                \
-    if (Turned<rows, columns>::part_of(k) == K)                           \
-      Turned<rows, k_columns>::run(k);                                    \
-    else                                                                  \
-      Turned<rows, columns>::run(k);                                      \
+#define TURNED(rows, columns, k_columns)                                              \
+  extern "C" __global__ void __launch_bounds__((rows) / 64 * 128 + 64, 1)             \
+      rope_hopper_##rows##_##columns(const __grid_constant__ tl_rope_hopper_args k) { \
+    if (Turned<rows, columns>::part_of(k) == K)                                       \
+      Turned<rows, k_columns>::run(k);                                                \
+    else                                                                              \
+      Turned<rows, columns>::run(k);                                                  \
   }
 TL_ROPE_HOPPER(TURNED)

@@ -424,8 +424,8 @@ tl_status tl_gemm_hopper_heads(const tl_gemm *gemm, const tl_gemm_heads_tile *t,
         .data = run.b.data,
         .dtype = TL_BF16,
         .dims = 4,
-        .size = {run.count, HEAD / 2,       2,                 columns / HEAD},
-        .stride = {1,         stride,         HEAD / 2 * stride, HEAD * stride },
+        .size = {run.count, HEAD / 2,             2,                 columns / HEAD},
+        .stride = {1,         stride,               HEAD / 2 * stride, HEAD * stride },
         .box = {DEPTH,     t->columns[part] / 2, 2,                 1             },
         .plain = 1
     };

@@ -40,7 +40,7 @@ struct Pair {
     weight = {at, bars, bars + 8 * g.ring, g.ring, 0, 0};
     x = {x_at, bars + 16 * g.ring, bars + 16 * g.ring + 8 * g.x_ring, g.x_ring, 0, 0};
     if (own < g.ring) {
-      barrier_make(weight.full + 8 * own, 1);             // the thread that brings
+      barrier_make(weight.full + 8 * own, 1);            // the thread that brings
       barrier_make(weight.empty + 8 * own, 4 * groups);  // warps that read
     } else if (own < g.ring + g.x_ring) {
       barrier_make(x.full + 8 * (own - g.ring), 1);
@@ -151,10 +151,9 @@ struct Pair {
   }
 };
 
-#define PAIR(rows, features)                                              \
-  extern "C" __global__ void __launch_bounds__((rows) / 64 * 128 + 64, 1) \
-      swiglu_hopper_##rows##_##features(                                  \
-          const __grid_constant__ tl_gemm_hopper_few_args g) {            \
-    Pair<(rows) / 64, features>::run(g);                                  \
+#define PAIR(rows, features)                                                                 \
+  extern "C" __global__ void __launch_bounds__((rows) / 64 * 128 + 64, 1)                    \
+      swiglu_hopper_##rows##_##features(const __grid_constant__ tl_gemm_hopper_few_args g) { \
+    Pair<(rows) / 64, features>::run(g);                                                     \
   }
 TL_GEMM_PAIRS(PAIR)
