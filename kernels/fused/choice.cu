@@ -5,7 +5,7 @@
 **                 256 threads each, pieces of 8, 2048 apart, as the row rule says
 **
 ** A block of threads has a row. Only ids and losses are written. Rows whose token is drawn leave
-** the sum and the largest logit there for a second kernel.
+** the sum and the largest logit there for a second kernel, which draws (fused_draws).
 */
 #include "../sampling/sampling.cuh"
 #include "fused_args.h"

@@ -1,4 +1,4 @@
-/* fused_args.h - what the kernels of fused.cu are passed. */
+/* fused_args.h - what fused.cu, rope_hopper.cu and choice.cu are passed. */
 #ifndef TL_FUSED_ARGS_H
 #define TL_FUSED_ARGS_H
 

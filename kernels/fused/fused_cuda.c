@@ -1,4 +1,4 @@
-/* fused_cuda.c - finds calls that one kernel of fused.cu can do, and launches it. */
+/* fused_cuda.c - finds calls that one kernel of fused.h can do, and launches it. */
 #include "fused.h"
 
 #include "../cache/cache.h"

@@ -20,6 +20,9 @@
 ** A sum x + y is made by whoever makes y, if all come by mail. While q, k and v are made, blocks
 ** that attend next have no tile of them, and read what earlier steps have kept.
 **
+** Pairs. Two neighbours are a cluster, and with several rows do half of each other's work
+** (pass_share.h).
+**
 ** Mail. Blocks hand x, q, k and v on in words that say for themselves whether they are there
 ** (pass_mail.cuh), so that nothing is fenced. Whoever finds a value elsewhere waits until all
 ** blocks have left the phase before: a phase `meets` then.

@@ -1,6 +1,6 @@
 // pass_hopper.cu - a pass of few rows through a model as one kernel: pass.h says what it does.
 //
-//   warps 0 .. 11   phase after phase: x, chains, what follows; blocks meet between phases
+//   warps 0 .. 11   phase after phase: x, chains, what follows; blocks meet where a phase says so
 //   warps 12 .. 15  bring the weights of all phases through the ring, as slots become free
 //
 //   shared   | ring of weights | phases, marks of slots, sums | x, or the tiles of attention |

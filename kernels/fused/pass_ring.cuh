@@ -7,7 +7,8 @@
 ** brought their part, and free only after it was full.
 **
 **   boxes   a half of a slot each, in rows of 128 bytes (pass_boxes.h): two warps have one each,
-**           two pairs of warps every other slot. Where all leaves are whole rows of boxes
+**           two pairs of warps every other slot. Where all leaves are whole rows of boxes. At most
+**           TL_PASS_FLIGHT slots are on their way, however many are free (wait_until_few)
 **   lines   512 k of a feature: eight a slot, two a warp; each takes a warp some 90 cycles to begin
 **
 ** A reader may come to a slot up to two laps before its bytes do: other warps may have to free it
@@ -72,8 +73,9 @@ struct Turn {
 TL_GPU void wait_until_free(const Weights &r, const Turn &turn) {
   barrier_wait(r.empty(turn.slot), (turn.lap & 1) ^ 1);
 }
-/* All slots but the latest few have come: as many as memory needs to be busy. What others read
-** meanwhile, x above all, would stand behind the rest of a ring. */
+/* The slot TL_PASS_FLIGHT before this one has come, so at most so many are on their way: as many as
+** memory needs to be busy. What others read meanwhile, x above all, would stand behind the rest of
+** a ring. A pair of warps waits for its own slots, since TL_PASS_FLIGHT is even. */
 TL_GPU void wait_until_few(const Weights &r, const Turn &turn) {
   const int slot = turn.slot - TL_PASS_FLIGHT, lap = turn.lap - (slot < 0);
   if (lap >= 0) barrier_wait(r.full(slot < 0 ? slot + r.count : slot), lap & 1);

@@ -1,8 +1,9 @@
 /* pass_x.cuh - x of a product comes to shared memory, as it is or through a norm.
 **
-** Each block norms for itself: a row is short, and its way through memory is not. With several rows
-** it has every other one, its neighbour in the cluster the rest (pass_share.h). All readers of the
-** block have left the phase before, whose x is overwritten.
+** Each block norms for itself: a row is short, and its way through memory is not. Of several rows
+** that are one span each and not added to (norm_short) it has every other one, its neighbour in the
+** cluster the rest (pass_share.h). All readers of the block have left the phase before, whose x is
+** overwritten.
 */
 #ifndef TL_PASS_X_CUH
 #define TL_PASS_X_CUH
@@ -25,7 +26,7 @@ struct RowPlace {
 
 /* Shared memory beside the ring and x. */
 struct alignas(16) Room {
-  tl_pass_phase phase[2], ahead[2];  // of the readers; of the warp that brings
+  tl_pass_phase phase[2], ahead[2];  // of the readers; of the warps that bring
   RowPlace row[TL_PASS_ROWS];
   float sums[TL_PASS_ROWS * TL_PASS_PIECES];
   float2 folds[2 * TL_PASS_WARPS * 32];
