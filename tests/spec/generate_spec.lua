@@ -98,6 +98,15 @@ describe("./tl generate", function()
     assert.not_equal(first, (generate(how:gsub("^T", "84") .. 2)))
   end)
 
+  it("says what is missing beside a checkpoint that is not in the folder of its run", function()
+    local apart = folder:path "apart"
+    os.execute(("mkdir %s && cp -r %s/checkpoints/step-00000002 %s"):format(apart, model, apart))
+    local told, status = support.run(("generate %s 84 --ids"):format(apart))
+    assert.equal(2, status, told)
+    assert.matches("/apart/step%-00000002 is a checkpoint outside the folder of its run, which has "
+      .. "the recipe; a model is that folder", told)
+  end)
+
   it("takes a checkpoint, and the newest one of a run that did not end", function()
     local step2 = model .. "/checkpoints/step-00000002"
     local early, status = support.run(("generate %s 84 --ids --quiet --tokens 8"):format(step2))
