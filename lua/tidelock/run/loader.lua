@@ -340,8 +340,8 @@ function loader.open(path, words, options)
     one = checkpoint.find(path, path)
     folder = one.run_folder
     if not folder then
-      usage("%s is a checkpoint outside the folder of its run, which has the recipe; a model is that "
-        .. "folder, as runs/quickstart-eaf6", path)
+      usage("%s is a checkpoint outside the folder of its run, which has the recipe; a model is "
+        .. "that folder, as runs/quickstart-eaf6", path)
     end
   elseif core.files.exists(path .. "/config.json") then
     return open_foreign(path, words, options)
