@@ -35,6 +35,24 @@ describe("numbers on the screen", function()
   end)
 end)
 
+describe("a line of a plan", function()
+  it("that is too long goes on below its text", function()
+    local words = ("word "):rep(20):sub(1, -2)
+    for _, case in ipairs {
+      { "  peak   short", "  peak   short" },
+      { "  peak   " .. words, "  peak   " .. ("word "):rep(17) .. "word\n         word word" },
+      { "    at home    " .. words, "    at home    " .. ("word "):rep(16) .. "word\n"
+        .. (" "):rep(15) .. "word word word" },
+      { ("x"):rep(99), ("x"):rep(99) },
+      { "a " .. ("x"):rep(97), "a " .. ("x"):rep(97) },
+      { "a " .. ("x"):rep(98), "a\n" .. ("x"):rep(98) },
+      { "  file   " .. ("x"):rep(120), "  file   " .. ("x"):rep(120) },
+    } do
+      assert.equal(case[2], screen.folded(case[1]))
+    end
+  end)
+end)
+
 describe("the table", function()
   it("has its columns under their titles", function()
     assert.equal("  step    loss  bits      grad norm       lr   tok/s   mfu    MiB   eta",

@@ -6,6 +6,7 @@ local pages = require "tidelock.serve.pages"
 local room = require "tidelock.machine.room"
 local serving = require "tidelock.plan.serving"
 local serving_memory = require "tidelock.plan.serving_memory"
+local support = require "support"
 local tl = require "tidelock"
 
 local nn = tl.nn
@@ -74,6 +75,16 @@ describe("the memory of generation", function()
       .. "kernels 64%.0\n", text)
     assert.matches("\n    list          +8%.9   of the host: the list of pages, at most$", text)
     assert.not_matches("beside it", forecast.serving_text(serving.plan(recipe {})))
+  end)
+
+  it("that is refused leaves nothing of a plan on the screen, and lines are short", function()
+    local text, status = support.run "plan recipes/quickstart.lua serve.requests=400000"
+    assert.equal(2, status)
+    assert.matches("^command line: serve.requests: 400000 requests at a time; ", text)
+    text, status = support.run "plan recipes/llama_1b.lua serve.requests=4"
+    assert.equal(0, status)
+    assert.matches("\n  serving    4 requests of 2,048 tokens: ", text)
+    for line in text:gmatch "[^\n]+" do assert.is_true(#line < 100, line) end
   end)
 
   it("has a list of pages that is no longer than planned", function()

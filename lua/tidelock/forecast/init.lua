@@ -153,6 +153,7 @@ function forecast.text(plan, file, seconds)
   traffic_lines(plan, lines)
   lines[#lines + 1] = ("  work       %s a step, %s a rank"):format(screen.flop(work),
     screen.flop(work / summary.ranks))
+  for i, line in ipairs(lines) do lines[i] = screen.folded(line) end
   return table.concat(lines, "\n")
 end
 
@@ -227,17 +228,17 @@ function forecast.command(request)
     recipe = recipe:with { device = facts.device }
   end
   local plan = requests.plan(recipe, nil, facts)
-  io.stdout:write(forecast.text(plan, request.recipe, core.files.seconds() - begin), "\n")
-  if plan.spec.serve then
-    local served = requests.guarded(serving.plan, recipe)
-    io.stdout:write(forecast.serving_text(served), "\n")
+  local text = forecast.text(plan, request.recipe, core.files.seconds() - begin)
+  if plan.spec.serve then -- before anything is printed: what is refused has no plan
+    text = text .. "\n" .. forecast.serving_text(requests.guarded(serving.plan, recipe))
   end
+  io.stdout:write(text, "\n")
   for _, notes in ipairs { plan.spec.notes or {}, plan.doubts } do
     for _, note in ipairs(notes) do io.stderr:write("note: ", note, "\n") end
   end
   if facts then
-    local text = require "tidelock.forecast.cluster_text" -- it needs this module
-    io.stdout:write(text.of(plan, facts), "\n")
+    local cluster_text = require "tidelock.forecast.cluster_text" -- it needs this module
+    io.stdout:write(cluster_text.of(plan, facts), "\n")
   end
   if request.options.memory then write_memory(plan, request) end
   local file = request.options.program

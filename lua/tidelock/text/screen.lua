@@ -239,6 +239,22 @@ function screen.header(title, pairs_list, width)
   return table.concat(lines, "\n")
 end
 
+--- A line below 100 columns, or several: what does not fit goes on below the text that stands
+--- behind the label.
+---@param line string # "  label   text"
+---@return string
+function screen.folded(line)
+  local indent, lines = #(line:match "^%s*%S.-%s%s+" or line:match "^%s*"), {}
+  while #line >= screen.columns_max do
+    local border = line:sub(1, screen.columns_max):match "^.*() "
+    if not border or border <= indent then break end -- one long word, such as a path
+    lines[#lines + 1] = line:sub(1, border - 1)
+    line = (" "):rep(indent) .. line:sub(border + 1)
+  end
+  lines[#lines + 1] = line
+  return table.concat(lines, "\n")
+end
+
 --- How the program was called, for lines that say what to type next: from another folder ./tl is
 --- not there.
 function screen.program() return os.getenv "TIDELOCK_TYPED" or "./tl" end
