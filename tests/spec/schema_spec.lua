@@ -97,6 +97,8 @@ describe("the nearest word", function()
     assert.equal("schedule", suggest.nearest("schedul", { "samples", "schedule" }))
     assert.equal("sequence_parallel", suggest.nearest("sequence", { "sequence_parallel",
       "stages" }))
+    assert.equal("tp", suggest.nearest("tpp", { "pp", "tp" })) -- as far, and begins as it does
+    assert.equal("pp", suggest.nearest("qpp", { "tpp", "pp" }))
     assert.is_nil(suggest.nearest("xyz", { "tp", "schedule" }))
   end)
 

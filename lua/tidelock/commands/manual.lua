@@ -162,15 +162,21 @@ local function overview()
   return lines
 end
 
---- The text of `help` or, with a command's name, of `help NAME`.
+--- The text of `help` or, with a command's name, of `help NAME`. Where a section of recipes has
+--- that name too, as serve, its fields follow.
 ---@param topic? string
 ---@return string
 function manual.page(topic)
   local command = topic and (find(commands.outside, topic) or find(commands.list, topic))
-  if topic and not command then
-    return require("tidelock.commands.field_pages").page(topic) or commands.find(topic)
+  if not topic then return table.concat(overview(), "\n") end
+  local field_pages = require "tidelock.commands.field_pages"
+  if not command then return field_pages.page(topic) or commands.find(topic) end
+  local lines, found = page_of(command), field_pages.find(topic)
+  if found and found.section then
+    lines[#lines + 1] = "fields of a recipe:"
+    lines[#lines + 1] = field_pages.page(topic)
   end
-  return table.concat(command and page_of(command) or overview(), "\n")
+  return table.concat(lines, "\n")
 end
 
 -- the manual page -------------------------------------------------------------------------------

@@ -26,8 +26,11 @@ local function by_distance(word, known)
   for i, candidate in ipairs(known) do
     ranked[i] = { candidate, suggest.distance(word:lower(), candidate:lower()) }
   end
+  local first = word:sub(1, 1):lower()
+  for _, entry in ipairs(ranked) do entry[3] = entry[1]:sub(1, 1):lower() == first end
   table.sort(ranked, function(a, b)
     if a[2] ~= b[2] then return a[2] < b[2] end
+    if a[3] ~= b[3] then return a[3] end
     return a[1] < b[1]
   end)
   return ranked
@@ -40,8 +43,9 @@ local function is_near(word, candidate, distance)
 end
 
 --- The word of `known` that is nearest to `word`, or nil when none is near: at most a third of the
---- letters differ (at least one may), or one word begins with the other. Ties go to the first in
---- bytewise order. With `count`, the nearest so many words, however far, as a text "a, b, c".
+--- letters differ (at least one may), or one word begins with the other. Ties go to a word with the
+--- same first letter, then to the first in bytewise order. With `count`, the nearest so many words,
+--- however far, as a text "a, b, c".
 function suggest.nearest(word, known, count)
   local ranked = by_distance(word, known)
   if count then
