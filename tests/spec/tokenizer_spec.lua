@@ -336,7 +336,8 @@ describe("./tl tokenize", function()
   it("says what is wrong", function()
     local text, status = support.run "tokenize nowhere x"
     assert.equal(2, status)
-    contains("nowhere", text)
+    contains("nowhere: cannot open it: No such file or directory; it can be a tokenizer.json, its "
+      .. "folder, or bytes, where bytes are tokens", text)
     text, status = support.run "tokenize bytes"
     assert.equal(2, status)
     contains("a text is missing", text)

@@ -185,7 +185,7 @@ commands.list = {
       { name = "seed", kind = "index", about = "another one gives another text; default 0" },
       { name = "ids", about = "the prompt is ids, as 1,15043, and so is what is printed" },
       { name = "tokenizer", kind = "file",
-        about = "a tokenizer.json or its folder; default the model's own, of a run bytes" },
+        about = "tokenizer.json, its folder or bytes; default: the model's, of a run bytes" },
       { name = "quiet", about = "neither the prompt nor the speed" },
       threads,
     },

@@ -16,7 +16,7 @@ return {
       about = "seconds that a silent client is kept; default 30",
     },
     { name = "tokenizer", kind = "file",
-      about = "a tokenizer.json or its folder; default the model's own, of a run bytes" },
+      about = "tokenizer.json, its folder or bytes; default: the model's, of a run bytes" },
     { name = "threads", kind = "count", about = "workers of the pool; no bit depends on it" },
   },
 }

@@ -241,8 +241,8 @@ end
 local function open_tokenizer(path)
   local tokenizer, message = core.tokenizer(path)
   if not tokenizer then
-    usage("--tokenizer: %s%s", message, message:find("no tokenizer.json", 1, true)
-      and "; --tokenizer bytes, where bytes are tokens, or FILE" or "")
+    usage("--tokenizer: %s; it can be a tokenizer.json, its folder, or bytes, where bytes are "
+      .. "tokens", message)
   end
   return of_model(tokenizer)
 end

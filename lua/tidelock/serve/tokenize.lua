@@ -38,7 +38,9 @@ end
 function tokenize.command(request)
   local options = request.options
   local tokenizer, message = core.tokenizer(request.words[1])
-  if not tokenizer then usage("%s", message) end
+  if not tokenizer then
+    usage("%s; it can be a tokenizer.json, its folder, or bytes, where bytes are tokens", message)
+  end
   local text = request.words[2]
   if options.ids then
     if text then usage("--ids or a text, not both") end
