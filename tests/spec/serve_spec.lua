@@ -244,7 +244,8 @@ describe("a chat", function()
     local answer = server:ask("/v1/chat/completions", { messages = core.json.array {
       { role = "user", content = "Hi" } } })
     assert.equal(400, answer.status)
-    assert.matches("has no chat template", decode(answer).error.message)
+    assert.matches("has no chat template; send a prompt, to /v1/completions or /tokenize$",
+      decode(answer).error.message)
   end)
 end)
 
@@ -268,7 +269,10 @@ describe("a bad request", function()
       { prompt = core.json.array { 1, "x" } })
     refused(400, "temperature is \"warm\"; it can be a number",
       { prompt = "x", temperature = "warm" })
-    refused(400, "top_p is 0", { prompt = "x", top_p = 0 })
+    for _, share in ipairs { 0, -1, 2 } do
+      refused(400, ("top_p is %d; it can be a number above 0, up to 1"):format(share)
+        :gsub("%-", "%%-"), { prompt = "x", top_p = share })
+    end
     refused(400, "seed is 1.5; it can be a whole number", { prompt = "x", seed = 1.5 })
     refused(400, "stop is %[\"\"%]", { prompt = "x", stop = core.json.array { "" } })
     refused(400, "frequency_penalty is 1; .*does not do it",
@@ -287,7 +291,7 @@ describe("a bad request", function()
     refused(400, "prompt 0 is nested too deep to be shown; it can be a text",
       "{\"prompt\":" .. ("["):rep(1900) .. ("]"):rep(1900) .. "}")
     refused(400, "no JSON object", "[1]")
-    refused(400, "JSON", "")
+    refused(400, "the body is empty; it can be a JSON object", "")
     refused(400, "JSON, line 1, column 11: unable to decode byte 0xff", "{\"prompt\":\"\xff\xfe\"}")
     refused(400, "JSON", ("["):rep(100000))
     refused(400, "JSON", "{\"seed\":99999999999999999999999}")

@@ -45,6 +45,11 @@ local function number(least, most)
   end
 end
 
+local function share(value)
+  if type(value) == "number" and value > 0 and value <= 1 then return value end
+  return nil, "a number above 0, up to 1"
+end
+
 local any_whole = whole(math.mininteger, math.maxinteger)
 
 local function flag(value)
@@ -112,7 +117,7 @@ local function anything(value) return value end
 
 local shared = {
   model = text, max_tokens = whole(0, 0x7fffffff), temperature = number(0, 2),
-  top_p = number(0, 1), top_k = whole(0, 0x7fffffff), n = whole(1, choices_most), stream = flag,
+  top_p = share, top_k = whole(0, 0x7fffffff), n = whole(1, choices_most), stream = flag,
   stream_options = stream_options, stop = stops, presence_penalty = only(0, 0.0),
   frequency_penalty = only(0, 0.0), logit_bias = nothing_in, user = text, seed = any_whole,
   request = any_whole, ignore_eos = flag, return_token_ids = flag,
@@ -309,7 +314,6 @@ local function check_together(kind, fields, model, problems)
   if fields.stream_options and not fields.stream then
     problems:add("stream_options", "stream_options needs \"stream\": true")
   end
-  if fields.top_p == 0 then problems:add("top_p", "top_p is 0; above 0, at most 1") end
   return other_model(fields, model)
 end
 
@@ -333,6 +337,9 @@ end
 
 --- The object that `body` is; or nil and the refusal.
 local function object_of(body)
+  if not body:find "%S" then
+    return nil, { status = 400, message = "the body is empty; it can be a JSON object" }
+  end
   local good, given = pcall(core.json.decode, body)
   if good and type(given) == "table" and not is_list(given) then return given end
   local why = good and "the body is no JSON object" or tostring(given):gsub("^[^\n]-: JSON", "JSON")

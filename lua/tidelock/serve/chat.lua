@@ -66,7 +66,8 @@ function chat.open(folder)
     end
   end
   if why then -- the folder is nobody's business outside
-    local told = text and why or "this model has no chat template"
+    local told = text and why
+      or "this model has no chat template; send a prompt, to /v1/completions or /tokenize"
     return function() return nil, told end, why
   end
   return function(messages, more)
