@@ -86,7 +86,7 @@ cd %s
       [[it("is", function() os.execute "echo $PPID >pid.new; mv pid.new pid; sleep 60" end)]])
     for _, case in ipairs { { "TERM", 143 }, { "HUP", 129 } } do
       assert.matches("exit " .. case[2] .. "\ngone\n$", says(([[
-$suite & while [ ! -e pid ]; do sleep 0.05; done
+env --default-signal=HUP $suite & while [ ! -e pid ]; do sleep 0.05; done
 kill -%s $!; wait $!; echo exit $?
 runs() { grep -q '^State:.[^Z]' /proc/$(cat pid)/status 2>none; }
 for _ in $(seq 200); do ! runs || sleep 0.05; done
