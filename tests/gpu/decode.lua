@@ -107,16 +107,22 @@ local function decode(e, count, length, steps)
   for i = 1, count do assert(e:submit { tokens = prompt(i, length), max_tokens = most }) end
   while #e.running < count or #e:step() < count do e:step() end
   for _ = 1, 4 do e:step() end
-  local begin = core.files.seconds()
-  for _ = 1, steps do e:step() end
-  local seconds = (core.files.seconds() - begin) / steps
+  local begin, each = core.files.seconds(), {}
+  local last = begin
+  for i = 1, steps do
+    e:step()
+    local now = core.files.seconds()
+    each[i], last = now - last, now
+  end
+  local seconds = (last - begin) / steps
   local bytes = 2 * weights + count * (length + steps // 2) * layers * 4 * 64 * 2 * 2
   if not peers then
     report(e, ("decoding, %d requests at %d tokens"):format(count, length), seconds, count, bytes)
   end
   for _, request in ipairs(table.move(e.running, 1, #e.running, 1, {})) do e:cancel(request.id) end
   e:step()
-  return seconds, bytes / copy_bytes
+  table.sort(each)
+  return each[(steps + 1) // 2], bytes / copy_bytes, seconds
 end
 
 local gpus, why = core.cuda_count()

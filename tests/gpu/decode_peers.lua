@@ -1,11 +1,11 @@
---- decode_peers.lua - steps of decode.lua in turns with PyTorch's, on the same GPU, twice; a table.
+--- decode_peers.lua - steps of decode.lua in turns with PyTorch's, on the same GPU, in rounds; a table.
 --
 -- tests/peers/gpu_decode.py says what PyTorch does, and what it leaves out. Its time is the median
--- of 100 replays of a CUDA graph by the device's clock; ours is the time of whole steps, the host's
--- part included.
+-- of 100 replays of a CUDA graph by the device's clock; ours is the median of 30 whole steps, the
+-- host's part included.
 local peers = require "tidelock.bench.peer"
 
-local ways, rounds = { "eager", "compiled", "flex", "tuned" }, 2
+local ways, rounds = { "eager", "compiled", "flex", "tuned" }, 3
 
 local function milliseconds(list)
   table.sort(list)
@@ -30,7 +30,7 @@ end
 
 local function show(step, chosen)
   local own = step.seconds.own
-  print(("%-12s %-14s  %s"):format(step.name, "Tidelock", milliseconds(own))
+  print(("%-15s %-10s  %s"):format(step.name, "Tidelock", milliseconds(own))
     .. (step.bound and ("  bound %.3f, %.2f"):format(step.bound * 1e3, step.bound / own[1]) or ""))
   for _, way in ipairs(chosen) do
     local list = step.seconds[way]
@@ -39,11 +39,12 @@ local function show(step, chosen)
       text = text .. (step.bound and ("  of bound %.2f"):format(step.bound / list[1]) or "")
         .. ("  ratio %.2f"):format(list[1] / own[1])
     end
-    print(("%-12s %-14s  %s"):format("", way, text))
+    print(("%-15s %-10s  %s"):format("", way, text))
   end
 end
 
---- `work` is a list of { rows, length, run }: run() returns seconds and those of the bound.
+--- `work` is a list of { rows, length, run }: run() returns seconds, of the middle step, those of
+--- the bound, and of the average one.
 ---@param settings table # the argument of gpu_decode.py
 ---@param work table[]
 ---@param named string[] # ways; none: all
@@ -57,17 +58,18 @@ return function(settings, work, named)
   end
   print(peer.about)
   for _, step in ipairs(work) do
-    step.name = step.length == 1 and ("%d rows"):format(step.rows)
-      or ("%d of %d"):format(step.rows, step.length)
+    step.name = step.length == 1 and "decode " .. step.rows
+      or ("prompts %d x %d"):format(step.rows, step.length)
     step.seconds, step.failed = { own = {} }, {}
     for _, way in ipairs(chosen) do step.seconds[way] = {} end
   end
   for _ = 1, rounds do
     for _, step in ipairs(work) do
-      local seconds, bound = step.run()
+      local seconds, bound, average = step.run()
       table.insert(step.seconds.own, seconds)
       step.bound = bound
-      print(("%s: %.3f ms"):format(step.name, seconds * 1e3))
+      print(("%s: %.3f ms%s"):format(step.name, seconds * 1e3,
+        average and (", on average %.3f"):format(average * 1e3) or ""))
       for _, way in ipairs(chosen) do ask(peer, step, way) end
     end
   end
