@@ -1,4 +1,4 @@
---- decode_peers.lua - steps of decode.lua in turns with PyTorch's, on the same GPU, in rounds; a table.
+--- decode_peers.lua - steps of decode.lua in turns with PyTorch's, on the same GPU; a table.
 --
 -- tests/peers/gpu_decode.py says what PyTorch does, and what it leaves out. Its time is the median
 -- of 100 replays of a CUDA graph by the device's clock; ours is the median of 30 whole steps, the

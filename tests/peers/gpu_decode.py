@@ -256,8 +256,8 @@ def answer(request):
         step, run, off = kept[key]
         timed(run, 20)
         seconds = timed(run, 100)
-        return {"seconds": statistics.median(seconds), "low": min(seconds), "high": max(seconds), "off": off,
-                "attention": step.how}
+        return {"seconds": statistics.median(seconds), "low": min(seconds), "high": max(seconds),
+                "off": off, "attention": step.how}
     except Exception as problem:
         kept[key] = f"{type(problem).__name__}: {str(problem).strip().splitlines()[0][:150]}"
         log(f"{key}: {kept[key]}")
