@@ -309,7 +309,8 @@ function serve.command(request)
   local e <close> = requests.guarded(engine.open, loaded, { threads = options.threads })
   loader.note_words(loaded, e.vocab)
   collectgarbage "generational" -- plans stay, events go: else all is looked at in one long pause
-  local render, no_chat = chat.open((options.tokenizer or loaded.path):gsub("/tokenizer.json$", ""))
+  local words = (options.tokenizer or loaded.path):gsub("/tokenizer%.json$", "")
+  local render, no_chat = chat.open(options.tokenizer ~= "bytes" and words or nil)
   local model = {
     name = options.name or loaded.path:match "[^/]+$", context = e.context,
     stop = loaded.stop or {}, tokenizer = loaded.tokenizer, chat = render,
