@@ -5,7 +5,7 @@
 -- host's part included.
 local peers = require "tidelock.bench.peer"
 
-local ways, rounds = { "eager", "compiled", "flex", "tuned" }, 5
+local ways, rounds = { "eager", "compiled", "flex", "tuned" }, 3
 
 local function milliseconds(list)
   table.sort(list)
