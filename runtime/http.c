@@ -75,13 +75,14 @@ int tl_http_next(tl_http *server, double seconds, tl_http_event *out) {
 }
 
 tl_status tl_http_answer(tl_http *server, int64_t id, const tl_http_reply *reply) {
-  const int64_t type = length(reply->type);
-  tl_http_order *order = malloc(sizeof *order + (size_t)(type + reply->bytes + 2));
+  const int64_t type = length(reply->type), allow = length(reply->allow);
+  tl_http_order *order = malloc(sizeof *order + (size_t)(type + allow + reply->bytes + 3));
   if (order == NULL)
     return tl_fail(TL_MEMORY, "no memory for an answer of %lld bytes", (long long)reply->bytes);
   *order = (tl_http_order){.id = id, .reply = *reply};
   char *end = (char *)(order + 1);
   order->reply.type = append(&end, reply->type, type);
+  if (reply->allow != NULL) order->reply.allow = append(&end, reply->allow, allow);
   order->reply.text = append(&end, reply->text, reply->bytes);
   pthread_mutex_lock(&server->lock);
   *server->orders_end = order;

@@ -52,11 +52,12 @@ typedef struct tl_http_event {
 
 typedef enum tl_http_part { TL_HTTP_WHOLE, TL_HTTP_FIRST, TL_HTTP_MORE, TL_HTTP_LAST } tl_http_part;
 
-/* `status`, `type` and `retry_after` (seconds, 0: no such header) count in WHOLE and FIRST. */
+/* `status`, `type` and `retry_after` (seconds, 0: no such header) count in WHOLE and FIRST, `allow`
+** in WHOLE: the methods that a path is asked by, which go with status 405; NULL: no such header. */
 typedef struct tl_http_reply {
   tl_http_part part;
   int32_t status, retry_after;
-  const char *type;
+  const char *type, *allow;
   const char *text;
   int64_t bytes;
 } tl_http_reply;

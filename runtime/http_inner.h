@@ -22,7 +22,7 @@ typedef struct tl_http_news {
   tl_http_event event;
 } tl_http_news;
 
-/* A part of an answer on its way to the thread; type and text lie behind it. */
+/* A part of an answer on its way to the thread; type, allow and text lie behind it. */
 typedef struct tl_http_order {
   struct tl_http_order *next;
   int64_t id;

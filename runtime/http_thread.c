@@ -254,6 +254,7 @@ static void carry_out(tl_http *server, const tl_http_order *order) {
   }
   if (reply->part == TL_HTTP_WHOLE) {
     add_headers(request, reply->type, reply->retry_after);
+    if (reply->allow != NULL) add_header(request, "Allow", reply->allow);
     send_text(request, reply->status, reply->text, reply->bytes);
     return;
   }

@@ -5,7 +5,7 @@
 **   server:port()                          the one that it has, also where 0 was asked for
 **   server:page(path, type, text [, open]) GET path gives text from now on; open: without the key
 **   server:next(seconds)                   { id, method, path, body }, { id, gone = true } or nil
-**   server:reply(id, status, text [, type [, retry_after]])
+**   server:reply(id, status, text [, type [, retry_after [, allow]]])
 **   server:begin(id, type)    server:send(id, text)    server:finish(id)          as a stream
 **   server:refuse()                        new requests get 503
 **   server:refused(status)                 how often the thread itself answered so: http.h
@@ -120,7 +120,8 @@ static int http_reply(lua_State *L) {
                                    .text = text,
                                    .bytes = (int64_t)bytes,
                                    .type = luaL_optstring(L, 5, "application/json"),
-                                   .retry_after = (int32_t)luaL_optinteger(L, 6, 0)});
+                                   .retry_after = (int32_t)luaL_optinteger(L, 6, 0),
+                                   .allow = luaL_optstring(L, 7, NULL)});
 }
 
 static int http_begin(lua_State *L) {

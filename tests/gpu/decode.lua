@@ -2,16 +2,19 @@
 --- with random weights, prompts and decoding, beside the time of the bytes that a step must read.
 ---
 ---     build/tidelock lua tests/gpu/decode.lua [operators] [device] [layers]
+---     build/tidelock lua tests/gpu/decode.lua peers [device] [layers] [way ..]
 ---
 --- "operators" adds the time of each operator from a trace, whose kernels run one by one. Each rate
---- stands beside that of the captured section alone: the difference is the host's part. `device`
---- "host" with 1 layer is a check of this script.
+--- stands beside that of the captured section alone: the difference is the host's part. "peers"
+--- takes turns with PyTorch (tests/peers/gpu_decode.py), in all of its ways unless some are named.
+--- `device` "host" with 1 layer is a check of this script.
 local core = require "tidelock.core"
 local engine = require "tidelock.serve.engine"
 local tl = require "tidelock"
 local nn = tl.nn
 
-local operators, device, layers = arg[1] == "operators", arg[2] or "cuda", tonumber(arg[3] or 22)
+local peers, operators, device, layers = arg[1] == "peers",
+  arg[1] == "operators", arg[2] or "cuda", tonumber(arg[3] or 22)
 local small = device == "host"
 local copy_bytes = 4.24e12 -- a second
 
@@ -95,6 +98,7 @@ local function prefill(e, count, length)
     while not e:idle() do e:step() end
     seconds = core.files.seconds() - begin
   end
+  if peers then return seconds end
   report(e, ("prompts, %d of %d tokens"):format(count, length), seconds, count * length)
 end
 
@@ -103,27 +107,50 @@ local function decode(e, count, length, steps)
   for i = 1, count do assert(e:submit { tokens = prompt(i, length), max_tokens = most }) end
   while #e.running < count or #e:step() < count do e:step() end
   for _ = 1, 4 do e:step() end
-  local begin = core.files.seconds()
-  for _ = 1, steps do e:step() end
-  local seconds = (core.files.seconds() - begin) / steps
+  local begin, each = core.files.seconds(), {}
+  local last = begin
+  for i = 1, steps do
+    e:step()
+    local now = core.files.seconds()
+    each[i], last = now - last, now
+  end
+  local seconds = (last - begin) / steps
   local bytes = 2 * weights + count * (length + steps // 2) * layers * 4 * 64 * 2 * 2
-  report(e, ("decoding, %d requests at %d tokens"):format(count, length), seconds, count, bytes)
+  if not peers then
+    report(e, ("decoding, %d requests at %d tokens"):format(count, length), seconds, count, bytes)
+  end
   for _, request in ipairs(table.move(e.running, 1, #e.running, 1, {})) do e:cancel(request.id) end
   e:step()
+  table.sort(each)
+  return each[(steps + 1) // 2], bytes / copy_bytes, seconds
 end
 
-local count, why = core.cuda_count()
-if device == "cuda" and count == 0 then
+local gpus, why = core.cuda_count()
+if device == "cuda" and gpus == 0 then
   print("skipped: " .. why)
   os.exit(0)
 end
 local e <close> = engine.open({ recipe = recipe, read = read }, { prefix = false })
 collectgarbage "generational" -- as ./tl serve
-if small then
+if peers then
+  local requests, prompts = small and { 4 } or { 1, 8, 64, 256 }, small and { 2, 8 } or { 8, 256 }
+  local work = {}
+  for i, count in ipairs(requests) do
+    work[i] = { rows = count, length = 1, run = function()
+      return decode(e, count, small and 8 or 256, small and 2 or 30)
+    end }
+  end
+  work[#work + 1] = { rows = prompts[1], length = prompts[2], run = function()
+    return prefill(e, prompts[1], prompts[2])
+  end }
+  require "decode_peers" ({ vocab = 32000, dim = 2048, layers = layers, heads = 32, kv_heads = 4,
+    hidden = 5632, positions = 272, device = small and "cpu" or "cuda" }, work,
+    { table.unpack(arg, 4) })
+elseif small then
   prefill(e, 2, 8)
   decode(e, 4, 8, 2)
 else
   prefill(e, 2, 1023)
   prefill(e, 8, 256)
-  for _, requests in ipairs { 1, 8, 64, 256 } do decode(e, requests, 256, 30) end
+  for _, count in ipairs { 1, 8, 64, 256 } do decode(e, count, 256, 30) end
 end

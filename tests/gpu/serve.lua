@@ -1,5 +1,6 @@
 --- serve.lua - a request gives the same tokens and log-probabilities on a GPU as on the host:
---- alone, in a crowd, with any chunks, pages, pools and prefixes, on one GPU and cut over two.
+--- alone, in a crowd, with any chunks, pages, pools and prefixes, on one GPU and cut over two by tp
+--- or pp.
 ---
 ---     build/tidelock lua tests/gpu/serve.lua [cuda|host]
 ---
@@ -45,7 +46,7 @@ local ways = {
   { "a small pool, memory full of NaN", { ["serve.pages"] = 11 }, { poison = 255 }, 1 },
 }
 
---- The comparisons of one dtype with up to `most` ranks of tp.
+--- The comparisons of one dtype with up to `most` ranks.
 local function compare_all(dtype, device, most)
   local function outcomes(more, given, options, late)
     return beside.outcomes(recipe(dtype, more), read, given, options, late)
@@ -56,14 +57,13 @@ local function compare_all(dtype, device, most)
     if i <= 2 then alone[i] = outcomes({ device = device }, { request })[1] end
   end
   beside.compare(dtype .. ", alone", table.move(expected, 1, 2, 1, {}), alone)
-  for tp = 1, most do
-    for i, way in ipairs(ways) do
-      if tp == 1 or i == 1 then
-        local more = { device = device, ["layout.tp"] = tp }
-        for key, value in pairs(way[2]) do more[key] = value end
-        beside.compare(("%s, tp %d, %s"):format(dtype, tp, way[1]), expected, outcomes(more, given,
-          way[3], way[4]))
-      end
+  for _, cut in ipairs { { tp = 1, pp = 1 }, { tp = 2, pp = 1 }, { tp = 1, pp = 2 } } do
+    local whole = cut.tp * cut.pp == 1
+    for _, way in ipairs(cut.tp * cut.pp <= most and (whole and ways or { ways[1] }) or {}) do
+      local more = { device = device, ["layout.tp"] = cut.tp, ["layout.pp"] = cut.pp }
+      for key, value in pairs(way[2]) do more[key] = value end
+      beside.compare(("%s, tp %d pp %d, %s"):format(dtype, cut.tp, cut.pp, way[1]), expected,
+        outcomes(more, given, way[3], way[4]))
     end
   end
   print(("%s: %d passed so far, %d failed"):format(dtype, beside.passed, beside.failed))

@@ -89,8 +89,8 @@ describe("a chat template", function()
     local begin = "^the chat template of this model: an expression of it fails: "
     assert.matches(begin .. "attempt to compare", refused "{{ 'a'.split('b', 'c') }}")
     assert.matches(begin .. "invalid UTF%-8", refused "{{ '\xff' | trim }}")
-    assert.matches("is not rendered: an expression of it fails: stack overflow",
-      refused("{{ " .. ("("):rep(100000)))
+    assert.matches("is not rendered: an expression of it fails: stack overflow.*; send a prompt, "
+      .. "to /v1/completions or /tokenize$", refused("{{ " .. ("("):rep(100000)))
     folder:remove()
   end)
 
@@ -100,6 +100,10 @@ describe("a chat template", function()
     local render_none, none = chat.open(folder.root)
     assert.matches("has no chat template", none)
     assert.matches("has no chat template", select(2, render_none(messages, {})))
+    render_none, none = chat.open(nil) -- of bytes, whatever folder is called so
+    assert.equal("--tokenizer bytes has no chat template", none)
+    assert.equal("this model has no chat template; send a prompt, to /v1/completions or /tokenize",
+      select(2, render_none(messages, {})))
     folder:write("tokenizer_config.json", core.json.encode {
       bos_token = "<s>", eos_token = { content = "</s>" }, chat_template = core.json.array {
         { name = "tools", template = "no" },

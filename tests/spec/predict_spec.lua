@@ -82,7 +82,7 @@ describe("a layer of experts", function()
       local plan = plan_of("recipes/moe_small.lua", "layout.dp=4", "layout.ep=4",
         "blocks.moe.waves=" .. waves)
       return require("tidelock.forecast.cluster_text").of(plan, with(h200, { link = 1, latency = 1,
-        matrix = { f32 = 0.5, bf16 = 0.5 } })):match "experts' layer   (.-)\n"
+        matrix = { f32 = 0.5, bf16 = 0.5 } })):match "experts' layer   (.-)\n  %a":gsub("%s+", " ")
     end
     local function numbers(text)
       local products, links, hidden, exposed = text:match(
@@ -94,6 +94,13 @@ describe("a layer of experts", function()
     _, links, hidden, exposed = numbers(line(4))
     assert.is_true(hidden > 0)
     assert.near(links, hidden + exposed, 0.011)
+  end)
+
+  it("is told below 100 columns, however slow it is", function()
+    local text = require("tidelock.forecast.cluster_text").of(plan_of("recipes/moe_small.lua",
+      "layout.dp=4", "layout.ep=4"), with(laptop, { matrix = { f32 = 1e-5, bf16 = 1e-5 } }))
+    for line in text:gmatch "[^\n]+" do assert.is_true(#line < 100, line) end
+    assert.matches("exposed\n  predicted", text)
   end)
 end)
 

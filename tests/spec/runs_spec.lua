@@ -49,8 +49,8 @@ describe("a run whose key is known", function()
       second:compare(record(steps))
       return second:finish { key = key, steps = steps, weights_hash = summary.weights_hash }.text
     end
-    assert.matches(": 1 loss, 1 gradient norm, weights 9d41c7e2a05b88f3 %(its own before "
-      .. "the checkpoint: 1 step%)$", went_on(2, true))
+    assert.matches(": 1 loss, 1 gradient norm, weights 9d41c7e2a05b88f3\n" .. (" "):rep(11)
+      .. "%(its own before the checkpoint: 1 step%)$", went_on(2, true))
     assert.matches("^nothing to compare: .*/small%-5e1c has 2 steps, and this run went on behind "
       .. "them$", went_on(3, true))
     assert.matches(": 2 losses, 2 gradient norms, weights 9d41c7e2a05b88f3$", went_on(2, false))
@@ -76,7 +76,7 @@ describe("a run whose key is known", function()
       finished(2, { [1] = "a1" })
       return finished(steps, { [1] = weights })
     end
-    assert.matches("1 loss, 1 gradient norm, weights after step 1 ", verdict_with(3, "a1").text)
+    assert.matches("1 loss, 1 gradient norm, weights after step 1\n", verdict_with(3, "a1").text)
     local differs = verdict_with(3, "b2")
     assert.is_false(differs.equal)
     assert.matches("differ from .*/small%-5e1c at step 1: weights a1 | b2$", differs.text)

@@ -300,7 +300,11 @@ describe("a bad request", function()
     refused(400, "messages is absent", {}, "/v1/chat/completions")
     refused(404, "POST /v2 is not here", {}, "/v2")
     refused(400, "no JSON object", "[1]", "/tokenize")
-    refused(405, "is answered to POST, not to GET", nil, "/v1/completions")
+    for path, allow in pairs { ["/v1/models"] = "GET, HEAD", ["/v1/completions"] = "POST" } do
+      local answer = talks.ask(server.port, (talks.get(path):gsub("^GET", "DELETE")))
+      assert.same({ 405, allow }, { answer.status, answer.headers.allow }, answer.body)
+      assert.matches(path .. " is answered to " .. allow:match "%a+", decode(answer).error.message)
+    end
   end)
 
   it("leaves nothing behind, whatever its bytes are", function()

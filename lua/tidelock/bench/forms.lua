@@ -1,5 +1,6 @@
 --- bench/forms.lua - tables of `./tl bench` as text: Markdown, CSV, JSON, JSON lines.
 local core = require "tidelock.core"
+local screen = require "tidelock.text.screen"
 
 local forms = {}
 
@@ -24,7 +25,9 @@ function forms.markdown(result)
   add(rule)
   for _, row in ipairs(result.rows) do add(row) end
   lines[#lines + 1] = ""
-  for _, note in ipairs(result.notes) do lines[#lines + 1] = "- " .. note end
+  for _, note in ipairs(result.notes) do
+    lines[#lines + 1] = "-" .. screen.folded("  " .. note):sub(2)
+  end
   return table.concat(lines, "\n") .. "\n"
 end
 

@@ -149,6 +149,10 @@ function bench.command(request)
   local options, form = options_of(request), request.options.output or "md"
   local path = request.options.baseline
   local before, all, good = path and baseline.load(path), {}, true
+  if request.recipe then -- what is wrong with it is said before anything is printed
+    local words = table.move(options.overrides, 1, #options.overrides, 1, {})
+    requests.plan(requests.recipe(options.recipe, words), "check")
+  end
   local facts = bench.header(options, words_of(request))
   core.catch_interrupts()
   local head = show_header(facts, form)

@@ -222,8 +222,8 @@ local function speed_table(options)
     columns = { "requests", "prompt tok/s", "decode tok/s", "ms/token",
       on_gpu and "of bound" or nil },
     rows = {},
-    notes = { ("prompts of %d tokens, then %d tokens each; the best of %d rounds"):format(prompt,
-      made, options.rounds) },
+    notes = { ("prompts of %d tokens, then %d tokens each; the best of %s"):format(prompt,
+      made, screen.plural(options.rounds, "round")) },
   }
   for _, count in ipairs(on_gpu and { 1, 8, 64, 256 } or { 1, 4, 16 }) do
     if count <= e.sizes.requests then

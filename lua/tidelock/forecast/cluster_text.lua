@@ -53,6 +53,7 @@ function text.of(plan, facts)
   experts_plan.add_ways(plan, facts, lines)
   lines[#lines + 1] = ("  predicted  %s tokens/s, mfu %.0f%%; bound by %s"):format(
     screen.grouped(math.floor(guess.tokens_per_s)), 100 * guess.mfu, guess.bound)
+  for i, line in ipairs(lines) do lines[i] = screen.folded(line) end
   return table.concat(lines, "\n")
 end
 

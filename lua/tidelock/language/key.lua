@@ -54,10 +54,14 @@ end
 --- The rates of all steps, in f32, as runs of equal values: a run that ends later with the same
 --- rate has the same key, and two ways to write it that give one rate another bit never have.
 local function rate_text(train)
-  local words, last = {}, nil
-  for step = 1, train.steps do
-    local value = rates.at(train.lr, step)
-    if value ~= last then words[#words + 1] = step .. ":" .. scalar(value) end
+  local words, count, last, lr = {}, 0, nil, train.lr
+  local at, whole, text = rates.at, math.tointeger, string.format
+  for step = 1, train.steps do -- up to millions: a microsecond counts
+    local value = at(lr, step)
+    if value ~= last then
+      count = count + 1
+      words[count] = whole(value) and text("%d:%d", step, value) or text("%d:%.9g", step, value)
+    end
     last = value
   end
   return table.concat(words, ",")
@@ -86,29 +90,14 @@ local function part_texts(spec, model_text, data_text)
 end
 
 --- The text under the key.
-function key.text(spec, model_text, data_text)
-  local texts, lines = part_texts(spec, model_text, data_text), {}
+local function whole_text(texts)
+  local lines = {}
   for i, name in ipairs(key.parts) do lines[i] = name .. " " .. texts[name] end
   return table.concat(lines, "\n")
 end
 
---- A hash of each part: two recipes whose keys differ differ in one of them.
----@return table<string, string>
-function key.part_hashes(spec, model_text, data_text)
-  local texts, hashes = part_texts(spec, model_text, data_text), {}
-  for _, name in ipairs(key.parts) do
-    hashes[name] = require("tidelock.core").hash(texts[name])
-  end
-  return hashes
-end
-
---- The key as 16 hexadecimal digits.
-function key.of(spec, model_text, data_text)
-  return require("tidelock.core").hash(key.text(spec, model_text, data_text))
-end
-
---- The hash of the whole recipe as 16 hexadecimal digits.
-function key.recipe_hash(spec, model_text, data_text)
+--- The text of what the key leaves out.
+local function rest_text(spec)
   local rest = {}
   for _, name in ipairs { "batch", "layout", "blocks", "policy", "device", "log" } do
     rest[name] = spec[name]
@@ -117,9 +106,22 @@ function key.recipe_hash(spec, model_text, data_text)
   if spec.eval then
     rest.eval = { every = spec.eval.every, samples = spec.eval.samples, data = spec.eval.data }
   end
-  local text = key.text(spec, model_text, data_text)
-  return require("tidelock.core").hash(text .. "\n" .. key.canonical(rest, { site = true }))
+  return key.canonical(rest, { site = true })
 end
+
+--- The key as 16 hexadecimal digits; the hash of the whole recipe; and a hash of each part of the
+--- key by its name: two recipes whose keys differ differ in one of them.
+---@return string key, string recipe_hash, table<string, string> parts
+function key.all(spec, model_text, data_text)
+  local hash = require("tidelock.core").hash
+  local texts, hashes = part_texts(spec, model_text, data_text), {}
+  local whole = whole_text(texts)
+  for _, name in ipairs(key.parts) do hashes[name] = hash(texts[name]) end
+  return hash(whole), hash(whole .. "\n" .. rest_text(spec)), hashes
+end
+
+--- The key alone.
+function key.of(...) return (key.all(...)) end
 
 --- "5e1c09af77d2c340" as people read it: "5e1c 09af 77d2 c340".
 function key.spaced(hash) return (hash:gsub("%x%x%x%x", "%0 ", 3)) end

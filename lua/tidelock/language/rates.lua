@@ -9,6 +9,7 @@
 --     steps with warmup 100 ends at a tenth of the peak.
 --
 -- Steps are IEEE f64 with one rounding to f32 at the end; cos is the one of numbers.lua.
+local core = require "tidelock.core"
 local numbers = require "tidelock.language.numbers"
 local where = require "tidelock.language.where"
 
@@ -39,7 +40,7 @@ end
 at["function"] = function(lr, step) return lr.values[math.min(step, #lr.values)] end
 
 --- The learning rate of step `step` (from 1), in f32.
-function rates.at(lr, step) return numbers.f32(at[lr.name](lr, step)) end
+function rates.at(lr, step) return core.f32(at[lr.name](lr, step)) end
 
 rates.steps_max = 1 << 24 -- the key takes microseconds for each
 

@@ -71,9 +71,7 @@ end
 --- key, recipe_hash and the hashes of what the key covers. `data_text`: the
 --- fingerprint of the data; nil: its description.
 function summary.keys(plan, data_text)
-  local model = canonical.model(plan.graph, plan.fields)
-  return key.of(plan.spec, model, data_text), key.recipe_hash(plan.spec, model, data_text),
-    key.part_hashes(plan.spec, model, data_text)
+  return key.all(plan.spec, canonical.model(plan.graph, plan.fields), data_text)
 end
 
 return summary

@@ -241,11 +241,12 @@ local function agreement(self, summary, same_length, kept)
     screen.plural(self.compared, "loss"), screen.plural(self.compared, "gradient norm"),
     same_length and "weights " .. summary.weights_hash or weights_text(other, kept))
   if self.inherited > 0 then
-    text = text .. (" (its own before the checkpoint: %s)"):format(
-      screen.plural(self.inherited, "step"))
+    text = text .. "\n" .. screen.summary_line("", ("(its own before the checkpoint: %s)"):format(
+      screen.plural(self.inherited, "step")))
   end
   if lacks > 0 then
-    text = text .. (" (its log.jsonl lacks %s)"):format(screen.plural(lacks, "step"))
+    text = text .. "\n" .. screen.summary_line("", ("(its log.jsonl lacks %s)"):format(
+      screen.plural(lacks, "step")))
   end
   return text
 end

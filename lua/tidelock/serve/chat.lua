@@ -49,13 +49,15 @@ end
 
 --- A function from messages to a prompt, or nil and why there is none for them. The second result
 --- says what stands in the way of all messages.
----@param folder string # of the tokenizer
+---@param folder? string # of the tokenizer; nil: ids are bytes
 ---@return fun(messages: table, more: table): string?, string?
 ---@return string?
 function chat.open(folder)
-  local config = read_json(folder .. "/tokenizer_config.json")
-  local text, why, render = text_of(folder, config), nil, nil
-  if not text then
+  local config = folder and read_json(folder .. "/tokenizer_config.json")
+  local text, why, render = folder and text_of(folder, config), nil, nil
+  if not folder then
+    why = "--tokenizer bytes has no chat template"
+  elseif not text then
     why = folder .. " has no chat template; it is chat_template in tokenizer_config.json"
   else
     local good, result = pcall(jinja.open, text)
@@ -66,8 +68,8 @@ function chat.open(folder)
     end
   end
   if why then -- the folder is nobody's business outside
-    local told = text and why
-      or "this model has no chat template; send a prompt, to /v1/completions or /tokenize"
+    local told = (text and why or "this model has no chat template")
+      .. "; send a prompt, to /v1/completions or /tokenize"
     return function() return nil, told end, why
   end
   return function(messages, more)

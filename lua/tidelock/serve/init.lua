@@ -30,6 +30,7 @@ end
 
 local paths = { ["/v1/completions"] = "completions", ["/v1/chat/completions"] = "chat",
   ["/tokenize"] = "tokenize", ["/detokenize"] = "detokenize" }
+local pages = { ["/v1/models"] = true, ["/health"] = true, ["/metrics"] = true }
 
 ---@class tidelock.Server
 ---@field http tidelock.Http
@@ -43,7 +44,7 @@ Server.__index = Server
 function Server:refuse(id, refusal)
   self.metrics:answered(refusal.status)
   self.http:reply(id, refusal.status, answers.error(refusal.status, refusal.message, refusal.param,
-    refusal.code), "application/json", refusal.status == 429 and 1 or 0)
+    refusal.code), "application/json", refusal.status == 429 and 1 or 0, refusal.allow)
 end
 
 --- Ends the choices of a job that the engine still works for.
@@ -132,15 +133,17 @@ local function take(self, event)
     return
   end
   local kind = paths[event.path]
+  local allow = kind and "POST" or pages[event.path] and "GET, HEAD"
+  if allow and allow ~= event.method then -- the server's thread answers what pages are asked by
+    return self:refuse(event.id, { status = 405, allow = allow,
+      message = ("%s is answered to %s, not to %s"):format(event.path, allow:match "%a+",
+        event.method) })
+  end
   if not kind then
     return self:refuse(event.id, { status = 404, message = ("%s %s is not here; there are POST "
       .. "/v1/completions, /v1/chat/completions, /tokenize and /detokenize, GET /v1/models, "
       .. "/health and /metrics")
       :format(event.method, event.path) })
-  end
-  if event.method ~= "POST" then
-    return self:refuse(event.id, { status = 405, message = ("%s is answered to POST, not to %s")
-      :format(event.path, event.method) })
   end
   if kind == "tokenize" or kind == "detokenize" then return tell_words(self, event, kind) end
   begin(self, event, kind)
@@ -306,7 +309,8 @@ function serve.command(request)
   local e <close> = requests.guarded(engine.open, loaded, { threads = options.threads })
   loader.note_words(loaded, e.vocab)
   collectgarbage "generational" -- plans stay, events go: else all is looked at in one long pause
-  local render, no_chat = chat.open((options.tokenizer or loaded.path):gsub("/tokenizer.json$", ""))
+  local words = (options.tokenizer or loaded.path):gsub("/tokenizer%.json$", "")
+  local render, no_chat = chat.open(options.tokenizer ~= "bytes" and words or nil)
   local model = {
     name = options.name or loaded.path:match "[^/]+$", context = e.context,
     stop = loaded.stop or {}, tokenizer = loaded.tokenizer, chat = render,
