@@ -132,6 +132,17 @@ TL_MATH float tl_sigmoid(float x) { return 1.0f / (1.0f + tl_exp2(-x * TL_LOG2E)
 
 TL_MATH float tl_rsqrt(float x) { return 1.0f / sqrtf(x); }
 
+/* 1 / x of 1 <= x <= 2^124, rounded to nearest as a division is, but without its branches. All
+** 2^23 fractions were tried (tests/support/reciprocal.c). */
+TL_MATH float tl_reciprocal(float x) {
+  float y = tl_math_float(0x7ef2b400u - tl_math_bits(x));
+  y = y * fmaf(-x, y, 0x1.005edcp+1f); /* right to 0.003 */
+  float r = fmaf(-x, y, 1.0f);
+  y = fmaf(y, fmaf(r, r, r), y); /* to 6e-8 */
+  r = fmaf(-x, y, 1.0f);
+  return fmaf(y, r, y);
+}
+
 /* Subnormals count in full; +-0 gives -infinity, negative values and NaN give NaN. */
 TL_MATH float tl_log2(float x) {
   const int subnormal = x < 0x1p-126f;

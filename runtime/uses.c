@@ -75,7 +75,8 @@ static int is_read(const tl_program *p, int32_t index, int32_t output, int32_t f
 static int32_t readers_of(const tl_program *p, int32_t index, int32_t end) {
   const tl_op op = p->instructions[index].op;
   const tl_op next = index + 1 < end ? p->instructions[index + 1].op : TL_OP_COUNT;
-  if (op == TL_OP_linear) return next == TL_OP_swiglu ? 1 : next == TL_OP_rope_rows ? 3 : 0;
+  if (op == TL_OP_linear)
+    return next == TL_OP_rope_rows ? 3 : next == TL_OP_swiglu || next == TL_OP_binary;
   if (op == TL_OP_row_max) return 2;
   return op == TL_OP_rope_rows || op == TL_OP_swiglu || op == TL_OP_row_sum_exp;
 }

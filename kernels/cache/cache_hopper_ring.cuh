@@ -109,9 +109,11 @@ GPU void ask(const tl_cached_hopper_args &k, Unit &u, const Ring &r, int slot, i
   const uint32_t to = r.boxes + slot * BYTES, bar = r.full + 8 * slot;
   barrier_expect(bar, BYTES);
   if (!values)
-    box_load(to, &k.keys[which], bar, 0, place, 0, page * g.kv_heads + u.kv_head);
+    box_load_soon(to, &k.keys[which], bar, 0, place, 0, page * g.kv_heads + u.kv_head,
+                  soon_policy());
   else
-    box_load(to, &k.values[which], bar, 0, u.kv_head, 0, page * (g.at.page / BOX) + place);
+    box_load_soon(to, &k.values[which], bar, 0, u.kv_head, 0, page * (g.at.page / BOX) + place,
+                  soon_policy());
 }
 
 // How many boxes of the first unit find a free slot.

@@ -18,6 +18,15 @@ typedef struct tl_fused_norm_args {
   int32_t ahead; /* no kernel that may still run writes the gain */
 } tl_fused_norm_args;
 
+/* Of leaves.cu: the first summand is the tree over `sums`, (leaves, rows, dim) f32. */
+typedef struct tl_leaves_norm_args {
+  const float *sums;
+  const void *other; /* bf16, as norm.x and norm.out */
+  tl_norm_args norm; /* x: the sum */
+  int32_t ahead;     /* no kernel that may still run writes the gain */
+  float part;        /* 1 / dim where that is exact, else 0 */
+} tl_leaves_norm_args;
+
 typedef struct tl_rope_write_args {
   tl_rope_args q, k; /* k.y: nothing is written there */
   tl_cache_write_args write;

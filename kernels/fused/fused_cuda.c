@@ -41,25 +41,70 @@ static int fits_add_norm(const tl_fused_call *f, int32_t count) {
   return are_apart(&norm->out[0], &sum->out[0]) && are_apart(&sum->out[0], &norm->in[1]);
 }
 
+static tl_norm_args norm_args_of(const tl_fused_call *f) {
+  const tl_call *norm = &f->call;
+  const int64_t dim = tl_view_count(&norm->in[1]);
+  return (tl_norm_args){.x = tl_array_of(&norm->in[0]),
+                        .gain = tl_array_of(&norm->in[1]),
+                        .out = tl_array_of(&norm->out[0]),
+                        .rstd = f->rstd_is_unread ? NULL : norm->out[1].data,
+                        .rows = tl_view_count(&norm->in[0]) / dim,
+                        .dim = dim,
+                        .lanes = tl_row_lanes(dim),
+                        .eps = norm->floats[0]};
+}
+
 static tl_status launch_add_norm(const tl_fused_call *f) {
   const tl_call *sum = &f[0].call, *norm = &f[1].call;
   TL_TRY(tl_binary_check(sum));
   TL_TRY(tl_rms_norm_check(norm));
-  const int64_t dim = tl_view_count(&norm->in[1]);
   const tl_fused_norm_args k = {
       .sum = {.a = tl_array_of(&sum->in[0]),
               .b = tl_array_of(&sum->in[1]),
-              .norm = {.x = tl_array_of(&norm->in[0]),
-                       .gain = tl_array_of(&norm->in[1]),
-                       .out = tl_array_of(&norm->out[0]),
-                       .rstd = f[1].rstd_is_unread ? NULL : norm->out[1].data,
-                       .rows = tl_view_count(&norm->in[0]) / dim,
-                       .dim = dim,
-                       .lanes = tl_row_lanes(dim),
-                       .eps = norm->floats[0]}},
+              .norm = norm_args_of(&f[1])},
       .ahead = norm->ahead >> 1 & 1
   };
   return tl_overlap_threads(sum->cuda, "fused_add_norm", k.sum.norm.rows * k.sum.norm.lanes, &k);
+}
+
+/* ---- a linear of several leaves, its sum with another tensor, and the norm of that ---- */
+
+static int fits_leaves(const tl_fused_call *f, int32_t count) {
+  if (count < 3 || f[0].op != TL_OP_linear || !f[0].only_next_reads) return 0;
+  const tl_call *made = &f[0].call, *sum = &f[1].call;
+  if (made->out_count != 1 || made->in_count != 2 || !fits_add_norm(f + 1, count - 1)) return 0;
+  return is_same(&made->out[0], &sum->in[0]) != is_same(&made->out[0], &sum->in[1]);
+}
+
+static const char *leaves_norm_of(int64_t leaves) {
+  return leaves == 2   ? "fused_leaves_norm_2"
+         : leaves == 4 ? "fused_leaves_norm_4"
+                       : "fused_leaves_norm_8";
+}
+
+static tl_status launch_leaves(const tl_fused_call *f, int32_t *done) {
+  const tl_call *made = &f[0].call, *sum = &f[1].call, *norm = &f[2].call;
+  const tl_view *other = &sum->in[is_same(&made->out[0], &sum->in[0])];
+  const int64_t dim = tl_view_count(&norm->in[1]);
+  const tl_array others = tl_array_of(other);
+  const tl_leaves_norm_args k = {.sums = tl_cuda_scratch(made->cuda),
+                                 .other = other->data,
+                                 .norm = norm_args_of(&f[2]),
+                                 .ahead = norm->ahead >> 1 & 1,
+                                 .part = (dim & (dim - 1)) == 0 ? 1.0f / (float)dim : 0.0f};
+  tl_gemm gemm;
+  *done = 0;
+  TL_TRY(tl_gemm_of_linear(made, &gemm));
+  TL_TRY(tl_binary_check(sum));
+  TL_TRY(tl_rms_norm_check(norm));
+  if (made->out[0].dtype != TL_BF16 || tl_view_row(&made->out[0]) != dim) return TL_OK;
+  if (!tl_whole(&others, dim) || !tl_whole(&k.norm.x, dim) || !tl_whole(&k.norm.out, dim))
+    return TL_OK;
+  TL_TRY(tl_gemm_hopper_leaves(&gemm, tl_cuda_scratch(made->cuda), made->cuda, done));
+  if (!*done) return TL_OK;
+  *done = 3;
+  return tl_overlap_threads(made->cuda, leaves_norm_of(gemm.leaves), k.norm.rows * k.norm.lanes,
+                            &k);
 }
 
 /* ---- rope of q and k, and the pages ---- */
@@ -176,7 +221,8 @@ static int32_t place_of_swiglu(const tl_fused_call *f) {
   return -1;
 }
 
-static tl_status launch_swiglu(const tl_fused_call *f, int32_t place, int32_t *done) {
+static tl_status launch_swiglu(const tl_fused_call *f, int32_t count, int32_t place,
+                               int32_t *done) {
   tl_gemm gemm;
   int32_t made;
   *done = 0;
@@ -184,12 +230,18 @@ static tl_status launch_swiglu(const tl_fused_call *f, int32_t place, int32_t *d
   TL_TRY(tl_swiglu_check(&f[1].call));
   TL_TRY(tl_gemm_hopper_pair(&gemm, f[0].call.out[place].data, f[0].call.cuda, &made));
   if (!made) return TL_OK;
-  tl_call down = f[2].call;
-  tl_view in[2] = {down.in[0], down.in[1]};
+  tl_fused_call down[3];
+  const int32_t behind = count - 2 < 3 ? count - 2 : 3;
+  for (int32_t i = 0; i < behind; i++) down[i] = f[2 + i];
+  tl_view in[2] = {down[0].call.in[0], down[0].call.in[1]};
   in[0].data = f[0].call.out[place].data;
-  down.in = in;
-  *done = 3;
-  return tl_ops[TL_OP_linear].cuda(&down);
+  down[0].call.in = in;
+  if (fits_leaves(down, behind))
+    TL_TRY(launch_leaves(down, &made));
+  else
+    made = 0;
+  *done = 2 + (made > 0 ? made : 1);
+  return made > 0 ? TL_OK : tl_ops[TL_OP_linear].cuda(&down[0].call);
 }
 
 /* ---- the end of a step ---- */
@@ -242,6 +294,10 @@ tl_status tl_fused(const tl_fused_call *calls, int32_t count, int32_t *done) {
     *done = 2;
     return launch_add_norm(calls);
   }
+  if (fits_leaves(calls, count)) {
+    TL_TRY(launch_leaves(calls, done));
+    if (*done > 0) return TL_OK;
+  }
   if (fits_choice(calls, count)) return launch_choice(calls, done);
   if (fits_heads(calls, count)) {
     TL_TRY(launch_heads(calls, done));
@@ -253,7 +309,7 @@ tl_status tl_fused(const tl_fused_call *calls, int32_t count, int32_t *done) {
   }
   if (fits_swiglu(calls, count)) {
     const int32_t place = place_of_swiglu(calls);
-    if (place >= 0) return launch_swiglu(calls, place, done);
+    if (place >= 0) return launch_swiglu(calls, count, place, done);
   }
   return TL_OK;
 }

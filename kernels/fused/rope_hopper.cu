@@ -121,36 +121,54 @@ struct Turned {
     b = make_float2(fmaf(y.x, angle.x, x.x * low), fmaf(y.y, angle.z, x.y * high));
   }
 
-  static __device__ __forceinline__ void store(const tl_rope_write_args &r, const Tile &t, int row,
-                                               int page, int place, int channel, const float2 &v) {
+  // Where the first channel of a row's sums goes, and how far channels lie apart there.
+  static __device__ __forceinline__ uint16_t *first_of(const tl_rope_write_args &r, const Tile &t,
+                                                       const Spot &spot, int e) {
     const tl_cache_write_args &w = r.write;
-    const uint32_t pair = bf16_pair(v.x, v.y);
-    if (t.part == Q) {
-      *(uint32_t *)((uint16_t *)r.q.y.data + (row * r.q.heads + t.head) * HEAD + channel) = pair;
-    } else if (t.part == K) {
-      uint16_t *to = (uint16_t *)w.keys +
-                     ((int64_t(page) * w.kv_heads + t.head) * HEAD + channel) * w.at.page + place;
-      to[0] = uint16_t(pair), to[w.at.page] = uint16_t(pair >> 16);
-    } else {
-      const int64_t at = int64_t(page) * w.at.page + place;
-      *(uint32_t *)((uint16_t *)w.values + (at * w.kv_heads + t.head) * HEAD + channel) = pair;
-    }
+    const int channel = t.pair + threadIdx.x % 4 * 2;
+    if (t.part == Q)
+      return (uint16_t *)r.q.y.data + (spot.row[e] * r.q.heads + t.head) * HEAD + channel;
+    if (t.part == K)
+      return (uint16_t *)w.keys +
+             ((int64_t(spot.page[e]) * w.kv_heads + t.head) * HEAD + channel) * w.at.page +
+             spot.place[e];
+    const int64_t at = int64_t(spot.page[e]) * w.at.page + spot.place[e];
+    return (uint16_t *)w.values + (at * w.kv_heads + t.head) * HEAD + channel;
   }
 
+  // `apart`: channels are a page apart, and stores single elements.
+  template <bool apart>
+  static __device__ __forceinline__ void store(uint16_t *to, int channel, int page,
+                                               const float2 &v) {
+    const uint32_t pair = bf16_pair(v.x, v.y);
+    if constexpr (apart)
+      to[channel * page] = uint16_t(pair), to[(channel + 1) * page] = uint16_t(pair >> 16);
+    else
+      *(uint32_t *)(to + channel) = pair;
+  }
+
+  // All rows and pieces of a thread without a branch between them.
+  template <bool turned, bool apart>
   static __device__ __forceinline__ void finish(const tl_rope_write_args &r, const Tile &t,
                                                 const Spot &spot, const float *sum) {
     const float sign = t.part == Q ? r.q.sign : r.k.sign;
+    const int page = r.write.at.page;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-      if (spot.row[e] < 0 || (t.part != Q && spot.page[e] < 0)) continue;
+      const bool there = spot.row[e] >= 0 && (t.part == Q || spot.page[e] >= 0);
+      uint16_t *to = first_of(r, t, spot, e);
+      float2 a[pieces], b[pieces];
 #pragma unroll
       for (int j = 0; j < pieces; j++) {
         const float *low = sum + j * 4 + 2 * e, *high = low + pieces * 4;
-        const int channel = t.pair + j * 8 + threadIdx.x % 4 * 2;
-        float2 a = rounded(low[0], low[1]), b = rounded(high[0], high[1]);
-        if (t.part != V) turn(spot.angle[e][j], sign, a, b);
-        store(r, t, spot.row[e], spot.page[e], spot.place[e], channel, a);
-        store(r, t, spot.row[e], spot.page[e], spot.place[e], channel + PAIRS, b);
+        a[j] = rounded(low[0], low[1]), b[j] = rounded(high[0], high[1]);
+        if (turned) turn(spot.angle[e][j], sign, a[j], b[j]);
+      }
+      if (!there) continue;
+#pragma unroll
+      for (int j = 0; j < pieces; j++) {
+        store<apart>(to, j * 8, page, a[j]);
+        store<apart>(to, j * 8 + PAIRS, page, b[j]);
       }
     }
   }
@@ -181,7 +199,12 @@ struct Turned {
       find(k.rope, t, spot);
       if (k.rope.ahead) earlier_wait();
       f.chain(turn, uniform(threadIdx.x / 128), (g.slots + Block::halves - 1) / Block::halves, sum);
-      finish(k.rope, t, spot, sum);
+      if (t.part == Q)
+        finish<true, false>(k.rope, t, spot, sum);
+      else if (t.part == K)
+        finish<true, true>(k.rope, t, spot, sum);
+      else
+        finish<false, false>(k.rope, t, spot, sum);
     }
   }
 };

@@ -38,6 +38,11 @@ const tl_gemm_pair_tile *tl_gemm_pair_choose(int64_t rows, int64_t columns,
 ** does not fit: 9 to 256 rows, bf16, no bias, one leaf. */
 tl_status tl_gemm_hopper_pair(const tl_gemm *gemm, void *y, tl_cuda *cuda, int32_t *done);
 
+/* sums (leaves, rows, columns) f32 = each leaf of `gemm`, a linear of one output and some leaves,
+** for who adds them up (kernels/fused/leaves.cu). Sets *done, or clears it where that does not fit:
+** 9 to 256 rows, bf16, no bias, all blocks at once. */
+tl_status tl_gemm_hopper_leaves(const tl_gemm *gemm, float *sums, tl_cuda *cuda, int32_t *done);
+
 /* A product of q, k and v in heads of 64 channels, for rope_hopper.cu. */
 typedef struct tl_gemm_heads_tile {
   int32_t rows, columns[3]; /* of q, k and v; those of k are the fewest */

@@ -41,7 +41,8 @@ typedef struct tl_gemm_hopper_args {
 } tl_gemm_hopper_args;
 
 /* The same for gemm_hopper_few.cu and _split.cu: shorter, since a short launch waits for its
-** arguments too. In gemm_hopper_pair.cu b has gate and up, data[0] is y. */
+** arguments too. In gemm_hopper_pair.cu b has gate and up, data[0] is y; in gemm_hopper_leaf.cu
+** data[0] is the leaves' sums. */
 typedef struct tl_gemm_hopper_few_args {
   tl_tensor_map a, b[TL_GEMM_HOPPER_PARTS];
   int32_t slots, pieces; /* of 64 k in a leaf; leaves */
@@ -58,6 +59,9 @@ typedef struct tl_gemm_hopper_few_args {
 } tl_gemm_hopper_few_args;
 
 /* PAIR(rows, features): the tiles of gemm_hopper_pair.cu, as many features of gate and of up. */
-#define TL_GEMM_PAIRS(PAIR) PAIR(64, 48) PAIR(128, 48) PAIR(128, 96)
+#define TL_GEMM_PAIRS(PAIR) PAIR(64, 48) PAIR(128, 48) PAIR(128, 88)
+
+/* LEAF(rows, columns, window): the tiles of gemm_hopper_leaf.cu, for up to 64, 128 and 256 rows. */
+#define TL_GEMM_LEAVES(LEAF) LEAF(64, 64, 3) LEAF(128, 64, 0) LEAF(128, 128, 0)
 
 #endif

@@ -14,7 +14,8 @@ enum { /* of gemm_hopper_few.cu: bytes of shared memory */
        RING_MAX = 24
 };
 
-enum { SPLIT_ABOVE = 32, SPLIT_ROWS = 256 }; /* rows of x for gemm_hopper_split.cu */
+/* Rows of x for gemm_hopper_split.cu, _leaf.cu. */
+enum { SPLIT_ABOVE = 32, SPLIT_ROWS = 256, LEAF_ABOVE = 8 };
 
 typedef struct variant {
   int32_t leaves_least, leaves_most;
@@ -57,6 +58,10 @@ static const variant variants[] = {
 static const variant splits[] = {
 #include "gemm_hopper.def"
 };
+#define LEAF(rows, columns, window)                                            \
+  {2, 8, rows, columns, 1, 0, 1, (rows) / 64 * 128 + 64, 0,                    \
+   {"linear_hopper_leaf_" #rows "_" #columns, NULL, NULL}},
+static const variant leaf_tiles[] = {TL_GEMM_LEAVES(LEAF)};
 /* clang-format on */
 
 static int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -327,27 +332,7 @@ static tl_status launch_few(const tl_gemm *gemm, const variant *v, int32_t is_sp
 
 /* ---- gate, up and swiglu: gemm_hopper_pair.cu ---- */
 
-enum { PAIR_ABOVE = 8, PAIR_ROWS = 256, PAIR_X = 82 << 10 /* bytes of its ring of x */ };
-
-#define PAIR(rows, features) {rows, features, "swiglu_hopper_" #rows "_" #features},
-static const tl_gemm_pair_tile pairs[] = {TL_GEMM_PAIRS(PAIR)};
-#undef PAIR
-
-static int64_t count_pairs(const tl_gemm_pair_tile *t, int64_t rows, int64_t columns) {
-  return quotient_up(rows, t->rows) * quotient_up(columns, t->features);
-}
-
-const tl_gemm_pair_tile *tl_gemm_pair_choose(int64_t rows, int64_t columns,
-                                             int64_t multiprocessors) {
-  const tl_gemm_pair_tile *best = &pairs[0];
-  if (rows <= PAIR_ABOVE || rows > PAIR_ROWS) return NULL;
-  for (size_t i = 1; i < sizeof pairs / sizeof pairs[0]; i++) {
-    const tl_gemm_pair_tile *t = &pairs[i];
-    const int64_t tiles = count_pairs(t, rows, columns);
-    if (rows > best->rows && 4 * tiles >= 3 * multiprocessors) best = t;
-  }
-  return count_pairs(best, rows, columns) <= multiprocessors ? best : NULL;
-}
+enum { PAIR_X = 82 << 10 /* bytes of its ring of x */ };
 
 tl_status tl_gemm_hopper_pair(const tl_gemm *gemm, void *y, tl_cuda *cuda, int32_t *done) {
   const tl_cuda_facts *facts = tl_cuda_device(cuda);
@@ -445,6 +430,42 @@ tl_status tl_gemm_hopper_heads(const tl_gemm *gemm, const tl_gemm_heads_tile *t,
   return TL_OK;
 }
 
+/* Maps and numbers of a launch in tiles of `v`. */
+static tl_status fill(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stride,
+                      const variant *v, tl_cuda *cuda, tl_gemm_hopper_args *args) {
+  *args = (tl_gemm_hopper_args){
+      .runs = product == TL_GEMM_GRAD_WEIGHT ? 1 : (int32_t)gemm->runs,
+      .pieces =
+          (int32_t)(product == TL_GEMM_GRAD_WEIGHT ? gemm->runs * gemm->leaves : gemm->leaves),
+      .outputs = gemm->parts,
+      .rows = (int32_t)gemm->rows,
+      .row_tiles = (int32_t)quotient_up(gemm->rows, (int64_t)v->rows * v->blocks),
+      .start = (int32_t)gemm->start,
+  };
+  TL_TRY(map_factors(product, gemm, piece_stride, v, cuda, args));
+  return fill_outputs(gemm, v, cuda, args);
+}
+
+/* ---- leaves apart: gemm_hopper_leaf.cu ---- */
+
+tl_status tl_gemm_hopper_leaves(const tl_gemm *gemm, float *sums, tl_cuda *cuda, int32_t *done) {
+  const tl_cuda_facts *facts = tl_cuda_device(cuda);
+  const tl_cuda_blocks *blocks = tl_cuda_get_blocks(cuda);
+  const variant *v = &leaf_tiles[(gemm->rows > 64) + (gemm->rows > 128)];
+  tl_gemm_hopper_args args;
+  *done = 0;
+  if (!fits(TL_GEMM_LINEAR, gemm, 0, facts) || gemm->parts != 1 || gemm->leaves < 2) return TL_OK;
+  if (gemm->bias != NULL || gemm->rows <= LEAF_ABOVE || gemm->rows > SPLIT_ROWS) return TL_OK;
+  if (blocks->gemm_provider == TL_GEMM_CUBLASLT || blocks->gemm_rows != 0) return TL_OK;
+  if (count_tiles(gemm, v) * gemm->leaves > facts->multiprocessors) return TL_OK;
+  if (gemm->leaves * gemm->rows * tl_view_row(&gemm->out[0]) > TL_CUDA_SCRATCH_BYTES / 4)
+    return TL_OK;
+  TL_TRY(fill(TL_GEMM_LINEAR, gemm, 0, v, cuda, &args));
+  args.data[0] = sums;
+  *done = 1;
+  return launch_few(gemm, v, 1, cuda, &args);
+}
+
 tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t piece_stride,
                          tl_cuda *cuda, int32_t *done) {
   const tl_cuda_facts *facts = tl_cuda_device(cuda);
@@ -455,17 +476,8 @@ tl_status tl_gemm_hopper(tl_gemm_product product, const tl_gemm *gemm, int64_t p
   v = split != NULL ? split : choose(product, gemm, facts, tl_cuda_get_blocks(cuda));
   if (v == NULL) v = choose(product, gemm, facts, &(tl_cuda_blocks){0});
   if (v == NULL || count_tiles(gemm, v) >= INT32_MAX / 2) return TL_OK;
-  tl_gemm_hopper_args args = {
-      .runs = product == TL_GEMM_GRAD_WEIGHT ? 1 : (int32_t)gemm->runs,
-      .pieces =
-          (int32_t)(product == TL_GEMM_GRAD_WEIGHT ? gemm->runs * gemm->leaves : gemm->leaves),
-      .outputs = gemm->parts,
-      .rows = (int32_t)gemm->rows,
-      .row_tiles = (int32_t)quotient_up(gemm->rows, (int64_t)v->rows * v->blocks),
-      .start = (int32_t)gemm->start,
-  };
-  TL_TRY(map_factors(product, gemm, piece_stride, v, cuda, &args));
-  TL_TRY(fill_outputs(gemm, v, cuda, &args));
+  tl_gemm_hopper_args args;
+  TL_TRY(fill(product, gemm, piece_stride, v, cuda, &args));
   *done = 1;
   if (v->shared == 0) return launch_few(gemm, v, split != NULL, cuda, &args);
   const tl_cuda_grid grid = {.blocks = {count_blocks(v, count_tiles(gemm, v), count_free(cuda))},

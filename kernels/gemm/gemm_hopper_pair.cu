@@ -16,6 +16,8 @@
 #include "../elementwise/swiglu.cuh"
 #include "gemm_hopper_few.cuh"
 
+enum { ON_THEIR_WAY = 4 /* slots of weights, at most: whatever else is read stands behind them */ };
+
 template <int groups, int features>
 struct Pair {
   static constexpr int columns = 2 * features, sums = features, readers = groups * 128;
@@ -51,11 +53,15 @@ struct Pair {
 
   __device__ __forceinline__ void bring_weights(const tl_gemm_hopper_few_args &g, int column) {
     const uint64_t policy = soon_policy();
-    Ring r = weight;
+    Ring r = weight, earlier = weight;
     r.parity = 1;
     for (int k = 0; k < g.slots * DEPTH; k += DEPTH, r.next()) {
       const uint32_t bar = r.full + 8 * r.slot, to = r.at + r.slot * weight_bytes;
       barrier_wait(r.empty + 8 * r.slot, r.parity);
+      if (k >= ON_THEIR_WAY * DEPTH) {
+        barrier_wait(earlier.full + 8 * earlier.slot, earlier.parity);
+        earlier.next();
+      }
       barrier_expect(bar, weight_bytes);
       box_load_soon(to, &g.b[0], bar, k, 0, column, policy);
       box_load_soon(to + half, &g.b[1], bar, k, 0, column, policy);
@@ -107,26 +113,44 @@ struct Pair {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
   }
 
+  // swiglu of `count` pairs of a row's columns, 8 columns apart.
+  template <int count>
   static __device__ __forceinline__ void store(const tl_gemm_hopper_few_args &g, int row,
                                                int column, const float *gate, const float *up) {
-    if (row >= g.rows || column >= g.columns[0]) return;
-    const float2 a = rounded(gate[0], gate[1]), b = rounded(up[0], up[1]);
-    const float low = (a.x * tl_sigmoid(a.x)) * b.x, high = (a.y * tl_sigmoid(a.y)) * b.y;
-    *(uint32_t *)((uint16_t *)g.data[0] + int64_t(row) * g.columns[0] + column) =
-        tl_bf16_pair(low, high);
+    float2 a[count], b[count];
+    float s[2 * count];
+#pragma unroll
+    for (int j = 0; j < count; j++) {
+      a[j] = rounded(gate[4 * j], gate[4 * j + 1]), b[j] = rounded(up[4 * j], up[4 * j + 1]);
+      s[2 * j] = a[j].x, s[2 * j + 1] = a[j].y;
+    }
+    tl_sigmoids<2 * count>(s);
+    if (row >= g.rows) return;
+    uint16_t *to = (uint16_t *)g.data[0] + int64_t(row) * g.columns[0] + column;
+#pragma unroll
+    for (int j = 0; j < count; j++) {
+      const float low = (a[j].x * s[2 * j]) * b[j].x, high = (a[j].y * s[2 * j + 1]) * b[j].y;
+      if (column + 8 * j < g.columns[0]) *(uint32_t *)(to + 8 * j) = bf16_pair(low, high);
+    }
+  }
+
+  static __device__ __forceinline__ void finish(const tl_gemm_hopper_few_args &g, int row,
+                                                int column, const float *sum) {
+    const int lane = threadIdx.x % 32, own = column + lane % 4 * 2;
+    const int first = row + threadIdx.x / 32 * 16 + lane / 4;
+    constexpr int count = features / 8, once = count % 4 == 0 ? 4 : count % 3 == 0 ? 3 : count;
+#pragma unroll
+    for (int j = 0; j < count; j += once) {
+      const float *gate = sum + j * 4, *up = gate + features / 2;
+      store<once>(g, first, own + j * 8, gate, up);
+      store<once>(g, first + 8, own + j * 8, gate + 2, up + 2);
+    }
   }
 
   __device__ __forceinline__ void consume(const tl_gemm_hopper_few_args &g, int row, int column) {
-    const int group = uniform(threadIdx.x / 128), lane = threadIdx.x % 32;
-    const int own = row + group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
     float sum[sums];
-    chain(g, group, sum);
-#pragma unroll
-    for (int j = 0; j < features / 8; j++) {
-      const float *gate = sum + j * 4, *up = gate + features / 2;
-      store(g, own, column + j * 8 + lane % 4 * 2, gate, up);
-      store(g, own + 8, column + j * 8 + lane % 4 * 2, gate + 2, up + 2);
-    }
+    chain(g, uniform(threadIdx.x / 128), sum);
+    finish(g, row, column, sum);
   }
 
   static __device__ __forceinline__ void run(const tl_gemm_hopper_few_args &g) {

@@ -9,10 +9,11 @@
 local folder = arg[0]:match "^(.*)/[^/]*$" or "."
 package.path = folder .. "/../?.lua;" .. folder .. "/?.lua;" .. package.path
 local beside = require "support.beside"
-local read = require "initial" (10) -- ten times as large as usual: logits that differ
+local initial = require "initial"
 
 ---@class few.Case: beside.Shape
 ---@field name string
+---@field factor? number # of weights, 10 where it is not said: logits that differ
 ---@field more? integer # tokens that each request makes, 14 where it is not said
 ---@field draws? boolean # every other request draws its tokens, and tells of its prompt's
 ---@field settings table<string, any>
@@ -62,11 +63,20 @@ local cases = {
   { name = "70 rows, gate and up in tiles of 128 x 48", dim = 256, heads = 4, kv_heads = 2,
     hidden = 4808, more = 4, settings = { ["serve.page"] = 64, ["serve.requests"] = 70,
       ["serve.rows"] = 128 }, options = {}, prompts = few_tokens(70) },
-  { name = "140 rows, gate and up in tiles of 128 x 96", dim = 256, heads = 4, kv_heads = 2,
+  { name = "140 rows, gate and up in tiles of 128 x 88", dim = 256, heads = 4, kv_heads = 2,
     hidden = 4808, more = 4, settings = { ["serve.page"] = 64, ["serve.requests"] = 140,
       ["serve.rows"] = 256 }, options = {}, prompts = few_tokens(140) },
   { name = "30 rows, a choice of 4,300 by draws and of the largest", dim = 256, heads = 4,
     kv_heads = 2, vocab = 4300, draws = true, more = 6, settings = { ["serve.page"] = 64,
+      ["serve.requests"] = 30 }, options = {}, prompts = few_tokens(30) },
+  { name = "24 rows of two leaves, longer than a span of the row rule", dim = 2304, heads = 36,
+    kv_heads = 4, leaves = 2, more = 4, settings = { ["serve.page"] = 64,
+      ["serve.requests"] = 24 }, options = {}, prompts = few_tokens(24) },
+  { name = "140 rows of eight leaves", dim = 512, heads = 8, kv_heads = 8, leaves = 8, more = 4,
+    settings = { ["serve.page"] = 64, ["serve.requests"] = 140, ["serve.rows"] = 256 },
+    options = {}, prompts = few_tokens(140) },
+  { name = "30 rows, gates whose sigmoids are no ordinary numbers", dim = 512, heads = 8,
+    kv_heads = 2, factor = 300, more = 6, settings = { ["serve.page"] = 64,
       ["serve.requests"] = 30 }, options = {}, prompts = few_tokens(30) },
 }
 
@@ -98,7 +108,7 @@ end
 local device = beside.device(arg[1])
 for _, case in ipairs(cases) do
   if case.name:find(arg[2] or "", 1, true) then
-    local given = requests(case)
+    local given, read = requests(case), initial(case.factor or 10)
     local expected = beside.outcomes(recipe(case, "host"), read, given, case.options)
     local got = beside.outcomes(recipe(case, device), read, given, case.options)
     print(("%s: %s"):format(case.name,

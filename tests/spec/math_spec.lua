@@ -1,4 +1,5 @@
 local core = require "tidelock.core"
+local support = require "support"
 
 local function from_bits(bits) return (string.unpack("<f", string.pack("<I4", bits))) end
 local function to_bits(value) return (string.unpack("<I4", string.pack("<f", value))) end
@@ -118,6 +119,10 @@ describe("the elementary functions", function()
     assert.equal(math.huge, core.math.log2(math.huge))
     assert.equal(-149, core.math.log2(2.0 ^ -149))
     assert.equal(1, core.math.tanh(math.huge))
+  end)
+
+  it("divide one by a number without a division, with the same bits", function()
+    assert.equal("0, 0, 0", (support.run("", "reciprocal"):match "[^\n]+"))
   end)
 
   it("have pinned bits at 20,000 inputs", function()

@@ -24,8 +24,8 @@ describe("shapes of decode steps", function()
       "64 x 5632: 64 x 48, 118 blocks",
       "65 x 5632: 128 x 48, 118 blocks",
       "128 x 5632: 128 x 48, 118 blocks",
-      "129 x 5632: 128 x 96, 118 blocks",
-      "256 x 5632: 128 x 96, 118 blocks",
+      "129 x 5632: 128 x 88, 128 blocks",
+      "256 x 5632: 128 x 88, 128 blocks",
       "257 x 5632: none",
       "256 x 3072: 128 x 48, 128 blocks",
       "128 x 192: 64 x 48, 8 blocks", -- too few for large tiles

@@ -21,6 +21,7 @@ beside.vocab = 333
 ---@field window? integer
 ---@field hidden? integer # features of gate and up, 192 where it is not said
 ---@field vocab? integer # beside.vocab where it is not said
+---@field leaves? integer # of tp, 4 where it is not said
 
 --- A recipe of three layers of that shape; `settings` are fields of it.
 ---@param shape beside.Shape
@@ -41,7 +42,7 @@ function beside.recipe(shape, dtype, settings)
     dtype  = dtype,
     data   = tl.data.given { { tokens = { 0 } } },
     batch  = { samples = 1, length = 64 },
-    policy = { "layout", leaves = { tp = 4, dp = 1 } },
+    policy = { "layout", leaves = { tp = shape.leaves or 4, dp = 1 } },
     train  = { steps = 1, lr = 0 },
   }):with(settings)
 end
