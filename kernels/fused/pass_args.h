@@ -1,4 +1,4 @@
-/* pass_args.h - what pass_hopper.cu is passed: the phases of a pass, in device memory. */
+/* pass_args.h - what a pass (pass_run.cuh) is passed: the phases of a pass, in device memory. */
 #ifndef TL_PASS_ARGS_H
 #define TL_PASS_ARGS_H
 
@@ -17,11 +17,12 @@ enum {
   TL_PASS_DEPTH = 512,                                  /* k of a slot */
   TL_PASS_PITCH = 2 * TL_PASS_DEPTH + 16,               /* bytes of a feature in a slot */
   TL_PASS_SLOT = TL_PASS_FEATURES * TL_PASS_PITCH,      /* bytes */
+  TL_PASS_WEAVE = 32,                                   /* elements of two steps */
   TL_PASS_GROUP = 64,                                   /* k of a row of a box */
   TL_PASS_BOXES = TL_PASS_FEATURES * TL_PASS_DEPTH * 2, /* bytes of a slot that boxes fill */
-  TL_PASS_SLOTS_MIN = 8,                                /* a ring below this is not worth it */
+  TL_PASS_APART_BY = 4 * 2 * TL_PASS_GROUP, /* bytes between all low halves and all high ones */
+  TL_PASS_SLOTS_MIN = 8,                    /* a ring below this is not worth it */
   TL_PASS_SLOTS_MOST = 32,
-  TL_PASS_FLIGHT = 8, /* slots on their way at once, in boxes; even, as pairs of warps take turns */
   TL_PASS_FOLDS = 2 * TL_PASS_WARPS * 32 * 8, /* bytes: sums of leaves, two rounds */
   TL_PASS_PIECES = 8,                         /* of the row rule: 256 partials each */
   TL_PASS_PIECE = 16,                         /* bytes of a piece of the mail */
@@ -87,7 +88,7 @@ typedef struct tl_pass_phase {
 enum {
   TL_PASS_ROOM = 4 * (int)sizeof(tl_pass_phase) + TL_PASS_ROWS * (16 + 4 * TL_PASS_PIECES) +
                  TL_PASS_FOLDS + 64 + 16 * TL_PASS_WARPS + 4 * TL_PASS_ENTRIES +
-                 20 * TL_PASS_SLOTS_MOST
+                 20 * TL_PASS_SLOTS_MOST + 16
 };
 
 /* Values that blocks send each other (pass_mail.cuh). Its words are TL_PASS_ABSENT until they come:
@@ -112,7 +113,8 @@ typedef struct tl_pass_args {
   int32_t attending;         /* blocks 0 .. of it have tasks of attention */
   int32_t slots, slots_else; /* of the ring of weights: of these blocks, of the others */
   int32_t slot;              /* bytes */
-  int32_t boxed;             /* boxes fill them, else lines */
+  int32_t calm, hurried; /* slots on their way at most: while x is waited for; while chains run */
+  int32_t boxed;         /* boxes fill them, else lines */
 } tl_pass_args;
 
 #endif

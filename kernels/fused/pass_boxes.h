@@ -1,7 +1,7 @@
 /* pass_boxes.h - maps by which the copy engine brings a pass's weights in boxes (pass_ring.cuh).
 **
 **   dims of a map     leaf | 64 k of the leaf | feature | k
-**   a box                1 | 8 or 4           | 4 or 8  | 64: 4 KiB, half a slot
+**   a box                1 | 8                | 4       | 64: 4 KiB, half a slot
 **
 ** What a box has beyond its leaf is zeros that no memory is read for, and no chain comes to. */
 #ifndef TL_PASS_BOXES_H

@@ -422,7 +422,7 @@ static tl_status take_phase(walk *w, tl_pass_phase *p, int *fits) {
 ** a block takes then, if that is more. */
 static int32_t slots_beside(const tl_cuda_facts *facts, const tl_pass *pass, int64_t rest,
                             uint32_t *bytes) {
-  rest = (rest + 15) / 16 * 16;
+  rest = (rest + 15) / 16 * 16 + TL_PASS_APART_BY;
   int64_t slots = (facts->shared_max - TL_PASS_ROOM - rest) / pass->args.slot;
   if (slots > TL_PASS_SLOTS_MOST) slots = TL_PASS_SLOTS_MOST;
   if (pass->args.boxed) slots -= slots % 2; /* two pairs of warps share them */
@@ -431,8 +431,16 @@ static int32_t slots_beside(const tl_cuda_facts *facts, const tl_pass *pass, int
   return (int32_t)slots;
 }
 
-/* A kernel for the heads, and how much of a block's memory is left for the ring: more where none
-** attends. */
+/* One row goes through a kernel of its own where each leaf is whole pairs of steps. */
+static int is_woven(const walk *w) {
+  int woven = w->places.rows == 1;
+  for (const tl_pass_phase *p = w->phases; p < w->phases + w->phase_count; p++)
+    if (p->kind == TL_PASS_LINEAR)
+      woven = woven && p->product.rows == 1 && p->product.run % TL_PASS_WEAVE == 0;
+  return woven;
+}
+
+/* A kernel, and what of a block's memory is left for the ring: more where none attends. */
 static int choose_kernel(const walk *w, const tl_cuda_facts *facts, tl_pass *out) {
   out->args.boxed = tl_pass_has_boxes(w->phases, w->phase_count);
   out->args.slot = out->args.boxed ? TL_PASS_BOXES : TL_PASS_SLOT;
@@ -440,7 +448,8 @@ static int choose_kernel(const walk *w, const tl_cuda_facts *facts, tl_pass *out
   out->args.slots = slots_beside(facts, out, w->x < w->desk ? w->desk : w->x, &out->shared);
   out->args.slots_else = slots_beside(facts, out, w->x, &out->shared);
   if (out->args.slots < TL_PASS_SLOTS_MIN) return 0;
-  out->kernel = "pass_few_64";
+  out->args.calm = out->args.rows < 2 ? 8 : out->args.rows < 4 ? 4 : 2, out->args.hurried = 8;
+  out->kernel = is_woven(w) ? "pass_one_64" : "pass_few_64";
   return 1;
 }
 
@@ -471,9 +480,9 @@ tl_status tl_pass_find(const tl_fused_call *calls, int32_t count, int64_t mail,
   if (products < PRODUCTS_MIN || w.width == 0) return TL_OK;
   tl_pass_share_out(phases, w.phase_count, w.blocks, &w.x);
   out->args.count = w.phase_count;
+  out->args.rows = w.places.rows;
   if (!choose_kernel(&w, facts, out)) return TL_OK;
   out->args.mail_used = (int32_t)w.mail;
-  out->args.rows = w.places.rows;
   out->args.at = w.places;
   for (int32_t i = 0; out->args.boxed && i < w.phase_count; i++)
     TL_TRY(tl_pass_maps(calls[0].call.cuda, &phases[i], &maps[i * TL_GEMM_FEW_PARTS]));

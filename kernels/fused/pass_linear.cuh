@@ -12,15 +12,30 @@
 
 /* --- chains ----------------------------------------------------------------------------------- */
 
-/* Two steps: of w lanes' registers 0, 1 and 2, 3; rows g + 8 of a step stand for rows g. */
+/* The second of two steps, of w words 2, 3 and of x words 1, 3. Rows 8 .. of a step are nobody's:
+** the first one takes x as it was loaded, whatever its words 1 and 3 are, and the second costs two
+** moves. */
+TL_GPU void second_step(const uint32_t (&x)[4], const uint32_t (&w)[4], float *sum) {
+  const uint32_t later[4] = {x[1], x[1], x[3], x[3]};
+  step(sum, later, w + 2);
+}
 TL_GPU void two_steps(const uint32_t (&x)[4], const uint32_t (&w)[4], float *sum) {
-  const uint32_t low[4] = {x[0], x[0], x[1], x[1]}, high[4] = {x[2], x[2], x[3], x[3]};
-  step(sum, low, w);
-  step(sum, high, w + 2);
+  step(sum, x, w);
+  second_step(x, w, sum);
+}
+
+/* x of a pair of steps: k 0 .. 7, 16 .. 23, 8 .. 15, 24 .. 31. One row is woven (put_x), and all
+** rows of the step are that one. */
+TL_GPU void load_row(uint32_t x, int pair, uint32_t *words) {
+  if (!ONE_ROW) return load_matrices(x + pair * 64, words);
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(x + pair * 64)
+               : "memory");
 }
 
 /* Operands of a few steps, loaded while those of the steps before are multiplied. */
-enum { AHEAD = 2, GROUPS = TL_PASS_DEPTH / 16 / (2 * AHEAD) };  // pairs of steps; of a full slot
+enum { AHEAD = 4 };  // pairs of steps
 struct Operands {
   uint32_t w[AHEAD][4], x[AHEAD][4];
 };
@@ -30,9 +45,11 @@ struct Columns {
   uint32_t at[4], step;
 };
 
-/* Lines have a feature's k side by side. Boxes have 64 k of 8 features, or of 4, a half of the slot
-** each, in rows of 128 bytes whose piece c stands at c ^ (row % 8). */
-TL_GPU Columns columns_of(const tl_pass_phase &p, const Weights &ring) {
+/* Lines have a feature's k side by side. Boxes have 64 k of 4 features in rows of 128 bytes, whose
+** piece c stands at c ^ (row of 128 bytes in shared memory) % 8. A matrix has four rows of the low
+** half and four of the high one; the halves are an odd number of four rows apart, so that all eight
+** are in banks of their own. */
+TL_GPU Columns columns_of(const Weights &ring) {
   const int lane = thread_now() % 32, own = lane % 8, piece = lane / 8;
   if (!ring.boxed) {
     const uint32_t at = own * TL_PASS_PITCH + piece * 16;
@@ -41,68 +58,27 @@ TL_GPU Columns columns_of(const tl_pass_phase &p, const Weights &ring) {
         256
     };
   }
-  const uint32_t mixed = (piece ^ own % 4) * 16;
-  if (!is_split(p)) {
-    const uint32_t at = own * 128 + mixed + (own & 4) * 16;
-    return {
-        {at, at ^ 64, 1024 + at, 1024 + (at ^ 64)},
-        2048
-    };
-  }
-  const uint32_t at = own / 4 * (TL_PASS_BOXES / 2) + own % 4 * 128 + mixed;
+  const int high = own / 4;
+  const uint32_t at = high * ring.high + own % 4 * 128 + (piece ^ own % 4 ^ 4 * high) * 16;
   return {
       {at, at ^ 64, 512 + (at ^ 64), 512 + at},
       1024
   };
 }
 
-/* The first or the second group of two. */
-template <int second>
-TL_GPU void load_operands(uint32_t w, const Columns &c, uint32_t x, Operands &o) {
+/* The warp meets behind its loads: else the compiler puts each right before its use. */
+TL_GPU void load_operands(uint32_t w, const Columns &c, uint32_t x, int pair, Operands &o) {
 #pragma unroll
   for (int i = 0; i < AHEAD; i++) {
-    load_matrices(w + c.at[second * AHEAD + i], o.w[i]);
-    load_matrices(x + (second * AHEAD + i) * 64, o.x[i]);
+    load_matrices(w + c.at[i], o.w[i]);
+    load_row(x, pair + i, o.x[i]);
   }
+  __syncwarp();
 }
 
 TL_GPU void multiply_operands(const Operands &o, float *sum) {
 #pragma unroll
   for (int i = 0; i < AHEAD; i++) two_steps(o.x[i], o.w[i], sum);
-}
-
-/* Steps 0 .. count - 1 of a slot. A chain waits for each of its steps; their operands do not. */
-TL_GPU void multiply_slot(uint32_t w, const Columns &c, uint32_t x, int count, float *sum) {
-  static_assert(AHEAD == 2, "two groups are four pairs");
-  Operands even, odd;
-  if (count == TL_PASS_DEPTH / 16) {
-    load_operands<0>(w, c, x, even);
-#pragma unroll
-    for (int i = 0; i < GROUPS; i += 2) {
-      load_operands<1>(w, c, x, odd);
-      multiply_operands(even, sum);
-      w += c.step, x += 256;
-      if (i + 2 < GROUPS) load_operands<0>(w, c, x, even);
-      multiply_operands(odd, sum);
-    }
-    return;
-  }
-  for (; count >= 8; count -= 8, w += c.step, x += 256) {
-    load_operands<0>(w, c, x, even);
-    load_operands<1>(w, c, x, odd);
-    multiply_operands(even, sum);
-    multiply_operands(odd, sum);
-  }
-#pragma unroll
-  for (int pair = 0; pair < 4; pair++) {
-    uint32_t ws[4], xs[4];
-    if (2 * pair >= count) break;
-    load_matrices(w + c.at[pair], ws);
-    load_matrices(x + pair * 64, xs);
-    const uint32_t low[4] = {xs[0], xs[0], xs[1], xs[1]}, high[4] = {xs[2], xs[2], xs[3], xs[3]};
-    step(sum, low, ws);
-    if (2 * pair + 1 < count) step(sum, high, ws + 2);
-  }
 }
 
 /* The first slot of a job in registers. It is taken there while x is not, and what it had of the
@@ -115,17 +91,21 @@ struct Held {
 /* Loads end some time after they are begun, and whoever frees a slot must have its bytes: else the
 ** next copy is there first. So which slot is freed depends on a word of each load, by nothing: a
 ** ring has less than 65,536 slots. */
-TL_GPU Turn once_there(const Held &held, const Weights &ring, const Turn &turn) {
+TL_GPU Turn once_there(uint32_t word, const Weights &ring, const Turn &turn) {
+  return {turn.slot + (int)(word & ((uint32_t)ring.count >> 16)), turn.lap};
+}
+template <int count>
+TL_GPU uint32_t mixed(const uint32_t (&w)[count][4]) {
   uint32_t word = 0;
 #pragma unroll
-  for (int i = 0; i < TL_PASS_DEPTH / 32; i++) word ^= held.w[i][3];
-  return {turn.slot + (int)(word & ((uint32_t)ring.count >> 16)), turn.lap};
+  for (int i = 0; i < count; i++) word ^= w[i][3];
+  return word;
 }
 
 /* Nobody waits here unless x is far off: a slot that has not come stays in the ring. */
 TL_GPU void hold(const tl_pass_phase &p, const Weights &ring, const Turn &turn, bool far,
                  Held &held) {
-  const Columns c = columns_of(p, ring);
+  const Columns c = columns_of(ring);
   if (p.product.run < TL_PASS_DEPTH) return;
   if (far) wait_until_come(ring, turn);
   held.is = __all_sync(~0u, has_come(ring, turn));
@@ -135,48 +115,109 @@ TL_GPU void hold(const tl_pass_phase &p, const Weights &ring, const Turn &turn, 
   for (int i = 0; i < TL_PASS_DEPTH / 32; i += 4, w += c.step)
 #pragma unroll
     for (int j = 0; j < 4; j++) load_matrices(w + c.at[j], held.w[i + j]);
-  const Turn own = once_there(held, ring, turn);
+  const Turn own = once_there(mixed(held.w), ring, turn);
   __syncwarp();
   if (thread_now() % 32 == 0) free_slot(ring, own);
 }
 
 TL_GPU void multiply_held(const Held &held, uint32_t x, float *sum) {
-  uint32_t xs[2][2][4];
+  enum { FEW = 2 };
+  uint32_t xs[2][FEW][4];
 #pragma unroll
-  for (int i = 0; i < 2; i++) load_matrices(x + i * 64, xs[0][i]);
+  for (int i = 0; i < FEW; i++) load_row(x, i, xs[0][i]);
+  __syncwarp();
 #pragma unroll
-  for (int i = 0; i < TL_PASS_DEPTH / 32; i += 2) {
-    const int own = i / 2 % 2;
+  for (int i = 0; i < TL_PASS_DEPTH / 32; i += FEW) {
+    const int own = i / FEW % 2;
 #pragma unroll
-    for (int j = 0; j < 2; j++)
-      if (i + 2 + j < TL_PASS_DEPTH / 32) load_matrices(x + (i + 2 + j) * 64, xs[1 - own][j]);
+    for (int j = 0; j < FEW; j++)
+      if (i + FEW + j < TL_PASS_DEPTH / 32) load_row(x, i + FEW + j, xs[1 - own][j]);
+    __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 2; j++) two_steps(xs[own][j], held.w[i + j], sum);
+    for (int j = 0; j < FEW; j++) two_steps(xs[own][j], held.w[i + j], sum);
   }
 }
 
-/* The chain of a job: from slot to slot, `count` jobs apart. */
-TL_GPU void chain(const tl_pass_phase &p, const Weights &ring, Turn turn, int count, int leaf,
-                  const unsigned char *x, const Held &held, bool is_held, float *sum) {
+/* Less than a whole slot: the last one of a leaf. A word of each load of w. */
+TL_GPU uint32_t multiply_rest(uint32_t w, const Columns &c, uint32_t x, int count, float *sum) {
+  Operands o;
+  uint32_t word = 0;
+  for (; count >= 2 * AHEAD; count -= 2 * AHEAD, w += c.step, x += 64 * AHEAD) {
+    load_operands(w, c, x, 0, o);
+    multiply_operands(o, sum);
+    word ^= mixed(o.w);
+  }
+#pragma unroll
+  for (int pair = 0; pair < AHEAD; pair++) {
+    if (2 * pair >= count) break;
+    load_matrices(w + c.at[pair], o.w[pair]);
+    load_row(x, pair, o.x[pair]);
+    step(sum, o.x[pair], o.w[pair]);
+    if (2 * pair + 1 < count) second_step(o.x[pair], o.w[pair], sum);
+    word ^= o.w[pair][3];
+  }
+  return word;
+}
+
+/* Where a lane finds x of a job's leaf. */
+TL_GPU uint32_t begin_of_x(const tl_pass_phase &p, const unsigned char *x, int leaf) {
+  const int lane = thread_now() % 32, own = lane % 8, row = own < rows_of(p) ? own : rows_of(p) - 1;
+  const uint32_t at = shared_address(x) + leaf * p.product.run * 2;
+  if (ONE_ROW) return at + lane % 4 * 16;
+  return at + row * p.x_pitch + (lane / 16 + lane / 8 % 2 * 2) * 16;
+}
+
+/* The chain of a job from k on: from slot to slot, `count` jobs apart. Operands come ahead over the
+** end of a slot, too, if the next one has come. All ways to the next turn of the loop set them:
+** what is set on some ways only is kept in registers from phase to phase. */
+TL_GPU void chain(const tl_pass_phase &p, const Weights &ring, Turn turn, int count, int k,
+                  uint32_t from, float *sum) {
   const tl_gemm_few_args &g = p.product;
-  const int lane = thread_now() % 32, own = lane % 8, row = own < g.rows ? own : g.rows - 1;
-  uint32_t from = shared_address(x) + row * p.x_pitch + lane / 8 * 16 + leaf * g.run * 2;
-  const Columns columns = columns_of(p, ring);
-  int k = 0;
-  if (is_held) {
-    multiply_held(held, from, sum);
-    k = TL_PASS_DEPTH, from += 2 * TL_PASS_DEPTH;
-    turn.advance(ring, count);
-  }
-  for (; k < g.run; k += TL_PASS_DEPTH) {
-    const int left = g.run - k, deep = left < TL_PASS_DEPTH ? left : TL_PASS_DEPTH;
+  const int lane = thread_now() % 32;
+  const Columns columns = columns_of(ring);
+  from += 2 * k;
+  if (k > 0) turn.advance(ring, count);
+  int full = (g.run - k) / TL_PASS_DEPTH;
+  if (full > 0) {
+    Operands even, odd;
     wait_until_come(ring, turn);
-    multiply_slot(ring.slots + turn.slot * ring.slot, columns, from, deep / 16, sum);
-    __syncwarp();
-    if (lane == 0) free_slot(ring, turn);
-    turn.advance(ring, count);
-    from += 2 * TL_PASS_DEPTH;
+    load_operands(ring.slots + turn.slot * ring.slot, columns, from, 0, even);
+#pragma unroll 1
+    for (;; full--) {
+      const uint32_t w = ring.slots + turn.slot * ring.slot;
+      load_operands(w + columns.step, columns, from, AHEAD, odd);
+      multiply_operands(even, sum);
+      load_operands(w + 2 * columns.step, columns, from, 2 * AHEAD, even);
+      multiply_operands(odd, sum);
+      load_operands(w + 3 * columns.step, columns, from, 3 * AHEAD, odd);
+      multiply_operands(even, sum);
+      const Turn own = once_there(mixed(odd.w), ring, turn);
+      if (lane == 0) free_slot(ring, own);
+      turn.advance(ring, count);
+      from += 2 * TL_PASS_DEPTH;
+      if (full == 1) {
+        multiply_operands(odd, sum);
+        break;
+      }
+      const uint32_t next = ring.slots + turn.slot * ring.slot;
+      if (__all_sync(~0u, has_come(ring, turn))) {
+        load_operands(next, columns, from, 0, even);
+        multiply_operands(odd, sum);
+      } else {
+        multiply_operands(odd, sum);
+        wait_until_come(ring, turn);
+        load_operands(next, columns, from, 0, even);
+      }
+    }
   }
+  const int rest = (g.run - k) % TL_PASS_DEPTH / 16;
+  if (rest == 0) return;
+  wait_until_come(ring, turn);
+  const uint32_t w = ring.slots + turn.slot * ring.slot;
+  const uint32_t word = multiply_rest(w, columns, from, rest, sum);
+  const Turn own = once_there(word, ring, turn);
+  __syncwarp();
+  if (lane == 0) free_slot(ring, own);
 }
 
 /* The tree over the leaves of a tile, for the first of its warps. */
@@ -405,6 +446,7 @@ TL_GPU void multiply(const tl_pass_phase &p, const Weights &ring, Turn &turn, Ro
   const Share own = share_of(p);
   const int leaf = warp & ((1 << own.log) - 1);  // of those that the block has
   all_have_left(script, phase);
+  if (thread_now() == 0) set_flight(ring, ring.calm);
   if (block_now() < p.spared) return;
   Angles angles = {};
   Held held = {};
@@ -419,23 +461,28 @@ TL_GPU void multiply(const tl_pass_phase &p, const Weights &ring, Turn &turn, Ro
     if (warp < own.jobs) exit = exit_of(p, place_of_job(p, own, warp));
   };
   prepare_x(p, room, x, turns, early);
+  if (thread_now() == 0) set_flight(ring, ring.hurried);
+  const uint32_t from = begin_of_x(p, x, leaf);
+  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  if (held.is) multiply_held(held, from, sum);  // here, not in the loop, which needs its registers
+  int k = held.is ? TL_PASS_DEPTH : 0;
   for (int first = 0, round = 0; first < own.jobs; first += round_of(p), round++) {
     const int left = own.jobs - first, count = left < round_of(p) ? left : round_of(p);
     if (warp < count) {
       Turn mine = turn;
       mine.advance(ring, warp);
-      float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
       if (first > 0) {
         angles = angles_of_job(p, own, first + warp, room);
         exit = exit_of(p, place_of_job(p, own, first + warp));
       }
-      chain(p, ring, mine, count, leaf, x, held, held.is && first == 0, sum);
+      chain(p, ring, mine, count, k, from, sum);
       bool sums = leaf == 0;
       if (has_half(p))
         sums = fold_halves(p, round, room, turns, sum);
       else if (p.leaves_log > 0)
         fold(p, round, room.folds, sum);
       if (sums) finish(p, own.tile_of(first + warp), room, angles, exit, sum);
+      sum[0] = sum[1] = sum[2] = sum[3] = 0.0f, k = 0;
     }
     turn.advance(ring, count * slots);
   }

@@ -6,9 +6,11 @@
 ** need them. None of the warps that bring can lap another, since a slot is full only when all have
 ** brought their part, and free only after it was full.
 **
-**   boxes   a half of a slot each, in rows of 128 bytes (pass_boxes.h): two warps have one each,
-**           two pairs of warps every other slot. Where all leaves are whole rows of boxes. At most
-**           TL_PASS_FLIGHT slots are on their way, however many are free (wait_until_few)
+**   boxes   a group of four features each, in rows of 128 bytes (pass_boxes.h): two warps have one
+**           each, two pairs of warps every other slot. Low groups of all slots stand side by side,
+**           then high ones, TL_PASS_APART_BY further. Where all leaves are whole rows of boxes. At
+**           most `calm` slots are on their way while the block waits for x, `hurried` while chains
+**           run, however many are free
 **   lines   512 k of a feature: eight a slot, two a warp; each takes a warp some 90 cycles to begin
 **
 ** A reader may come to a slot up to two laps before its bytes do: other warps may have to free it
@@ -29,6 +31,12 @@
 #include "../hopper.cuh"
 #include "pass_args.h"
 
+#ifndef TL_PASS_ONE
+#define TL_PASS_ONE 0
+#endif
+enum { ONE_ROW = TL_PASS_ONE }; /* of x, known when this is compiled */
+TL_GPU int rows_of(const tl_pass_phase &p) { return ONE_ROW ? 1 : p.product.rows; }
+
 /* block_now(), read again where it is used: a register of the whole kernel is too much for it. */
 TL_GPU int block_now(void) {
   int own;
@@ -41,16 +49,19 @@ enum {
   OWN_FEATURES = TL_PASS_FEATURES / TL_PASS_BRINGERS
 };
 
-/* Of each slot: barriers that tell of its bytes and of its end, and how often it has ended. */
+/* Of each slot: barriers that tell of its bytes and of its end, and how often it has ended. Of the
+** ring: how many slots may be on their way. */
 struct Marks {
   uint64_t full[TL_PASS_SLOTS_MOST], empty[TL_PASS_SLOTS_MOST];
   int freed[TL_PASS_SLOTS_MOST];
+  int flight, spare[3];
 };
 
 /* Where the ring and its marks lie. */
 struct Weights {
   uint32_t slots, marks;
-  int count, slot, boxed;
+  int count, slot, high;  // slot: from one to the next; high: to the high group of a slot
+  int boxed, calm, hurried;
   __device__ __forceinline__ uint32_t full(int i) const { return marks + 8 * i; }
   __device__ __forceinline__ uint32_t empty(int i) const {
     return marks + offsetof(Marks, empty) + 8 * i;
@@ -58,6 +69,7 @@ struct Weights {
   __device__ __forceinline__ uint32_t freed(int i) const {
     return marks + offsetof(Marks, freed) + 4 * i;
   }
+  __device__ __forceinline__ uint32_t flight(void) const { return marks + offsetof(Marks, flight); }
 };
 
 /* A place in the stream of slots. */
@@ -73,22 +85,26 @@ struct Turn {
 TL_GPU void wait_until_free(const Weights &r, const Turn &turn) {
   barrier_wait(r.empty(turn.slot), (turn.lap & 1) ^ 1);
 }
-/* The slot TL_PASS_FLIGHT before this one has come, so at most so many are on their way: as many as
-** memory needs to be busy. What others read meanwhile, x above all, would stand behind the rest of
-** a ring. A pair of warps waits for its own slots, since TL_PASS_FLIGHT is even. */
+TL_GPU int shared_now(uint32_t at) {
+  int word;
+  asm volatile("ld.volatile.shared.s32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
+  return word;
+}
+TL_GPU void put_shared(uint32_t at, int word) {
+  asm volatile("st.volatile.shared.s32 [%0], %1;" ::"r"(at), "r"(word) : "memory");
+}
+/* A slot so far before this one has come, so at most so many are on their way: as many as memory
+** needs to be busy. What others read meanwhile, x above all, would stand behind the rest of a ring.
+** A pair of warps waits for its own slots, since the number is even. */
 TL_GPU void wait_until_few(const Weights &r, const Turn &turn) {
-  const int slot = turn.slot - TL_PASS_FLIGHT, lap = turn.lap - (slot < 0);
+  const int slot = turn.slot - shared_now(r.flight()), lap = turn.lap - (slot < 0);
   if (lap >= 0) barrier_wait(r.full(slot < 0 ? slot + r.count : slot), lap & 1);
 }
-/* For who reads. */
+/* For who reads; the second by one lane. */
 TL_GPU bool is_turn(const Weights &r, const Turn &turn) {
-  int laps;
-  asm volatile("ld.volatile.shared.s32 %0, [%1];"
-               : "=r"(laps)
-               : "r"(r.freed(turn.slot))
-               : "memory");
-  return laps == turn.lap;
+  return shared_now(r.freed(turn.slot)) == turn.lap;
 }
+TL_GPU void set_flight(const Weights &r, int slots) { put_shared(r.flight(), slots); }
 TL_GPU bool has_come(const Weights &r, const Turn &turn) {
   return is_turn(r, turn) && barrier_is_past(r.full(turn.slot), turn.lap & 1);
 }
@@ -99,8 +115,7 @@ TL_GPU void wait_until_come(const Weights &r, const Turn &turn) {
 }
 /* By one lane, once its warp has read the slot. */
 TL_GPU void free_slot(const Weights &r, const Turn &turn) {
-  asm volatile("st.volatile.shared.s32 [%0], %1;" ::"r"(r.freed(turn.slot)), "r"(turn.lap + 1)
-               : "memory");
+  put_shared(r.freed(turn.slot), turn.lap + 1);
   barrier_arrive(r.empty(turn.slot));
 }
 
@@ -144,7 +159,7 @@ struct Share {
 
 /* Which of a pair a block is. */
 TL_GPU int rank_now(void) { return block_now() % 2; }
-TL_GPU int has_half(const tl_pass_phase &p) { return p.pairs == TL_PASS_HALF_LEAVES; }
+TL_GPU int has_half(const tl_pass_phase &p) { return !ONE_ROW && p.pairs == TL_PASS_HALF_LEAVES; }
 
 /* Jobs of a round: whole tiles. */
 TL_GPU int round_of(const tl_pass_phase &p) {
@@ -247,25 +262,19 @@ TL_GPU void weights_box(uint32_t to, const tl_tensor_map *map, uint32_t bar, int
       : "memory");
 }
 
-/* A tile's groups of four are in two places: a box each. */
-TL_GPU bool is_split(const tl_pass_phase &p) {
-  return p.after == TL_PASS_SWIGLU || p.after == TL_PASS_ROPE;
-}
-
-/* The same round in boxes. Two warps bring a slot, a box each: a group of four features, or half of
-** the k of eight; two pairs of warps have every other slot, and always the same ones. */
+/* The same round in boxes. Two warps bring a slot, a group of four features each; two pairs of
+** warps have every other slot, and always the same ones. */
 TL_GPU void box_round(const tl_pass_phase &p, const tl_tensor_map *maps, const Share &own,
                       int first, const Weights &ring, uint64_t policy, Turn &turn) {
   enum { BYTES = TL_PASS_BOXES / 2 };
   const tl_gemm_few_args &g = p.product;
   const int lane = threadIdx.x % 32, left = own.jobs - first;
   const int count = left < round_of(p) ? left : round_of(p);
-  const bool high = bringer() % 2 == 1, split = is_split(p);
-  const int ahead = high && !split ? TL_PASS_DEPTH / TL_PASS_GROUP / 2 : 0;
+  const bool high = bringer() % 2 == 1;
   int part = 0, feature = 0;
   if (lane < count) {
     const Place at = place_of(p, own.tile_of(first + lane));
-    part = high && split ? at.high_part : at.part, feature = high && split ? at.high : at.low;
+    part = high ? at.high_part : at.part, feature = high ? at.high : at.low;
   }
   for (int k = 0; k < g.run; k += TL_PASS_DEPTH) {
     for (int job = 0; job < count; job++, turn.advance(ring, 1)) {
@@ -276,8 +285,8 @@ TL_GPU void box_round(const tl_pass_phase &p, const tl_tensor_map *maps, const S
         wait_until_free(ring, turn);
         wait_until_few(ring, turn);
         barrier_expect(bar, BYTES);
-        weights_box(ring.slots + turn.slot * ring.slot + (high ? BYTES : 0), maps + of, bar, from,
-                    k / TL_PASS_GROUP + ahead, own.leaf_of(first + job), policy);
+        weights_box(ring.slots + turn.slot * ring.slot + (high ? ring.high : 0), maps + of, bar,
+                    from, k / TL_PASS_GROUP, own.leaf_of(first + job), policy);
       }
       __syncwarp();
     }

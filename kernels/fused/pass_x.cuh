@@ -3,7 +3,7 @@
 ** Each block norms for itself: a row is short, and its way through memory is not. Of several rows
 ** that are one span each and not added to (norm_short) it has every other one, its neighbour in the
 ** cluster the rest (pass_share.h). All readers of the block have left the phase before, whose x is
-** overwritten.
+** overwritten. Of one row each piece is put where chains want it (put_x).
 */
 #ifndef TL_PASS_X_CUH
 #define TL_PASS_X_CUH
@@ -67,11 +67,32 @@ TL_GPU uint4 round_piece(const float *v) {
                     round_two(v[6], v[7]));
 }
 
+/* A piece of x, `at` a multiple of 8. One row by itself is woven: what a lane of a chain takes for
+** two steps stands side by side, in 16 bytes, and four lanes read it for a warp. */
+TL_GPU uint32_t *woven_place(unsigned char *x, int at) {
+  const int piece = at / 8 % 4;
+  return (uint32_t *)(x + at / TL_PASS_WEAVE * (2 * TL_PASS_WEAVE)) + piece / 2 + piece % 2 * 2;
+}
+TL_GPU void put_x(const tl_pass_phase &p, unsigned char *x, int row, int at, const uint4 &v) {
+  if (!ONE_ROW) {
+    *(uint4 *)(x + row * p.x_pitch + at * 2) = v;
+    return;
+  }
+  uint32_t *to = woven_place(x, at);
+  to[0] = v.x, to[4] = v.y, to[8] = v.z, to[12] = v.w;
+}
+TL_GPU uint4 take_x(const tl_pass_phase &p, const unsigned char *x, int row, int at) {
+  if (!ONE_ROW) return *(const uint4 *)(x + row * p.x_pitch + at * 2);
+  const uint32_t *from = woven_place((unsigned char *)x, at);
+  return make_uint4(from[0], from[4], from[8], from[12]);
+}
+
 /* --- x as it is ------------------------------------------------------------------------------- */
 
 /* Of one row: in registers, so that it is one read from the mail to shared memory. */
 template <class Early>
-TL_GPU void load_one(const Source &s, int pieces, unsigned char *x, const Early &early) {
+TL_GPU void load_one(const tl_pass_phase &p, const Source &s, int pieces, unsigned char *x,
+                     const Early &early) {
   enum { MOST = 2 };
   const int own = thread_now();
 #pragma unroll 1
@@ -87,7 +108,7 @@ TL_GPU void load_one(const Source &s, int pieces, unsigned char *x, const Early 
     await(s, place, v);
 #pragma unroll
     for (int i = 0; i < MOST; i++)
-      if (place(i) < pieces * 8) *(uint4 *)(x + place(i) * 2) = v[i];
+      if (place(i) < pieces * 8) put_x(p, x, 0, place(i), v[i]);
   }
   all_meet();
 }
@@ -107,9 +128,9 @@ TL_GPU void load_x(const tl_pass_phase &p, const Room &room, unsigned char *x, c
   const tl_gemm_few_args &g = p.product;
   Source s = source_in(room.mail, p.from, g.x);
   const int pieces = g.depth / 8 >> has_half(p);
-  if (g.rows > 1) early();
+  if (rows_of(p) > 1) early();
   s.at += has_half(p) * rank_now() * pieces * 8;
-  if (g.rows == 1) return load_one(s, pieces, x, early);
+  if (rows_of(p) == 1) return load_one(p, s, pieces, x, early);
 #pragma unroll 1
   for (int first = 0; first < pieces; first += READERS) {
     const int own = first + thread_now();
@@ -199,7 +220,7 @@ TL_GPU uint4 normed_of(const uint4 &sum, float rstd, const float *gain) {
 }
 TL_GPU void put_normed(const tl_pass_phase &p, int row, int at, const uint4 &sum, float rstd,
                        const float *gain, unsigned char *x) {
-  *(uint4 *)(x + row * p.x_pitch + at * 2) = normed_of(sum, rstd, gain);
+  put_x(p, x, row, at, normed_of(sum, rstd, gain));
 }
 /* A row that is in x is kept for whoever reads it beside the product; `rstd`: of row
 ** thread % 32, or of that of the block's own rows. */
@@ -209,8 +230,7 @@ TL_GPU void keep_normed(const tl_pass_phase &p, const unsigned char *x, float rs
   all_meet();
   if (row >= p.product.rows) return;
   for (int at = thread * TL_P; at < a.dim; at += READERS * TL_P)
-    *(uint4 *)((uint16_t *)p.normed + row * (int)a.dim + at) =
-        *(const uint4 *)(x + row * p.x_pitch + at * 2);
+    *(uint4 *)((uint16_t *)p.normed + row * (int)a.dim + at) = take_x(p, x, row, at);
   if (thread == (pairs ? row / 2 : row) && a.rstd != nullptr) a.rstd[row] = rstd;
 }
 
@@ -242,7 +262,7 @@ TL_GPU void open_to_pair(const tl_pass_phase &p, Room &room) {
 template <int most, bool pairs, class Early>
 TL_GPU void norm_short(const tl_pass_phase &p, Room &room, unsigned char *x, uint32_t &turns,
                        const Early &early) {
-  const int dim = (int)p.norm.norm.dim, rows = p.product.rows;
+  const int dim = (int)p.norm.norm.dim, rows = rows_of(p);
   const int thread = thread_now(), warp = thread / 32, at = begin_of(warp, thread);
   const bool has = warp < TL_PASS_PIECES, there = has && at < dim;
   const Source s = source_in(room.mail, p.from, p.norm.norm.x.data);
@@ -288,9 +308,8 @@ TL_GPU void norm_short(const tl_pass_phase &p, Room &room, unsigned char *x, uin
     const float rstd = most > 1 ? __shfl_sync(~0u, all, i) : all;
     if (!there || row(i) >= rows) continue;
     const uint4 normed = normed_of(v[i], rstd, gain);
-    const int to = row(i) * p.x_pitch + at * 2;
-    if (pairs) send(other + to, normed, came);
-    *(uint4 *)(x + to) = normed;
+    if (pairs) send(other + row(i) * p.x_pitch + at * 2, normed, came);
+    put_x(p, x, row(i), at, normed);
   }
   keep_normed(p, x, all, pairs);
   if (!pairs) return;
@@ -303,7 +322,7 @@ TL_GPU void norm_short(const tl_pass_phase &p, Room &room, unsigned char *x, uin
 template <class Early>
 TL_GPU void norm_long(const tl_pass_phase &p, Room &room, unsigned char *x, const Early &early) {
   const int dim = (int)p.norm.norm.dim;
-  const int thread = thread_now(), warp = thread / 32, units = p.product.rows * TL_PASS_PIECES;
+  const int thread = thread_now(), warp = thread / 32, units = rows_of(p) * TL_PASS_PIECES;
   const Terms terms = terms_of(p, room);
   early();
 #pragma unroll 1
@@ -321,7 +340,7 @@ TL_GPU void norm_long(const tl_pass_phase &p, Room &room, unsigned char *x, cons
       }
       await(terms.b, place, b);
       const uint4 sum = sum_of(p, room, row, at, a[0], b[0]);
-      *(uint4 *)(x + row * p.x_pitch + at * 2) = sum;
+      put_x(p, x, row, at, sum);
       add_squares(sum, at, q);
     }
     put_sum(u, tl_tree8(q), room.sums);
@@ -336,7 +355,7 @@ TL_GPU void norm_long(const tl_pass_phase &p, Room &room, unsigned char *x, cons
     for (int at = begin_of(u, thread); at < dim; at += SPAN) {
       float gain[TL_P];
       fetch_gain(p, at, gain);
-      const uint4 sum = *(const uint4 *)(x + row * p.x_pitch + at * 2);
+      const uint4 sum = take_x(p, x, row, at);
       put_normed(p, row, at, sum, rstd, gain, x);
     }
   }
@@ -351,7 +370,7 @@ TL_GPU void prepare_x(const tl_pass_phase &p, Room &room, unsigned char *x, uint
     load_x(p, room, x, early);
   else if (p.norm.norm.dim > SPAN || p.before == TL_PASS_ADD_NORM)
     norm_long(p, room, x, early);
-  else if (p.pairs == TL_PASS_HALF_ROWS)
+  else if (!ONE_ROW && p.pairs == TL_PASS_HALF_ROWS)
     norm_short<TL_PASS_ROWS / 2, true>(p, room, x, turns, early);
   else
     norm_short<1, false>(p, room, x, turns, early);

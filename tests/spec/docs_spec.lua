@@ -9,7 +9,8 @@ local support = require "support"
 
 local pages = { "README.md", "docs/design.md", "docs/recipes.md", "docs/operations.md",
   "docs/performance.md", "docs/performance/processor.md", "docs/performance/one_gpu.md",
-  "docs/performance/two_gpus.md", "docs/performance/generation.md", "docs/performance/experts.md",
+  "docs/performance/two_gpus.md", "docs/performance/generation.md",
+  "docs/performance/few_rows.md", "docs/performance/experts.md",
   "docs/performance/prediction.md", "docs/expectations.md" }
 
 local function read(path) return assert(core.files.read_all(path)) end

@@ -1,0 +1,8 @@
+// pass_one_hopper.cu - a pass of one row: pass_run.cuh says how.
+#define TL_PASS_ONE 1
+#include "pass_run.cuh"
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(TL_PASS_THREADS, 1)
+    pass_one_64(const __grid_constant__ tl_pass_args s) {
+  run(s);
+}
