@@ -27,6 +27,9 @@
 ** (pass_mail.cuh), so that nothing is fenced. Whoever finds a value elsewhere waits until all
 ** blocks have left the phase before: a phase `meets` then.
 **
+** A launch overlaps with the kernels before it: weights are asked for at once, and whoever
+** multiplies waits for what these have made.
+**
 ** Memory. Blocks run apart between two meetings, so no output of the phases in between may lie
 ** where another output or an input does: the planner keeps places of few rows apart (serving.lua),
 ** and it is looked at here; where places touch, blocks meet. As in fused.h, k turned is not

@@ -101,10 +101,6 @@ TL_GPU void run(const tl_pass_args &s) {
     if (threadIdx.x == 0) barrier_make(shared_address(&room.came), 1);
     barriers_made();
   }
-  const uint32_t half = s.meeting->turn % 2;
-  if (threadIdx.x == 0)
-    room.mail = (unsigned char *)s.mail[half], room.table_row = -1, room.meetings = 0;
-  find_rows(s.at, s.rows, room.row);
   cluster_sync();
   if (threadIdx.x >= READERS) {
     registers_fewer<TL_PASS_BRINGER_REGISTERS>();
@@ -113,6 +109,13 @@ TL_GPU void run(const tl_pass_args &s) {
   registers_more<TL_PASS_READER_REGISTERS>();
   const Script script = {s.phases, room.phase, shared_address(room.arrived), s.count};
   if (threadIdx.x == 0) script.ask(0);
+  look_ahead(script.take(0));
+  earlier_wait();  // weights and phases alone are there at all times
+  const uint32_t half = s.meeting->turn % 2;
+  if (threadIdx.x == 0)
+    room.mail = (unsigned char *)s.mail[half], room.table_row = -1, room.meetings = 0;
+  find_rows(s.at, s.rows, room.row);
+  all_meet();
   make_absent(s, 1 - half, READERS);
   Turn turn = {0, 0};
   uint32_t turns = 0;  // bit i: the parity of barrier i of the pair that is waited for next
