@@ -15,8 +15,9 @@ enum { KERNELS_MAX = 1024 };
 typedef struct kernel {
   const char *name; /* the caller's literal */
   void *handle;
-  uint32_t shared; /* dynamic shared memory that was asked for so far */
-  int registers;   /* of a thread */
+  uint32_t shared;  /* dynamic shared memory that was asked for so far */
+  int registers;    /* of a thread */
+  int64_t together; /* blocks that are known to run at once */
 } kernel;
 
 struct tl_cuda {
@@ -256,6 +257,20 @@ static tl_status check_registers(const tl_cuda *cuda, const kernel *k, const tl_
       k->name, k->registers, (long long)threads, cuda->facts.name, cuda->facts.registers_max);
 }
 
+/* A launch that overlaps is not asked by the driver whether all of its blocks run at once, once
+** earlier kernels have left: a cooperative one would wait for these. */
+static tl_status check_together(tl_cuda *cuda, kernel *k, const tl_cuda_grid *grid,
+                                const tl_launch_config *config) {
+  const int64_t blocks = (int64_t)config->grid[0] * config->grid[1] * config->grid[2];
+  int clusters = 0;
+  if (blocks <= k->together) return TL_OK;
+  TRY_CUDA(cuda, k->name, clusters_at_once(&clusters, k->handle, config));
+  k->together = (int64_t)clusters * grid->together;
+  if (blocks <= k->together) return TL_OK;
+  return tl_fail(TL_DEVICE, "kernel %s: %lld blocks have to run at once; %s has room for %lld",
+                 k->name, (long long)blocks, cuda->facts.name, (long long)k->together);
+}
+
 tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const tl_cuda_grid *grid,
                             const void *arguments) {
   kernel *k = NULL;
@@ -268,7 +283,8 @@ tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const
   uint32_t count = 0;
   if (grid->overlaps && !cuda->apart)
     attributes[count++] = (tl_launch_attribute){.id = TL_CUDA_LAUNCH_OVERLAPS, .value = {1}};
-  if (grid->together)
+  const int overlaps = count > 0;
+  if (grid->together && !overlaps)
     attributes[count++] = (tl_launch_attribute){.id = TL_CUDA_LAUNCH_TOGETHER, .value = {1}};
   const tl_launch_config config = {
       .grid = {grid->blocks[0],  at_least_one(grid->blocks[1]),  at_least_one(grid->blocks[2]) },
@@ -278,6 +294,7 @@ tl_status tl_cuda_launch_on(tl_cuda *cuda, void *stream, const char *name, const
       .attributes = attributes,
       .attribute_count = count,
   };
+  if (grid->together && overlaps) TL_TRY(check_together(cuda, k, grid, &config));
   TRY_CUDA(cuda, name, launch(&config, k->handle, pointers, NULL));
   cuda->last = *grid;
   cuda->launched++;

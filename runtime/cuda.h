@@ -90,7 +90,9 @@ typedef struct tl_cuda_grid {
   /* The kernel may begin while the one before it in the stream still runs: before it touches memory
   ** it waits itself for all that came before (earlier_wait of kernels/hopper.cuh). */
   int32_t overlaps;
-  int32_t together; /* blocks wait for each other: all run at once, or the launch fails */
+  /* Blocks wait for each other: all run at once, or the launch fails. The number is how many are a
+  ** cluster, 1 where none are. */
+  int32_t together;
 } tl_cuda_grid;
 
 /* Queues one kernel. Fails for a name that the cubin lacks, and for more shared memory or registers

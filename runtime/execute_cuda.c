@@ -14,10 +14,14 @@
 #include "memory.h"
 #include "nvtx.h"
 #include "passes_cuda.h"
+#include "staging_cuda.h"
 #include "trace_cuda.h"
 #include "uses.h"
 
-enum { LOOK_NS = 20000 }; /* between two looks at a device that may wait for a peer */
+enum {
+  LOOK_NS = 20000, /* between two looks at a device that may wait for a peer */
+  FEW_CALLS = 3    /* of a section that is queued: what begins a step, a pass, a choice */
+};
 
 struct tl_gpu {
   tl_cuda *cuda;
@@ -28,39 +32,18 @@ struct tl_gpu {
   tl_carrier *carrier; /* NULL: nothing large was copied yet */
   void *arena, *step;  /* device memory */
   tl_device_step *host_step;
-  char *staging;       /* pinned: outputs of the data instructions */
-  int64_t *staging_at; /* by instruction; -1: none */
-  int64_t staging_bytes;
+  tl_staging *staging;
   tl_gpu_trace *trace; /* NULL: none, or one whose operands the host takes */
   int32_t routes;      /* 1: kernels may find something wrong with data */
   void *graphs[TL_SECTIONS], *traced_graphs[TL_SECTIONS];
   int32_t runs[TL_SECTIONS], traced_runs[TL_SECTIONS];
+  int32_t calls[TL_SECTIONS]; /* of the captured section */
 };
 
 #define TRY_CUDA(g, what, call) \
   TL_TRY(tl_cuda_check(tl_cuda_calls((g)->cuda), tl_cuda_calls((g)->cuda)->call, what))
 
 static uint64_t address(const void *p) { return (uint64_t)(uintptr_t)p; }
-
-static int64_t outputs_bytes(const tl_program *p, const tl_instruction *i) {
-  int64_t bytes = 0;
-  for (int32_t k = 0; k < i->out.count; k++)
-    bytes += (p->places[p->operands[i->out.first + k]].bytes + 63) / 64 * 64;
-  return bytes;
-}
-
-static tl_status plan_staging(tl_gpu *gpu) {
-  const tl_program *p = gpu->program;
-  gpu->staging_at = malloc(((size_t)p->instruction_count + 1) * sizeof *gpu->staging_at);
-  if (gpu->staging_at == NULL) return tl_fail(TL_MEMORY, "no room for a rank");
-  for (int32_t i = 0; i < p->instruction_count; i++) {
-    gpu->staging_at[i] = -1;
-    if (!(tl_ops[p->instructions[i].op].traits & TL_TRAIT_DATA)) continue;
-    gpu->staging_at[i] = gpu->staging_bytes;
-    gpu->staging_bytes += outputs_bytes(p, &p->instructions[i]);
-  }
-  return TL_OK;
-}
 
 static int32_t has_op(const tl_program *p, tl_op op) {
   for (int32_t i = 0; i < p->instruction_count; i++)
@@ -73,20 +56,17 @@ static tl_status open_gpu(tl_gpu *gpu, int32_t ordinal, int32_t poison,
   void *pinned;
   TL_TRY(tl_execute_kernels(gpu->program));
   gpu->routes = has_op(gpu->program, TL_OP_route) || has_op(gpu->program, TL_OP_route_table);
-  TL_TRY(plan_staging(gpu));
   TL_TRY(tl_cuda_open(ordinal, &gpu->cuda));
   tl_cuda_set_blocks(gpu->cuda, blocks);
   TL_TRY(tl_lanes_open(gpu->cuda, gpu->program, &gpu->lanes));
   TL_TRY(tl_passes_open(gpu->cuda, gpu->program, &gpu->passes));
+  TL_TRY(tl_staging_open(gpu->cuda, gpu->program, &gpu->staging));
   TL_TRY(tl_cuda_alloc(gpu->cuda, gpu->program->arena_bytes, &gpu->arena));
   tl_memory_note(TL_MEMORY_ARENA, gpu->program->arena_bytes);
   TL_TRY(tl_cuda_alloc(gpu->cuda, sizeof(tl_device_step) + 64, &gpu->step)); /* and a word */
   TRY_CUDA(gpu, "pinned memory",
            host_alloc(&pinned, sizeof(tl_device_step), TL_CUDA_HOST_PORTABLE));
   gpu->host_step = pinned;
-  TRY_CUDA(gpu, "pinned memory",
-           host_alloc(&pinned, (size_t)gpu->staging_bytes + 64, TL_CUDA_HOST_PORTABLE));
-  gpu->staging = pinned;
   if (poison >= 0) TL_TRY(tl_gpu_fill(gpu, gpu->arena, gpu->program->arena_bytes, poison));
   return TL_OK;
 }
@@ -117,7 +97,7 @@ void tl_gpu_close(tl_gpu *gpu) {
     tl_gpu_forget(gpu);
     tl_gpu_trace_close(gpu->trace);
     if (gpu->host_step != NULL) api->host_free(gpu->host_step);
-    if (gpu->staging != NULL) api->host_free(gpu->staging);
+    tl_staging_close(gpu->staging);
     tl_lanes_close(gpu->lanes);
     tl_passes_close(gpu->passes);
     tl_carrier_close(gpu->carrier);
@@ -126,7 +106,6 @@ void tl_gpu_close(tl_gpu *gpu) {
     tl_cuda_free(gpu->cuda, gpu->arena);
   }
   tl_cuda_close(gpu->cuda);
-  free(gpu->staging_at);
   free(gpu);
 }
 
@@ -142,38 +121,12 @@ void *tl_gpu_word(const tl_gpu *gpu) { return (char *)gpu->step + sizeof(tl_devi
 
 void tl_gpu_connect(tl_gpu *gpu, tl_gpu_comm *comm) { gpu->comm = comm; }
 
-/* Samples and counts of the whole section into pinned memory, and the numbers of the step. */
+/* Samples and counts of the whole section, and the numbers of the step. */
 static tl_status prepare(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step) {
-  const tl_range section = gpu->program->sections[run->section];
   tl_device_step *d = gpu->host_step;
   d->step = step->step, d->seed = step->seed, d->sample_base = step->sample_base;
   memcpy(d->scalars, step->scalars, (size_t)step->scalar_count * sizeof(float));
-  for (int32_t index = section.first; index < section.first + section.count; index++) {
-    const tl_instruction *i = &gpu->program->instructions[index];
-    tl_view out[3];
-    if (gpu->staging_at[index] < 0) continue;
-    char *at = gpu->staging + gpu->staging_at[index];
-    for (int32_t k = 0; k < i->out.count; k++) {
-      out[k] = e->views[i->out.first + k];
-      out[k].data = at;
-      at += (tl_view_bytes(&out[k]) + 63) / 64 * 64;
-    }
-    const tl_status status = tl_execute_data(e, i, step->step, out);
-    if (status != TL_OK) return tl_execute_locate(e, index, step, status);
-  }
-  return TL_OK;
-}
-
-static tl_status queue_data(tl_gpu *gpu, tl_executor *e, int32_t index) {
-  const tl_instruction *i = &gpu->program->instructions[index];
-  const char *at = gpu->staging + gpu->staging_at[index];
-  for (int32_t k = 0; k < i->out.count; k++) {
-    const tl_view *y = &e->views[i->out.first + k];
-    TRY_CUDA(gpu, "copy of samples",
-             copy_in(address(y->data), at, (size_t)tl_view_bytes(y), tl_cuda_stream(gpu->cuda)));
-    at += (tl_view_bytes(y) + 63) / 64 * 64;
-  }
-  return TL_OK;
+  return tl_staging_make(gpu->staging, e, gpu->program->sections[run->section], step);
 }
 
 static tl_status queue_message(tl_gpu *gpu, tl_executor *e, int32_t index) {
@@ -249,7 +202,7 @@ static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index,
   TL_TRY(tl_lanes_before(gpu->lanes, index));
   if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_before(gpu->trace, index, e->views, stream));
   if (traits & TL_TRAIT_DATA) {
-    TL_TRY(queue_data(gpu, e, index));
+    TL_TRY(tl_staging_queue(gpu->staging, e, index));
   } else if (traits & TL_TRAIT_COMM) {
     TL_TRY(queue_message(gpu, e, index));
   } else {
@@ -261,15 +214,19 @@ static tl_status queue_instruction(tl_gpu *gpu, tl_executor *e, int32_t index,
   return tl_lanes_after(gpu->lanes, index);
 }
 
-static tl_status queue_step(tl_gpu *gpu) {
+static tl_status queue_numbers(tl_gpu *gpu) {
   TRY_CUDA(gpu, "numbers of the step",
            copy_in(address(gpu->step), gpu->host_step, sizeof *gpu->host_step,
                    tl_cuda_stream(gpu->cuda)));
+  return TL_OK;
+}
+
+static tl_status queue_begin(tl_gpu *gpu) {
   if (gpu->trace != NULL) TL_TRY(tl_gpu_trace_begin(gpu->trace));
   return tl_lanes_fork(gpu->lanes);
 }
 
-/* Ends what queue_step began: all streams are joined. */
+/* Ends what queue_begin began: all streams are joined. */
 static tl_status queue_end(tl_gpu *gpu) {
   TL_TRY(tl_lanes_join(gpu->lanes));
   if (gpu->routes) TL_TRY(tl_cuda_queue_look(gpu->cuda));
@@ -376,7 +333,8 @@ static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
   const tl_range section = gpu->program->sections[run->section];
   const int kept = e->trace != NULL && gpu->trace == NULL;
   tl_spans spans;
-  TL_TRY(queue_step(gpu));
+  TL_TRY(queue_numbers(gpu));
+  TL_TRY(queue_begin(gpu));
   tl_spans_begin(&spans, gpu->program, run->profile & TL_PROFILE_RANGES, step->step);
   for (int32_t index = section.first; index < section.first + section.count; index++) {
     tl_world_at(e->world, e->rank, index);
@@ -391,16 +349,13 @@ static tl_status run_eagerly(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
   return wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda));
 }
 
-/* Captures the section as a graph; nothing runs. */
-static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step,
-                         void **out) {
+/* All instructions, several in one kernel where that can be; *calls: how many were queued. */
+static tl_status queue_section(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step,
+                               int32_t *calls) {
   const tl_range section = gpu->program->sections[run->section];
-  const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
-  void *graph = NULL;
   caller who = {gpu, e};
-  if (gpu->trace == NULL) TL_TRY(tl_passes_find(gpu->passes, section, fused_call, &who));
-  TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
-  tl_status status = queue_step(gpu);
+  tl_status status = queue_begin(gpu);
+  *calls = 0;
   for (int32_t k = 0, done = 0; k < section.count && status == TL_OK; k += done > 0 ? done : 1) {
     const int32_t index = section.first + k;
     if (gpu->trace == NULL) /* else looked at one by one */
@@ -408,8 +363,21 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
                                &done);
     if (status == TL_OK && done == 0) status = queue_instruction(gpu, e, index, NULL);
     if (status != TL_OK) tl_execute_locate(e, index, step, status);
+    ++*calls;
   }
-  if (status == TL_OK) status = queue_end(gpu);
+  return status == TL_OK ? queue_end(gpu) : status;
+}
+
+/* Captures the section as a graph; nothing runs. */
+static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const tl_step *step,
+                         void **out) {
+  const tl_cuda_api *api = tl_cuda_calls(gpu->cuda);
+  void *graph = NULL;
+  caller who = {gpu, e};
+  if (gpu->trace == NULL)
+    TL_TRY(tl_passes_find(gpu->passes, gpu->program->sections[run->section], fused_call, &who));
+  TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
+  tl_status status = queue_section(gpu, e, run, step, &gpu->calls[run->section]);
   const int error = api->capture_end(tl_cuda_stream(gpu->cuda), &graph);
   if (status == TL_OK) status = tl_cuda_check(api, error, "end of capture");
   if (status == TL_OK) status = tl_cuda_check(api, api->graph_build(out, graph, 0), "graph");
@@ -437,12 +405,13 @@ static tl_status run_section(tl_gpu *gpu, tl_executor *e, const tl_run *run, con
     ++*runs;
     return TL_OK;
   }
+  TL_TRY(queue_numbers(gpu));
   TL_TRY(replay(gpu, e, run, step, graph));
   return wait_with_peers(gpu, e, tl_cuda_stream(gpu->cuda));
 }
 
 int32_t tl_gpu_queues(const tl_gpu *gpu) {
-  return gpu->comm == NULL && !gpu->routes && gpu->staging_bytes == 0;
+  return gpu->comm == NULL && !gpu->routes && !tl_staging_needed(gpu->staging);
 }
 
 tl_status tl_gpu_queue(tl_gpu *gpu, tl_executor *e, const tl_run *run, int32_t *queued) {
@@ -452,7 +421,13 @@ tl_status tl_gpu_queue(tl_gpu *gpu, tl_executor *e, const tl_run *run, int32_t *
   if (!*queued) return TL_OK;
   TL_TRY(tl_cuda_enter(gpu->cuda));
   tl_cuda_set_apart(gpu->cuda, 0);
-  return replay(gpu, e, run, &run->step, &gpu->graphs[run->section]);
+  int32_t *calls = &gpu->calls[run->section];
+  void **graph = &gpu->graphs[run->section];
+  if (*graph == NULL) TL_TRY(capture(gpu, e, run, &run->step, graph));
+  /* Kernels of longer ones may read before their wait what no earlier one of the section writes
+  ** (tl_uses_ahead), so all that came before the section has to have ended, as before a graph. */
+  if (*calls <= FEW_CALLS) return queue_section(gpu, e, run, &run->step, calls);
+  return replay(gpu, e, run, &run->step, graph);
 }
 
 /* What kernels found wrong in the section, once it has ended. */

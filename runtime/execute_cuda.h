@@ -3,7 +3,7 @@
 **   host     fill: samples, counts, numbers of the step         wait
 **              | pinned memory                                   ^
 **   stream   [copy in][kernel][kernel] ... [kernel][copy out results]
-**            captured once per section as a graph, then replayed
+**                     captured once per section as a graph, then replayed
 **
 ** A step has no allocation and no wait of the host inside. While outputs are checked or times are
 ** taken, in the first run of a section, and when the run says `eager`, instructions are queued one
@@ -48,7 +48,9 @@ tl_status tl_gpu_execute(tl_gpu *gpu, tl_executor *executor, const tl_run *run);
 
 /* The same without waiting, for a section that runs as a graph: *queued 1. 0: nothing was done, as
 ** someone looks at the section or it has not run yet, or as the program has peers, routes or
-** samples, which tl_gpu_queues says. The numbers of the step are those of its last run. */
+** samples, which tl_gpu_queues says. The numbers of the step are those of its last run. A section
+** that is a pass and what stands around it is queued kernel by kernel: these overlap with the
+** kernels of the run before, and a graph does not. */
 int32_t tl_gpu_queues(const tl_gpu *gpu);
 tl_status tl_gpu_queue(tl_gpu *gpu, tl_executor *executor, const tl_run *run, int32_t *queued);
 

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "../kernels/comm/pinned_args.h"
 #include "comm_processes.h"
 #include "comm_nccl.h"
 #include "comm_threads.h"
@@ -39,13 +40,16 @@ typedef struct tl_rank {
 
 /* A place of the queue of runs: ranks_queue.c. */
 typedef struct tl_queue_place {
-  char *room; /* what goes in, then what comes out; pinned where a GPU is */
+  void *room; /* what comes out, then what goes in; pinned where a GPU is */
   int64_t bytes;
-  const void *outs[TL_QUEUE_OUTS_MAX];
+  tl_pinned_word *told; /* what the GPU tells of what comes out */
+  int64_t told_bytes;
+  void *outs[TL_QUEUE_OUTS_MAX]; /* in the room */
+  int64_t out_words[TL_QUEUE_OUTS_MAX];
   int32_t out_count;
   int32_t busy;  /* 1: nobody has awaited the run */
   int32_t flies; /* 1: the GPU may still work on it */
-  void *event;
+  uint32_t turn; /* of the last run, as words that are told say */
 } tl_queue_place;
 
 struct tl_ranks {

@@ -8,8 +8,7 @@
 **     link    next[row] = head[id], head[id] = row        an exchange of integers
 **     sum     short lists are sorted by rank; for long ones all ids are read again, 256 at a time
 */
-#include "../device.cuh"
-#include "embedding_args.h"
+#include "embedding.cuh"
 
 enum { THREADS = TL_DEVICE_THREADS, WARP = TL_DEVICE_WARP, LIST = 64 };
 
@@ -17,17 +16,7 @@ TL_KERNEL embedding_rows(const __grid_constant__ tl_embedding_args k) {
   tl_after_earlier();
   const tl_place_of p = tl_row_piece(tl_thread(), k.dim);
   if (p.row >= k.tokens) return;
-  const int n = tl_piece_length(k.dim, p.at);
-  const int32_t token = k.ids[p.row];
-  const int64_t id = (int64_t)token - k.first;
-  float y[TL_P];
-  tl_clear(y);
-  if (token >= 0 && id >= 0 && id < k.vocab) {
-    tl_load_piece(k.table, id * k.dim + p.at, n, y);
-#pragma unroll
-    for (int i = 0; i < TL_P; i++) y[i] = y[i] + 0.0f;
-  }
-  tl_store(k.y, p.row * k.dim + p.at, n, y);
+  embed_piece(k, p, k.ids[p.row]);
 }
 
 TL_KERNEL pick_rows(const __grid_constant__ tl_pick_rows_args k) {

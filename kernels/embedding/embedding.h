@@ -28,6 +28,7 @@
 #define TL_EMBEDDING_H
 
 #include "../panels.h"
+#include "embedding_args.h"
 
 enum { TL_EMBEDDING_BLOCK_ROWS_MAX = TL_SCRATCH_BYTES / 16 }; /* of embedding_grad's mode 2 */
 
@@ -39,6 +40,8 @@ tl_status tl_host_pick_rows(const tl_call *call);
 /* What host twin and launcher refuse (embedding_check.c). Segments are numbers in memory, which the
 ** host alone looks at. */
 tl_status tl_embedding_check(const tl_call *call);
+/* What the kernel of a call is passed; for launchers of kernels that do more in one go. */
+tl_status tl_embedding_args_of(const tl_call *call, tl_embedding_args *out);
 int64_t tl_embedding_dim(const tl_call *call); /* d, whichever way the table lies */
 tl_status tl_embedding_grad_check(const tl_call *call);
 tl_status tl_position_ids_check(const tl_call *call);

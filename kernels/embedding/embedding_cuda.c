@@ -2,20 +2,24 @@
 #include "embedding.h"
 
 #include "../launch_cuda.h"
-#include "embedding_args.h"
 
-tl_status tl_cuda_embedding(const tl_call *call) {
+tl_status tl_embedding_args_of(const tl_call *call, tl_embedding_args *out) {
   TL_TRY(tl_embedding_check(call));
   const tl_view *ids = &call->in[0], *table = &call->in[1];
-  const int64_t tokens = tl_view_count(ids), dim = tl_view_row(table);
-  const tl_embedding_args k = {.table = tl_array_of(table),
-                               .y = tl_array_of(&call->out[0]),
-                               .ids = ids->data,
-                               .first = call->ints[0],
-                               .vocab = table->shape[0],
-                               .dim = dim,
-                               .tokens = tokens};
-  return tl_overlap_threads(call->cuda, "embedding_rows", tokens * tl_pieces(dim), &k);
+  *out = (tl_embedding_args){.table = tl_array_of(table),
+                             .y = tl_array_of(&call->out[0]),
+                             .ids = ids->data,
+                             .first = call->ints[0],
+                             .vocab = table->shape[0],
+                             .dim = tl_view_row(table),
+                             .tokens = tl_view_count(ids)};
+  return TL_OK;
+}
+
+tl_status tl_cuda_embedding(const tl_call *call) {
+  tl_embedding_args k;
+  TL_TRY(tl_embedding_args_of(call, &k));
+  return tl_overlap_threads(call->cuda, "embedding_rows", k.tokens * tl_pieces(k.dim), &k);
 }
 
 static tl_status launch_grad(tl_cuda *cuda, const tl_embedding_grad_args *k) {

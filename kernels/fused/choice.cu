@@ -4,8 +4,8 @@
 **   row of f32    | leaf 0       | leaf 1       | leaf 2       | leaf 3       |
 **                 256 threads each, pieces of 8, 2048 apart, as the row rule says
 **
-** A block of threads has a row. Only ids and losses are written. Rows whose token is drawn leave
-** the sum and the largest logit there for a second kernel, which draws (fused_draws).
+** A block of threads has a row. Only ids and losses are written. Of many rows those whose token is
+** drawn leave the sum and the largest logit there for a second kernel, which draws (fused_draws).
 */
 #include "../sampling/sampling.cuh"
 #include "fused_args.h"
@@ -66,9 +66,10 @@ TL_GPU float largest_of_warp(float m) {
 }
 
 // The largest of the row, as row_max finds it, for all threads. `bad`: one is a NaN or +infinity.
+template <int loads>
 TL_GPU float find_largest(const Part &part, int &bad, Choice &s) {
   float m = tl_math_float(0xff800000u);
-  each<2>(part, [&](float z, int, int) {
+  each<loads>(part, [&](float z, int, int) {
     m = z > m ? z : m;
     bad |= !(z < tl_math_float(0x7f800000u));
   });
@@ -111,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   const int32_t row = blockIdx.x;
   const Part part = part_of(k.sample, row);
   int bad = 0, first;
-  const float m = find_largest(part, bad, s), sum = sum_exponentials(part, m, first, s);
+  const float m = find_largest<2>(part, bad, s), sum = sum_exponentials(part, m, first, s);
   if (threadIdx.x != 0) return;
   if (needs_scratch(k.sample, row)) {  // the next kernel chooses
     k.sample.ids[row] = (int32_t)tl_math_bits(sum);
@@ -122,6 +123,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   if (id == -1) id = bad || m == tl_math_float(0xff800000u) ? -1 : first;
   id = id >= 0 ? id : -1;
   k.sample.ids[row] = id;
+  k.nll[row] = loss_of(k, row, id, m, sum);
+}
+
+// The same where every row has scratch and a multiprocessor: one kernel, which also draws, and has
+// registers for more reads under way.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    fused_choice_of_few(const __grid_constant__ tl_choice_args k) {
+  tl_after_earlier();
+  __shared__ Choice s;
+  __shared__ Shared draw;
+  const tl_sample_args &g = k.sample;
+  const int32_t row = blockIdx.x, next = g.next[row];
+  const float temperature = g.controls[2 * row];
+  const Part part = part_of(g, row);
+  int bad = 0, first;
+  const float m = find_largest<4>(part, bad, s), sum = sum_exponentials(part, m, first, s);
+  int32_t id = next;
+  if (next == -1 && temperature != 0.0f) {
+    Row r = scratch_of(g, row);
+    id = choose_row(g, r, row, draw);
+  } else if (next == -1) {
+    id = bad || m == tl_math_float(0xff800000u) ? -1 : first;
+  }
+  if (threadIdx.x != 0) return;
+  id = id >= 0 ? id : -1;
+  g.ids[row] = id;
   k.nll[row] = loss_of(k, row, id, m, sum);
 }
 

@@ -1,6 +1,7 @@
 /* fused.cu - kernels that do the work of several instructions: fused.h says which. */
 #include "../cache/cache_device.cuh"
 #include "../elementwise/rope.cuh"
+#include "../embedding/embedding.cuh"
 #include "fused_args.h"
 
 enum { SPAN = TL_DEVICE_PARTIALS }; /* elements of a row that its threads take at a time */
@@ -157,4 +158,18 @@ extern "C" __global__ void __launch_bounds__(TL_ROPE_WRITE_THREADS)
                   ((int64_t)page * w.at.page + place) * values + channel);
     }
   }
+}
+
+/* The id of a row, as follow_rows finds it, and its row of the table, as embedding_rows. A thread
+** has a piece of a row. */
+TL_KERNEL fused_tokens(const __grid_constant__ tl_tokens_args k) {
+  tl_after_earlier();
+  const tl_follow_args &f = k.follow;
+  const tl_embedding_args &e = k.rows;
+  const tl_place_of p = tl_row_piece(tl_thread(), e.dim);
+  if (p.row >= e.tokens) return;
+  const int32_t fed = f.fed[p.row], from = -2 - fed;
+  const int32_t token = fed >= -1 ? fed : from < f.made_rows ? f.made[from] : -1;
+  if (p.at == 0) f.ids[p.row] = token;
+  embed_piece(e, p, token);
 }

@@ -1,12 +1,13 @@
 /* fused.h - several instructions that follow each other, as one kernel of a GPU.
 **
+**   follow, embedding                                       fused_tokens: the begin of a step
 **   binary (a sum of equal shapes), rms_norm of it          fused_add_norm: the end of a residual
 **   linear of several leaves, then those two                linear_hopper_leaf_*, fused_leaves_*
 **   rope_rows of q, rope_rows of k, cache_write of k and v  fused_rope_write
 **   linear of q, k and v, then those three                  rope_hopper_*
 **   linear of gate and up, swiglu, linear of that           swiglu_hopper_*, then the last linear,
 **                                                           with the two behind it as above
-**   sample, row_max, row_sum_exp, cross_entropy             fused_choice: the end of a step
+**   sample, row_max, row_sum_exp, cross_entropy             fused_choice*: the end of a step
 **
 ** A value that leaves an instruction is rounded where it was before, so no bit changes; what is
 ** saved is the time between kernels, which is most of the time of rows that are few. Instructions

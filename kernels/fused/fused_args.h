@@ -4,6 +4,7 @@
 
 #include "../cache/cache_args.h"
 #include "../elementwise/elementwise_args.h"
+#include "../embedding/embedding_args.h"
 #include "../gemm/gemm_hopper_args.h"
 #include "../norm/norm_args.h"
 #include "../sampling/sampling_args.h"
@@ -45,6 +46,12 @@ typedef struct tl_rope_hopper_args {
 
 /* TURNED(rows, columns, columns of k): its tiles, for up to 64, 128 and 256 rows. */
 #define TL_ROPE_HOPPER(TURNED) TURNED(64, 32, 16) TURNED(64, 64, 16) TURNED(128, 64, 16)
+
+/* Of fused_tokens: the ids of rows, and what the table has for them. */
+typedef struct tl_tokens_args {
+  tl_follow_args follow;
+  tl_embedding_args rows;
+} tl_tokens_args;
 
 /* Of choice.cu. */
 typedef struct tl_choice_args {

@@ -5,6 +5,7 @@
 #include "../cache/cache_cuda.h"
 #include "../elementwise/elementwise.h"
 #include "../elementwise/rope_cuda.h"
+#include "../embedding/embedding.h"
 #include "../gemm/gemm_hopper.h"
 #include "../launch_cuda.h"
 #include "../loss/loss.h"
@@ -244,6 +245,28 @@ static tl_status launch_swiglu(const tl_fused_call *f, int32_t count, int32_t pl
   return made > 0 ? TL_OK : tl_ops[TL_OP_linear].cuda(&down[0].call);
 }
 
+/* ---- the begin of a step ---- */
+
+static int fits_tokens(const tl_fused_call *f, int32_t count) {
+  if (count < 2 || f[0].op != TL_OP_follow || f[1].op != TL_OP_embedding) return 0;
+  const tl_call *follow = &f[0].call, *rows = &f[1].call;
+  const tl_view *ids = &follow->out[0], *y = &rows->out[0];
+  if (!is_same(ids, &rows->in[0]) || !are_apart(ids, y) || !are_apart(ids, &rows->in[1]) ||
+      !are_apart(y, &rows->in[1]))
+    return 0;
+  for (int32_t i = 0; i < 2; i++)
+    if (!are_apart(&follow->in[i], ids) || !are_apart(&follow->in[i], y)) return 0;
+  return 1;
+}
+
+static tl_status launch_tokens(const tl_fused_call *f) {
+  const tl_call *call = &f[0].call;
+  tl_tokens_args k;
+  TL_TRY(tl_follow_args_of(call, &k.follow));
+  TL_TRY(tl_embedding_args_of(&f[1].call, &k.rows));
+  return tl_overlap_threads(call->cuda, "fused_tokens", k.rows.tokens * tl_pieces(k.rows.dim), &k);
+}
+
 /* ---- the end of a step ---- */
 
 static int fits_choice(const tl_fused_call *f, int32_t count) {
@@ -280,12 +303,16 @@ static tl_status launch_choice(const tl_fused_call *f, int32_t *done) {
   TL_TRY(tl_cross_entropy_check(&f[3].call));
   TL_TRY(tl_sample_args_of(sample, &k.sample));
   *done = 4;
+  if (k.sample.rows == k.sample.places &&
+      k.sample.rows <= tl_cuda_device(sample->cuda)->multiprocessors)
+    return tl_launch(sample->cuda, "fused_choice_of_few", k.sample.rows, TL_SAMPLE_THREADS, 1, &k);
   TL_TRY(tl_launch(sample->cuda, "fused_choice", k.sample.rows, TL_SAMPLE_THREADS, 1, &k));
   return tl_launch(sample->cuda, "fused_draws", k.sample.places, TL_SAMPLE_THREADS, 1, &k);
 }
 
 int32_t tl_fused_begins(tl_op op) {
-  return op == TL_OP_binary || op == TL_OP_rope_rows || op == TL_OP_linear || op == TL_OP_sample;
+  return op == TL_OP_binary || op == TL_OP_rope_rows || op == TL_OP_linear || op == TL_OP_sample ||
+         op == TL_OP_follow;
 }
 
 tl_status tl_fused(const tl_fused_call *calls, int32_t count, int32_t *done) {
@@ -293,6 +320,10 @@ tl_status tl_fused(const tl_fused_call *calls, int32_t count, int32_t *done) {
   if (fits_add_norm(calls, count)) {
     *done = 2;
     return launch_add_norm(calls);
+  }
+  if (fits_tokens(calls, count)) {
+    *done = 2;
+    return launch_tokens(calls);
   }
   if (fits_leaves(calls, count)) {
     TL_TRY(launch_leaves(calls, done));

@@ -494,6 +494,6 @@ tl_status tl_pass_launch(tl_cuda *cuda, const tl_pass *pass) {
   const tl_cuda_grid grid = {.blocks = {(uint32_t)tl_cuda_device(cuda)->multiprocessors / 2 * 2},
                              .threads = {TL_PASS_THREADS},
                              .shared = pass->shared,
-                             .together = 1};
+                             .together = 2};
   return tl_cuda_launch(cuda, pass->kernel, &grid, &pass->args);
 }

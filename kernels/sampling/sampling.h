@@ -65,5 +65,6 @@ tl_status tl_sample_args_of(const tl_call *call, tl_sample_args *out);
 
 tl_status tl_host_follow(const tl_call *call);
 tl_status tl_follow_check(const tl_call *call);
+tl_status tl_follow_args_of(const tl_call *call, tl_follow_args *out); /* after tl_follow_check */
 
 #endif

@@ -31,15 +31,21 @@ tl_status tl_cuda_sample(const tl_call *call) {
   return tl_launch(call->cuda, "sample_rows", k.rows, TL_SAMPLE_THREADS, 1, &k);
 }
 
-tl_status tl_cuda_follow(const tl_call *call) {
+tl_status tl_follow_args_of(const tl_call *call, tl_follow_args *out) {
   TL_TRY(tl_follow_check(call));
   const int64_t rows = tl_view_count(&call->in[0]), made = tl_view_count(&call->in[1]);
   TL_TRY(tl_expect_range("follow", "rows", rows, 0, INT32_MAX));
   TL_TRY(tl_expect_range("follow", "rows made", made, 0, INT32_MAX));
-  const tl_follow_args k = {.fed = call->in[0].data,
-                            .made = call->in[1].data,
-                            .ids = call->out[0].data,
-                            .rows = (int32_t)rows,
-                            .made_rows = (int32_t)made};
-  return tl_overlap_threads(call->cuda, "follow_rows", rows, &k);
+  *out = (tl_follow_args){.fed = call->in[0].data,
+                          .made = call->in[1].data,
+                          .ids = call->out[0].data,
+                          .rows = (int32_t)rows,
+                          .made_rows = (int32_t)made};
+  return TL_OK;
+}
+
+tl_status tl_cuda_follow(const tl_call *call) {
+  tl_follow_args k;
+  TL_TRY(tl_follow_args_of(call, &k));
+  return tl_overlap_threads(call->cuda, "follow_rows", k.rows, &k);
 }

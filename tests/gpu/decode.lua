@@ -10,6 +10,7 @@
 --- `device` "host" with 1 layer is a check of this script.
 local core = require "tidelock.core"
 local engine = require "tidelock.serve.engine"
+local serving = require "tidelock.plan.serving"
 local tl = require "tidelock"
 local nn = tl.nn
 
@@ -50,7 +51,7 @@ end
 
 --- Microseconds of each operator in a section, the longest first.
 local function show_operators(e, class)
-  local program, spans = e.plan.programs[1], e.ranks:spans(0)
+  local program, spans = serving.plan(recipe).programs[1], e.ranks:spans(0)
   local range = program.sections["serve" .. class - 1]
   local sum, times, list = {}, {}, {}
   for i = range[1], range[1] + range[2] - 1 do

@@ -201,6 +201,21 @@ describe("the engine", function()
   setup(function() file = serve.train {} end)
   teardown(function() os.remove(file.path) end)
 
+  it("lets go of its plan when the programs run", function()
+    local serving, plans = require "tidelock.plan.serving", setmetatable({}, { __mode = "k" })
+    local plan_of = serving.plan
+    serving.plan = function(...)
+      local plan = plan_of(...)
+      plans[plan], plans[plan.programs], plans[plan["local"]] = true, true, true
+      return plan
+    end
+    local e <close> = serve.open(file)
+    serving.plan = plan_of
+    collectgarbage()
+    assert.is_nil(next(plans))
+    assert.is_table(e.plan.classes)
+  end)
+
   it("refuses what it cannot serve, and says why", function()
     local e <close> = serve.open(file, { ["serve.pages"] = 4, ["serve.context"] = 16 })
     local function refused(request)

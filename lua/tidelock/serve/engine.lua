@@ -31,7 +31,7 @@ local submission = require "tidelock.serve.submission"
 local engine = {}
 
 ---@class tidelock.Engine
----@field plan tidelock.ServingPlan
+---@field plan tidelock.ServingPlan # what is needed of it now: without its programs
 ---@field vocab integer
 ---@field context integer # tokens of a request at most
 ---@field steps integer # that were run
@@ -141,6 +141,18 @@ local function check_room(plan)
   end
 end
 
+--- What is needed of a plan once its programs run. The rest would be most of what Lua has, and be
+--- looked at in each full collection, while requests wait.
+local function needed_of(plan)
+  local ranks = {}
+  for i, low in ipairs(plan.ranks) do
+    ranks[i] = { persistent = low.persistent, params = {} }
+    for k, param in ipairs(low.params) do ranks[i].params[k] = { name = param.name } end
+  end
+  return { spec = plan.spec, sizes = plan.sizes, classes = plan.classes, shorts = plan.shorts,
+    choosers = plan.choosers, ranks = ranks, ["local"] = { n = plan["local"].n } }
+end
+
 ---@class tidelock.EngineOptions
 ---@field threads? integer
 ---@field chunk? integer # most tokens of one prompt in a step; unset: all rows
@@ -179,6 +191,7 @@ function engine.open(model, options)
   self.ahead = self.ahead and plan.spec.layout.pp == 1
   self.ranks:run("init", { step = 0, scalars = {} })
   load_weights(self, model.read)
+  self.plan = needed_of(plan)
   return self
 end
 
