@@ -6,6 +6,8 @@
 **   attention_cached_hopper_64  six warps a row and KV head: steps in which many decode
 **   attention_cached_many_w  for steps of many rows: those of one request that stand side by side
 **                            share a block (cache_attention.cu)
+**   attention_cached_prompt_64_b  the same on sm_90a, for what most models have (cache_cuda.c says
+**                            what it takes): b keys a block (cache_prompt_hopper.cu)
 **
 ** A GPU cannot say which number is out of range: a row that names a request, a position or a page
 ** that there is not is not written, and its o is NaN.

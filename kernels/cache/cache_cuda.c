@@ -5,6 +5,7 @@
 #include "cache_args.h"
 #include "cache_cuda.h"
 #include "cache_hopper_args.h"
+#include "cache_prompt_args.h"
 
 enum {
   WARP_ROWS = 16,  /* of a step in which a warp has a row and a KV head */
@@ -147,12 +148,47 @@ static tl_status launch_boxes(tl_cuda *cuda, const tl_cached_args *k, int32_t ea
   return tl_cuda_launch(cuda, "attention_cached_hopper_64", &grid, &args);
 }
 
+/* Whether cache_prompt_hopper.cu is for it: heads and pages of its boxes, one part, no window. */
+static int fits_prompt(const tl_cached_args *k, const tl_cuda_facts *facts) {
+  const int64_t most = (int64_t)k->at.pages_max * k->at.page;
+  return facts->major == 9 && facts->minor == 0 && k->width == BOX && k->value_width == BOX &&
+         k->group <= TL_CACHED_PROMPT_GROUP && k->at.shift >= 6 && k->pages_are_shared &&
+         (k->kv_block == BOX || k->kv_block == 2 * BOX) && k->window >= most && k->split >= most &&
+         k->at.rows <= TL_CACHED_PROMPT_ROWS && (uintptr_t)k->q % 16 == 0 &&
+         (uintptr_t)k->o % 16 == 0;
+}
+
+static tl_status launch_prompt(tl_cuda *cuda, const tl_cached_args *k) {
+  tl_cached_prompt_args args = {.a = *k};
+  args.a.tile = TL_CACHED_PROMPT_PAIRS / k->group;
+  const tl_tensor_box queries = {
+      .data = k->q,
+      .dtype = TL_BF16,
+      .dims = 3,
+      .size = {BOX, k->heads, k->at.rows             },
+      .stride = {1,   BOX,      (int64_t)k->heads * BOX},
+      .box = {BOX, k->group, args.a.tile            }
+  };
+  TL_TRY(tl_tensor_map_make(cuda, "map of queries", &queries, &args.q));
+  TL_TRY(make_maps(cuda, k, BOX, &args.keys, &args.values));
+  const int64_t units = (int64_t)k->at.rows * k->kv_heads;
+  const tl_cuda_grid grid = {
+      .blocks = {(uint32_t)least(units, tl_cuda_device(cuda)->multiprocessors)},
+      .threads = {TL_CACHED_PROMPT_THREADS},
+      .shared = (uint32_t)TL_CACHED_PROMPT_SHARED(k->at.rows),
+      .overlaps = 1};
+  const char *name =
+      k->kv_block == BOX ? "attention_cached_prompt_64_64" : "attention_cached_prompt_64_128";
+  return tl_cuda_launch(cuda, name, &grid, &args);
+}
+
 /* O of earlier parts waits behind everything else, where there may be several parts. */
 static tl_status launch_bf16(tl_cuda *cuda, tl_cached_args *k, int32_t early) {
   const int32_t width = k->width > k->value_width ? k->width : k->value_width;
   const variant *v = many;
   const int32_t are_many = k->at.rows >= MANY_ROWS || tl_cuda_get_blocks(cuda)->attention_rows > 0;
   if (!are_many && fits_boxes(k, tl_cuda_device(cuda))) return launch_boxes(cuda, k, early);
+  if (are_many && fits_prompt(k, tl_cuda_device(cuda))) return launch_prompt(cuda, k);
   while (v->width < width) v++;
   if (are_many && k->group <= TL_CACHED_VECTORS / 2 && k->kv_block <= v->chunk)
     k->tile = TL_CACHED_VECTORS / k->group;

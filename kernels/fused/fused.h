@@ -4,6 +4,7 @@
 **   binary (a sum of equal shapes), rms_norm of it          fused_add_norm: the end of a residual
 **   linear of several leaves, then those two                linear_hopper_leaf_*, fused_leaves_*
 **   rope_rows of q, rope_rows of k, cache_write of k and v  fused_rope_write
+**       both in steps of many rows                          fused_add_norm_*, fused_rope_write_rows
 **   linear of q, k and v, then those three                  rope_hopper_*
 **   linear of gate and up, swiglu, linear of that           swiglu_hopper_*, then the last linear,
 **                                                           with the two behind it as above

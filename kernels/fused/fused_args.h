@@ -1,4 +1,4 @@
-/* fused_args.h - what fused.cu, rope_hopper.cu and choice.cu are passed. */
+/* fused_args.h - what fused.cu, fused_rows.cu, rope_hopper.cu and choice.cu are passed. */
 #ifndef TL_FUSED_ARGS_H
 #define TL_FUSED_ARGS_H
 
@@ -36,6 +36,10 @@ typedef struct tl_rope_write_args {
 } tl_rope_write_args;
 
 enum { TL_ROPE_WRITE_THREADS = 320 };
+
+/* Of fused_rows.cu: threads of a block, a warp a row; KV heads at most; and how many rows a step
+** has at least for its kernels. */
+enum { TL_ROPE_ROWS_THREADS = 512, TL_ROPE_ROWS_KV_HEADS = 8, TL_FUSED_ROWS = 1024 };
 
 /* Of rope_hopper.cu: x (rows, k) is product.a, weights are product.b, in boxes of two halves of a
 ** head's pairs; outputs are those of `rope`. */

@@ -65,7 +65,14 @@ static tl_status launch_add_norm(const tl_fused_call *f) {
               .norm = norm_args_of(&f[1])},
       .ahead = norm->ahead >> 1 & 1
   };
-  return tl_overlap_threads(sum->cuda, "fused_add_norm", k.sum.norm.rows * k.sum.norm.lanes, &k);
+  const tl_norm_args *a = &k.sum.norm;
+  const int64_t dim = a->dim;
+  if (a->rows >= TL_FUSED_ROWS && dim <= TL_DEVICE_PARTIALS && tl_whole(&k.sum.a, dim) &&
+      tl_whole(&k.sum.b, dim) && tl_whole(&a->x, dim) && tl_whole(&a->out, dim))
+    return tl_overlap_threads(
+        sum->cuda, dim <= TL_DEVICE_PARTIALS / 2 ? "fused_add_norm_1024" : "fused_add_norm_2048",
+        a->rows * TL_DEVICE_WARP, &k);
+  return tl_overlap_threads(sum->cuda, "fused_add_norm", a->rows * a->lanes, &k);
 }
 
 /* ---- a linear of several leaves, its sum with another tensor, and the norm of that ---- */
@@ -136,16 +143,39 @@ static tl_status rope_write_args(const tl_fused_call *f, tl_rope_write_args *k) 
   return TL_OK;
 }
 
+enum { HEAD = 64 };
+
+static int turns_halves(const tl_rope_args *r) {
+  return !r->interleaved && r->channels == HEAD && 2 * r->pairs == HEAD && !r->table.bf16 &&
+         r->table.aligned;
+}
+
+/* Whether a warp may have a row: whole pieces, one table. */
+static int fits_rope_rows(const tl_rope_write_args *k) {
+  const tl_rope_args *q = &k->q;
+  const tl_cache_write_args *w = &k->write;
+  return w->at.rows >= TL_FUSED_ROWS && turns_halves(q) && turns_halves(&k->k) &&
+         q->table.data == k->k.table.data && q->positions == k->k.positions && k->wide &&
+         tl_whole(&q->x, HEAD) && tl_whole(&q->y, HEAD) && tl_whole(&k->k.x, HEAD) &&
+         w->bytes == 2 && w->width == HEAD && w->value_width == HEAD &&
+         w->kv_heads <= TL_ROPE_ROWS_KV_HEADS;
+}
+
 static tl_status launch_rope_write(const tl_fused_call *f) {
   tl_rope_write_args k;
   TL_TRY(rope_write_args(f, &k));
+  if (fits_rope_rows(&k)) {
+    const int64_t rows = TL_ROPE_ROWS_THREADS / TL_DEVICE_WARP;
+    return tl_launch(f[0].call.cuda, "fused_rope_write_rows", (k.write.at.rows + rows - 1) / rows,
+                     TL_ROPE_ROWS_THREADS, 1, &k);
+  }
   return tl_launch(f[0].call.cuda, "fused_rope_write", f[0].call.in[0].shape[0],
                    TL_ROPE_WRITE_THREADS, 1, &k);
 }
 
 /* ---- q, k and v, rope, and the pages ---- */
 
-enum { HEAD = 64, HEADS_ABOVE = 8, HEADS_ROWS = 256 };
+enum { HEADS_ABOVE = 8, HEADS_ROWS = 256 };
 
 /* clang-format off */
 #define TURNED(rows, columns, k_columns) \
@@ -166,11 +196,6 @@ static int fits_heads(const tl_fused_call *f, int32_t count) {
         !are_apart(&f[3].call.out[0], &made->in[i]) || !are_apart(&f[3].call.out[1], &made->in[i]))
       return 0;
   return 1;
-}
-
-static int turns_halves(const tl_rope_args *r) {
-  return !r->interleaved && r->channels == HEAD && 2 * r->pairs == HEAD && !r->table.bf16 &&
-         r->table.aligned;
 }
 
 static tl_status launch_heads(const tl_fused_call *f, int32_t *done) {

@@ -78,6 +78,12 @@ local cases = {
   { name = "30 rows, gates whose sigmoids are no ordinary numbers", dim = 512, heads = 8,
     kv_heads = 2, factor = 300, more = 6, settings = { ["serve.page"] = 64,
       ["serve.requests"] = 30 }, options = {}, prompts = few_tokens(30) },
+  { name = "1,120 rows of prompts, memory full of NaN", dim = 1536, heads = 24, kv_heads = 3,
+    more = 2, settings = { ["serve.page"] = 64, ["serve.rows"] = 1200 },
+    options = { poison = 255 }, prompts = { 500, 300, 257, 63 } },
+  { name = "1,100 rows of prompts, and the rest of one", dim = 512, heads = 8, kv_heads = 2,
+    more = 2, settings = { ["serve.page"] = 128, ["serve.rows"] = 1100 },
+    options = {}, prompts = { 1000, 411 } },
 }
 
 --- Which token request `index` takes.

@@ -59,20 +59,26 @@ local function rows_of(o)
   return list(requests), list(positions), #requests
 end
 
---- NaN in a pool at places that no request has.
-local function spoil(pool, pages, is_used, width)
+--- NaN in a pool at places that no request has: whole pages, and what is behind a request's end,
+--- where `stride` elements lie between positions of the same channel.
+local function spoil(pool, pages, used, width, page_positions, stride)
   local bits, nan = pool:bits(), pool:dtype() == "f32" and 0xffffffff or 0xffff
   for page = 0, pages - 1 do
-    if not is_used[page] then
-      for i = page * width + 1, (page + 1) * width do bits[i] = nan end
+    local first = used[page] or 0 -- positions that some request has
+    for i = page * width, first < page_positions and (page + 1) * width - 1 or -1 do
+      if i // stride % page_positions >= first then bits[i + 1] = nan end
     end
   end
   return core.tensor_from_bits(pool:dtype(), pool:shape(), bits)
 end
 
-local function used_pages(pages)
-  local used = {}
-  for _, page in ipairs(pages:flat()) do used[page] = true end
+--- Of each page that is used, how many of its positions are.
+local function used_pages(pages, lengths, page_positions)
+  local used, most = {}, pages:shape()[2]
+  for i, page in ipairs(pages:flat()) do
+    local left = lengths[(i - 1) // most + 1] - (i - 1) % most * page_positions
+    if page >= 0 then used[page] = math.min(left, page_positions) end
+  end
   return used
 end
 
@@ -81,12 +87,14 @@ local function attention(name, o)
     add_both("attention_cached", ("%s, %s to %s"):format(name, dtypes[1], dtypes[2]), function()
       local pages, count = table_of(o.lengths, o.page)
       local requests, positions, rows = rows_of(o)
-      local used, v_width = used_pages(pages), o.value_width or o.width
-      local function pool(shape, width)
-        return spoil(spread(dtypes[1], shape, 1, 0, true), count, used, width)
+      local used, v_width = used_pages(pages, o.lengths, o.page), o.value_width or o.width
+      local function pool(shape, width, stride)
+        return spoil(spread(dtypes[1], shape, 1, 0, true), count, used, width * o.page, o.page,
+          stride)
       end
-      local keys = pool({ count, o.kv_heads, o.width, o.page }, o.kv_heads * o.width * o.page)
-      local values = pool({ count, o.page, o.kv_heads, v_width }, o.kv_heads * v_width * o.page)
+      local keys = pool({ count, o.kv_heads, o.width, o.page }, o.kv_heads * o.width, 1)
+      local values = pool({ count, o.page, o.kv_heads, v_width }, o.kv_heads * v_width,
+        o.kv_heads * v_width)
       return { spread(dtypes[1], { rows, o.heads, o.width }, 3), keys, values, requests, positions,
         pages }, { poison(dtypes[2], { rows, o.heads, v_width }) },
         { window = o.window or 0, kv_block = o.kv_block, split = o.split or 8192,
@@ -123,6 +131,21 @@ attention("pages of 64, rows that have a block of keys ahead", { lengths = { 300
 attention("pages of 128, a warp a row of three heads", { lengths = { 400, 90 }, heads = 6,
   kv_heads = 2, width = 64, page = 128, kv_block = 128, runs = { { 0, 50, 3 }, { -1, 0, 2 },
   { 0, 250, 9 }, { 1, 60, 5 } } })
+attention("a prompt, a chunk, and rows between them, pages of 64", { lengths = { 700, 130, 65, 9 },
+  heads = 16, kv_heads = 2, width = 64, page = 64, kv_block = 128, runs = { { 3, 8, 1 },
+  { 0, 301, 205 }, { 1, 0, 129 }, { -1, 0, 3 }, { 2, 3, 61 } } })
+attention("a chunk of a head for each key, pages of 64", { lengths = { 500, 70 }, heads = 2,
+  kv_heads = 2, width = 64, page = 64, kv_block = 128, runs = { { 0, 100, 311 }, { 1, 0, 70 } } })
+attention("prompts of sixteen heads of a key, blocks of 64", { lengths = { 333, 64, 65 },
+  heads = 16, kv_heads = 1, width = 64, page = 128, kv_block = 64, runs = { { 0, 200, 77 },
+  { 2, 0, 65 }, { 1, 0, 64 } } })
+attention("prompts of twelve heads of a key, pages of 256", { lengths = { 300, 129 }, heads = 12,
+  kv_heads = 1, width = 64, page = 256, kv_block = 128, runs = { { 0, 0, 40 }, { 0, 250, 23 } } })
+attention("rows in no order, pages of 64", { lengths = { 600, 200 }, heads = 8, kv_heads = 1,
+  width = 64, page = 64, kv_block = 128, alone = true, runs = { { 0, 500, 3 }, { 0, 7, 2 },
+  { 1, 100, 9 }, { 0, 300, 3 }, { 0, 40, 20 }, { -1, 0, 9 } } })
+attention("a window and parts, pages of 64", { lengths = { 400, 140 }, heads = 8, kv_heads = 2,
+  width = 64, page = 64, kv_block = 128, split = 256, window = 150, runs = { { 0, 200, 90 } } })
 attention("width 128", { lengths = { 300, 90 }, heads = 8, kv_heads = 2, width = 128, page = 16,
   kv_block = 128, runs = { { 0, 140, 33 } } })
 attention("width 80", { lengths = { 300, 90 }, heads = 8, kv_heads = 2, width = 80, page = 16,
