@@ -377,7 +377,9 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   if (gpu->trace == NULL)
     TL_TRY(tl_passes_find(gpu->passes, gpu->program->sections[run->section], fused_call, &who));
   TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
-  tl_status status = queue_section(gpu, e, run, step, &gpu->calls[run->section]);
+  int32_t calls = 0;
+  tl_status status = queue_section(gpu, e, run, step, &calls);
+  if (gpu->trace == NULL) gpu->calls[run->section] = calls; /* else nothing is fused */
   const int error = api->capture_end(tl_cuda_stream(gpu->cuda), &graph);
   if (status == TL_OK) status = tl_cuda_check(api, error, "end of capture");
   if (status == TL_OK) status = tl_cuda_check(api, api->graph_build(out, graph, 0), "graph");

@@ -155,12 +155,14 @@ static tl_status queue_out(tl_ranks *ranks, tl_queue_place *p, const tl_carried 
   return launch_pieces(tl_gpu_cuda(ranks->list[0].executor.gpu), "pinned_out", &k);
 }
 
-/* The words as they come, to p->outs. A kernel that failed brings none: the stream knows. */
+/* The words as they come, to p->outs. A kernel that failed brings none: the stream knows. Where
+** nothing comes out, nothing else tells that what went in has been read. */
 static tl_status take_words(const tl_ranks *ranks, const tl_queue_place *p) {
   enum { LOOKS = 1 << 18 }; /* between two questions: some 0.1 ms */
   void *stream = tl_cuda_stream(tl_gpu_cuda(ranks->list[0].executor.gpu));
   const int64_t words = words_of(p);
   uint32_t looks = 0;
+  if (words == 0) return check(ranks, api_of(ranks)->stream_wait(stream), "waiting for the GPU");
   for (int64_t i = 0; i < words;) {
     const uint64_t pair =
         atomic_load_explicit((_Atomic uint64_t *)(void *)&p->told[i], memory_order_relaxed);
@@ -265,7 +267,7 @@ void tl_ranks_end_queue(tl_ranks *ranks) {
     if (p->room == NULL) continue;
     if (tl_ranks_queues(ranks)) {
       if (tl_cuda_enter(tl_gpu_cuda(gpu)) != TL_OK) continue;
-      if (p->flies) api_of(ranks)->stream_wait(tl_cuda_stream(tl_gpu_cuda(gpu)));
+      api_of(ranks)->stream_wait(tl_cuda_stream(tl_gpu_cuda(gpu))); /* be it half queued */
     }
     free_memory(ranks, p->room);
     free_memory(ranks, p->told);
