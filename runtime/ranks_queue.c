@@ -155,14 +155,12 @@ static tl_status queue_out(tl_ranks *ranks, tl_queue_place *p, const tl_carried 
   return launch_pieces(tl_gpu_cuda(ranks->list[0].executor.gpu), "pinned_out", &k);
 }
 
-/* The words as they come, to p->outs. A kernel that failed brings none: the stream knows. Where
-** nothing comes out, nothing else tells that what went in has been read. */
+/* The words as they come, to p->outs. A kernel that failed brings none: the stream knows. */
 static tl_status take_words(const tl_ranks *ranks, const tl_queue_place *p) {
   enum { LOOKS = 1 << 18 }; /* between two questions: some 0.1 ms */
   void *stream = tl_cuda_stream(tl_gpu_cuda(ranks->list[0].executor.gpu));
   const int64_t words = words_of(p);
   uint32_t looks = 0;
-  if (words == 0) return check(ranks, api_of(ranks)->stream_wait(stream), "waiting for the GPU");
   for (int64_t i = 0; i < words;) {
     const uint64_t pair =
         atomic_load_explicit((_Atomic uint64_t *)(void *)&p->told[i], memory_order_relaxed);
@@ -254,6 +252,10 @@ tl_status tl_ranks_await(tl_ranks *ranks, int32_t place, const void **outs) {
   if (p->flies) {
     p->flies = 0;
     TL_TRY(tl_cuda_enter(tl_gpu_cuda(ranks->list[0].executor.gpu)));
+    /* where nothing comes out, nothing else tells that what went in has been read */
+    void *stream = tl_cuda_stream(tl_gpu_cuda(ranks->list[0].executor.gpu));
+    if (words_of(p) == 0)
+      TL_TRY(check(ranks, api_of(ranks)->stream_wait(stream), "waiting for the GPU"));
     TL_TRY(take_words(ranks, p));
   }
   for (int32_t i = 0; i < p->out_count; i++) outs[i] = p->outs[i];
