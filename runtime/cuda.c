@@ -17,7 +17,8 @@ typedef struct kernel {
   void *handle;
   uint32_t shared;  /* dynamic shared memory that was asked for so far */
   int registers;    /* of a thread */
-  int64_t together; /* blocks that are known to run at once */
+  int64_t together; /* blocks that are known to run at once, .. */
+  uint32_t beside;  /* .. each with so much dynamic shared memory */
 } kernel;
 
 struct tl_cuda {
@@ -263,9 +264,9 @@ static tl_status check_together(tl_cuda *cuda, kernel *k, const tl_cuda_grid *gr
                                 const tl_launch_config *config) {
   const int64_t blocks = (int64_t)config->grid[0] * config->grid[1] * config->grid[2];
   int clusters = 0;
-  if (blocks <= k->together) return TL_OK;
+  if (blocks <= k->together && config->shared <= k->beside) return TL_OK;
   TRY_CUDA(cuda, k->name, clusters_at_once(&clusters, k->handle, config));
-  k->together = (int64_t)clusters * grid->together;
+  k->together = (int64_t)clusters * grid->together, k->beside = config->shared;
   if (blocks <= k->together) return TL_OK;
   return tl_fail(TL_DEVICE, "kernel %s: %lld blocks have to run at once; %s has room for %lld",
                  k->name, (long long)blocks, cuda->facts.name, (long long)k->together);

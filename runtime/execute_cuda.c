@@ -38,6 +38,7 @@ struct tl_gpu {
   void *graphs[TL_SECTIONS], *traced_graphs[TL_SECTIONS];
   int32_t runs[TL_SECTIONS], traced_runs[TL_SECTIONS];
   int32_t calls[TL_SECTIONS]; /* of the captured section */
+  int32_t follows;            /* 1: kernels that came before the section may still run */
 };
 
 #define TRY_CUDA(g, what, call) \
@@ -158,7 +159,7 @@ static tl_call call_of(const tl_gpu *gpu, const tl_executor *e, int32_t index) {
                    .float_count = i->floats.count,
                    .step = gpu->step,
                    .cuda = gpu->cuda,
-                   .ahead = tl_uses_ahead(p, index)};
+                   .ahead = gpu->follows ? 0 : tl_uses_ahead(p, index)};
 }
 
 static tl_status queue_kernel(tl_gpu *gpu, tl_executor *e, int32_t index) {
@@ -377,7 +378,9 @@ static tl_status capture(tl_gpu *gpu, tl_executor *e, const tl_run *run, const t
   if (gpu->trace == NULL)
     TL_TRY(tl_passes_find(gpu->passes, gpu->program->sections[run->section], fused_call, &who));
   TRY_CUDA(gpu, "capture", capture_begin(tl_cuda_stream(gpu->cuda), TL_CUDA_CAPTURE_RELAXED));
-  tl_status status = queue_section(gpu, e, run, step, &gpu->calls[run->section]);
+  int32_t calls = 0;
+  tl_status status = queue_section(gpu, e, run, step, &calls);
+  if (gpu->trace == NULL) gpu->calls[run->section] = calls; /* else nothing is fused */
   const int error = api->capture_end(tl_cuda_stream(gpu->cuda), &graph);
   if (status == TL_OK) status = tl_cuda_check(api, error, "end of capture");
   if (status == TL_OK) status = tl_cuda_check(api, api->graph_build(out, graph, 0), "graph");
@@ -424,10 +427,14 @@ tl_status tl_gpu_queue(tl_gpu *gpu, tl_executor *e, const tl_run *run, int32_t *
   int32_t *calls = &gpu->calls[run->section];
   void **graph = &gpu->graphs[run->section];
   if (*graph == NULL) TL_TRY(capture(gpu, e, run, &run->step, graph));
-  /* Kernels of longer ones may read before their wait what no earlier one of the section writes
-  ** (tl_uses_ahead), so all that came before the section has to have ended, as before a graph. */
-  if (*calls <= FEW_CALLS) return queue_section(gpu, e, run, &run->step, calls);
-  return replay(gpu, e, run, &run->step, graph);
+  if (*calls > FEW_CALLS) return replay(gpu, e, run, &run->step, graph);
+  /* Behind a graph nothing that came before the section runs any more. Here it may, what brings the
+  ** feeds above all, so no kernel reads before its wait; a pass, found when this was captured, does
+  ** as it did. */
+  gpu->follows = 1;
+  const tl_status status = queue_section(gpu, e, run, &run->step, calls);
+  gpu->follows = 0;
+  return status;
 }
 
 /* What kernels found wrong in the section, once it has ended. */

@@ -252,6 +252,10 @@ tl_status tl_ranks_await(tl_ranks *ranks, int32_t place, const void **outs) {
   if (p->flies) {
     p->flies = 0;
     TL_TRY(tl_cuda_enter(tl_gpu_cuda(ranks->list[0].executor.gpu)));
+    /* where nothing comes out, nothing else tells that what went in has been read */
+    void *stream = tl_cuda_stream(tl_gpu_cuda(ranks->list[0].executor.gpu));
+    if (words_of(p) == 0)
+      TL_TRY(check(ranks, api_of(ranks)->stream_wait(stream), "waiting for the GPU"));
     TL_TRY(take_words(ranks, p));
   }
   for (int32_t i = 0; i < p->out_count; i++) outs[i] = p->outs[i];
@@ -265,7 +269,7 @@ void tl_ranks_end_queue(tl_ranks *ranks) {
     if (p->room == NULL) continue;
     if (tl_ranks_queues(ranks)) {
       if (tl_cuda_enter(tl_gpu_cuda(gpu)) != TL_OK) continue;
-      if (p->flies) api_of(ranks)->stream_wait(tl_cuda_stream(tl_gpu_cuda(gpu)));
+      api_of(ranks)->stream_wait(tl_cuda_stream(tl_gpu_cuda(gpu))); /* be it half queued */
     }
     free_memory(ranks, p->room);
     free_memory(ranks, p->told);

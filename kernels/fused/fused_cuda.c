@@ -93,6 +93,11 @@ static const char *leaves_norm_of(int64_t leaves) {
 static tl_status launch_leaves(const tl_fused_call *f, int32_t *done) {
   const tl_call *made = &f[0].call, *sum = &f[1].call, *norm = &f[2].call;
   const tl_view *other = &sum->in[is_same(&made->out[0], &sum->in[0])];
+  tl_gemm gemm;
+  *done = 0;
+  TL_TRY(tl_gemm_of_linear(made, &gemm));
+  TL_TRY(tl_binary_check(sum));
+  TL_TRY(tl_rms_norm_check(norm));
   const int64_t dim = tl_view_count(&norm->in[1]);
   const tl_array others = tl_array_of(other);
   const tl_leaves_norm_args k = {.sums = tl_cuda_scratch(made->cuda),
@@ -100,11 +105,6 @@ static tl_status launch_leaves(const tl_fused_call *f, int32_t *done) {
                                  .norm = norm_args_of(&f[2]),
                                  .ahead = norm->ahead >> 1 & 1,
                                  .part = (dim & (dim - 1)) == 0 ? 1.0f / (float)dim : 0.0f};
-  tl_gemm gemm;
-  *done = 0;
-  TL_TRY(tl_gemm_of_linear(made, &gemm));
-  TL_TRY(tl_binary_check(sum));
-  TL_TRY(tl_rms_norm_check(norm));
   if (made->out[0].dtype != TL_BF16 || tl_view_row(&made->out[0]) != dim) return TL_OK;
   if (!tl_whole(&others, dim) || !tl_whole(&k.norm.x, dim) || !tl_whole(&k.norm.out, dim))
     return TL_OK;
