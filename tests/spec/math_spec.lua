@@ -122,7 +122,12 @@ describe("the elementary functions", function()
   end)
 
   it("divide one by a number without a division, with the same bits", function()
-    assert.equal("0, 0, 0", (support.run("", "reciprocal"):match "[^\n]+"))
+    assert.equal("0, 0, 0, 0", (support.run("", "reciprocal"):match "[^\n]+"))
+  end)
+
+  it("make quotients of a reciprocal and two corrections, with the bits of a division", function()
+    -- every 7th fraction; all of them: build/support/quotient
+    assert.equal("0 of 8169270, 0 of 1048576", (support.run("7", "quotient"):match "[^\n]+"))
   end)
 
   it("have pinned bits at 20,000 inputs", function()
