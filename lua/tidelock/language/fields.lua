@@ -327,7 +327,9 @@ section("weights", "One rule: patterns of names, then fields.", {
   field("dtype", "choice", "dtype", { values = { "f32", "bf16" }, others = dtypes }),
   field("frozen", "boolean", "never changed"),
   field("from", "string", "folder of a run or checkpoint to start from"),
-  field("optimizer", "form", "optimizer of these weights; refused: all share train.optimizer", { of = "optimizer" }),
+  field("optimizer", "form", "optimizer of these weights; refused: all share train.optimizer", {
+    of = "optimizer",
+  }),
 }, {
   positional = "patterns",
   refused = {
