@@ -197,6 +197,22 @@ describe("a checkpoint", function()
     assert.equal(1, run.done)
   end)
 
+  it("of other learning rates goes on when the fields that make them are named", function()
+    local function cosine(peak, floor)
+      return { ["train.lr"] = { "cosine", peak = peak, floor = floor } }
+    end
+    local dir = folder:path "rates"
+    core.files.mkdirs(dir)
+    local found = checkpoint.find(saved(cosine(0.01, 0.001), dir, 1))
+    local run <close> = models.start(cosine(0.02, 0.001), { resume = found,
+      forks = { "train.lr.peak" } })
+    assert.is_true(run.forks)
+    contains("to fork on purpose: --fork train.lr.peak,train.lr (", refused(models.start,
+      cosine(0.02, 0.002), { resume = found, forks = { "train.lr.peak" } }))
+    contains("to fork on purpose: --fork train.clip,train.lr (", refused(models.start,
+      { ["train.lr"] = function() return 0.01 end }, { resume = found, forks = { "train.clip" } }))
+  end)
+
   it("of other learning rates is refused with the first step behind it that has another", function()
     local count = 0
     local function refusal(old, new, done)

@@ -280,7 +280,7 @@ describe("with a driver that pretends", function()
     assert.equal(75, status)
     has(text, "stopped    by Ctrl-C after step 9 of ")
     has(text, "trained    9 steps")
-    has(text, ": 7 losses, 7 gradient norms, weights not compared: it has 7 steps")
+    has(text, ": 7 losses, 7 gradient norms\n           (weights not compared: it has 7 steps)\n")
     world.stop_after, world.signal = 200, "SIGTERM"
     status, text = run()
     assert.equal(0, status) -- it was the last step anyway

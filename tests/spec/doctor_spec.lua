@@ -150,15 +150,17 @@ describe("the self-test", function()
   it("ends a run of checks with a refusal when one of them fails", function()
     local checks, lines = selftest.checks, {}
     selftest.checks = {
-      { name = "one", gpu = true, run = function() return { good = true, text = "fine" } end },
-      { name = "two", gpu = false, run = function() return { good = false, text = "bits" } end },
+      { name = "one", gpu = true, slow = "hours",
+        run = function() return { good = true, text = "fine" } end },
+      { name = "two", gpu = false, slow = "minutes",
+        run = function() return { good = false, text = "bits" } end },
       { name = "three", gpu = false, run = function() error("broken", 0) end },
     }
     local function say(name, text) lines[#lines + 1] = name .. " " .. text end
-    local good = selftest.run({ gpus = 0 }, say)
+    local good = selftest.run({ gpus = 0 }, say, say)
     selftest.checks = checks
     assert.is_false(good)
-    assert.same({ "one not run: no GPU here", "two NOT PROVEN: bits",
+    assert.same({ "one not run: no GPU here", "two minutes", "two NOT PROVEN: bits",
       "three NOT PROVEN: failed: broken" }, lines)
   end)
 end)

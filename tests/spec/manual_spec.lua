@@ -155,6 +155,7 @@ describe("help for a function", function()
     has(commands.help "tl.call", '    options?  { step?: integer, seed?: ')
     has(commands.help "recipe:start", "options?  { keep?: string[], threads?: integer, ")
     has(commands.help "recipe:start", "forks?: string[] }\nwith examples")
+    has(commands.help "tl.build", '"avx512", sanitizer:\n"none"|"address"|"thread" }\n  What ')
   end)
 
   it("is found by what is typed", function()

@@ -81,7 +81,13 @@ command line: model.dim: model is made in the recipe; name the number there with
 
   it("names the nearest section or knob for an unknown key", function()
     local _, text = spec("polcy.seed=3")
-    assert.matches("^command line: polcy%.seed: no such field or knob; did you mean policy%?", text)
+    assert.matches("^command line: polcy%.seed: no such field or knob; did you mean policy%.seed%?",
+      text)
+    _, text = spec("trian.steps=3", "polcy.leaves.tp=2", "polcy.sed=3")
+    for _, near in ipairs { "train.steps", "policy.leaves.tp", "policy" } do
+      assert.matches("no such field or knob; did you mean " .. near .. "? there are ", text, 1,
+        true)
+    end
     _, text = spec("tensor-parallel=2", "tensor_parallel=2", "zero_optimization.stage=1")
     local tp = "write layout.tp=.. (in a recipe: layout = { tp = .. })\n"
     assert.equal("command line: tensor-parallel=2: " .. tp

@@ -39,13 +39,16 @@ end
 --- Reads one line of comments into what stands above the next function.
 local function read_comment(above, line)
   local kind, rest = line:match "^%-%-%-@(%a+) ?(.*)$"
-  local last = above.params[#above.params]
+  local last, more = above.params[#above.params], line:match "^%-%-%-  %s*(.*)$"
   if kind == "param" then
     above.params[#above.params + 1] = param_of(rest)
   elseif kind == "return" then
     above.returns[#above.returns + 1] = plain(rest):match "^(.-)%s*#" or plain(rest)
-  elseif last and line:find "^%-%-%-  " then -- the rest of a type that fills its line
-    last.text = last.text .. " " .. plain(line:match "^%-%-%-%s*(.*)$")
+  elseif more and #above.returns > 0 then -- the rest of a type that fills its line
+    above.returns[#above.returns] = above.returns[#above.returns] .. " "
+      .. (plain(more):match "^(.-)%s*#" or plain(more))
+  elseif more and last then
+    last.text = last.text .. " " .. plain(more)
   elseif not kind then
     above.doc[#above.doc + 1] = line:match "^%-%-%-%s*(.*)$"
   end

@@ -101,7 +101,9 @@ section("eval", "A held-out set.", {
 
 section("layout", "Sizes of the parallel axes and how they are used.", {
   field("tp", "count", "tensor parallel ranks", { default = 1, unit = "ranks" }),
-  field("cp", "count", "context parallel ranks", { default = 1, unit = "ranks" }),
+  field("cp", "count", "context parallel ranks; refused above 1", {
+    default = 1, unit = "ranks",
+  }),
   field("pp", "count", "pipeline stages", { default = 1, unit = "ranks" }),
   field("dp", "count", "data parallel ranks", { default = 1, unit = "ranks" }),
   field("ep", "count", "expert parallel ranks, over tp x dp; unset: tp with experts, else 1", {
@@ -126,9 +128,13 @@ section("layout", "Sizes of the parallel axes and how they are used.", {
     "stages",
     "layers of each pipeline stage, as { 3, 3, 2 } or \"3 3 2\"; unset: balanced"
   ),
-  field("zero", "whole", "ZeRO stage, 0 to 3", { default = 0 }),
-  field("cp_map", "choice", "which tokens a cp rank has", { values = { "contiguous", "zigzag" } }),
-  field("cp_balance", "choice", "how cp borders are placed", { values = { "tokens", "cost" } }),
+  field("zero", "whole", "ZeRO stage; refused above 0", { default = 0 }),
+  field("cp_map", "choice", "which tokens a cp rank has; refused: it needs cp", {
+    values = { "contiguous", "zigzag" },
+  }),
+  field("cp_balance", "choice", "how cp borders are placed; refused: it needs cp", {
+    values = { "tokens", "cost" },
+  }),
   field("experts", "placement", "which rank of ep has an expert: \"contiguous\", \"modulo\", or a "
     .. "list of ranks by expert", { default = "contiguous" }),
   field("all_to_all", "choice", "the way that rows of experts take", {
@@ -190,7 +196,7 @@ section("policy", "What is promised about bits.", {
 section("policy.leaves", "Leaves of the trees: powers of two that tp, dp and cp divide.", {
   field("tp", "count", "leaves of sums over features, heads and the vocabulary"),
   field("dp", "count", "leaves of sums over samples"),
-  field("cp", "count", "runs that a sample is cut into"),
+  field("cp", "count", "runs that a sample is cut into; refused above 1"),
 })
 
 fields.forms.policy = {
@@ -209,8 +215,8 @@ section("train", "Training.", {
   field("save", "off_or_section", "checkpoints; false: none", {
     of = "train.save", example = "{ every = 50 }",
   }),
-  field("recompute", "any", "activations made again in the backward pass"),
-  field("loss_scale", "any", "scaling of the loss"),
+  field("recompute", "any", "activations made again in the backward pass; refused"),
+  field("loss_scale", "any", "scaling of the loss; refused: bf16 needs none"),
 })
 
 section("train.save", "Checkpoints.", {
@@ -321,7 +327,9 @@ section("weights", "One rule: patterns of names, then fields.", {
   field("dtype", "choice", "dtype", { values = { "f32", "bf16" }, others = dtypes }),
   field("frozen", "boolean", "never changed"),
   field("from", "string", "folder of a run or checkpoint to start from"),
-  field("optimizer", "form", "optimizer of these weights", { of = "optimizer" }),
+  field("optimizer", "form", "optimizer of these weights; refused: all share train.optimizer", {
+    of = "optimizer",
+  }),
 }, {
   positional = "patterns",
   refused = {

@@ -122,7 +122,9 @@ function overrides.known(key, declared)
   local names = fields.names "recipe"
   for name in pairs(declared) do names[#names + 1] = name end
   table.sort(names)
-  local near = suggest.nearest(first, names)
+  local near, second = suggest.nearest(first, names), key:match "^[^.]+%.([^.]+)"
+  local section = near and second and fields.sections[near]
+  if section and section.by_name[second] then near = near .. key:sub(#first + 1) end
   local hint = near and ("did you mean %s? "):format(near) or ""
   return false, ("no such field or knob; %sthere are %s"):format(hint, table.concat(names, ", "))
 end

@@ -220,11 +220,14 @@ function doctor.command(request)
   for _, line in ipairs(lines) do io.stdout:write(line, "\n") end
   if not request.options.selftest then return 0 end
   io.stdout:write "\n"
+  local function lines_to(stream)
+    return function(name, text)
+      stream:write(("%-11s %s\n"):format(name, text))
+      stream:flush()
+    end
+  end
   local good = selftest.run({ gpus = #machine.built > 0 and machine.count or 0,
-    threads = request.options.threads }, function(name, text)
-    io.stdout:write(("%-11s %s\n"):format(name, text))
-    io.stdout:flush()
-  end)
+    threads = request.options.threads }, lines_to(io.stdout), lines_to(io.stderr))
   return good and 0 or 1
 end
 

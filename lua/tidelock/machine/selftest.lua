@@ -151,7 +151,7 @@ function selftest.levels(count)
     grouped(count << 20))
 end
 
----@type { name: string, gpu: boolean, run: fun(context: table): tidelock.Finding }[]
+---@type { name: string, gpu: boolean, slow?: string, run: fun(context: table): tidelock.Finding }[]
 selftest.checks = {
   { name = "exp2", gpu = true, run = exp2 },
   { name = "steps", gpu = true, run = steps },
@@ -159,20 +159,25 @@ selftest.checks = {
   { name = "library", gpu = true, run = library },
   {
     name = "levels", gpu = false,
+    slow = "at work for a minute or two: all inputs of exp2, at each level of this processor",
     run = function(context) return selftest.levels(context.blocks or blocks) end,
   },
 }
 
---- Runs all checks that this machine can run; `say` gets a line for each.
+--- Runs all checks that this machine can run; `say` gets a line for each, `note` one before what
+--- takes long.
 ---@param context { gpus: integer, threads: integer?, blocks: integer? }
+---@param say fun(name: string, text: string)
+---@param note? fun(name: string, text: string)
 ---@return boolean # none has failed
-function selftest.run(context, say)
+function selftest.run(context, say, note)
   local good = true
   for _, check in ipairs(selftest.checks) do
     local result
     if check.gpu and context.gpus == 0 then
       result = finding(true, "not run: no GPU here")
     else
+      if check.slow and note then note(check.name, check.slow) end
       local ok, answer = pcall(check.run, context)
       result = ok and answer or finding(false, "failed: %s", tostring(answer))
     end

@@ -73,7 +73,7 @@
 --- Sizes of the parallel axes and how they are used.
 ---@class tidelock.layout
 ---@field tp? integer # tensor parallel ranks
----@field cp? integer # context parallel ranks
+---@field cp? integer # context parallel ranks; refused above 1
 ---@field pp? integer # pipeline stages
 ---@field dp? integer # data parallel ranks
 ---@field ep? integer # expert parallel ranks, over tp x dp; unset: tp with experts, else 1
@@ -82,9 +82,9 @@
 ---@field schedule? "1f1b"|"gpipe"|"interleaved"|"zb-h1"|function
 ---@field virtual_stages? integer # pieces of the model on one pipeline rank
 ---@field stages? integer[]|string
----@field zero? integer # ZeRO stage, 0 to 3
----@field cp_map? "contiguous"|"zigzag" # which tokens a cp rank has
----@field cp_balance? "tokens"|"cost" # how cp borders are placed
+---@field zero? integer # ZeRO stage; refused above 0
+---@field cp_map? "contiguous"|"zigzag" # which tokens a cp rank has; refused: it needs cp
+---@field cp_balance? "tokens"|"cost" # how cp borders are placed; refused: it needs cp
 ---@field experts? string|integer[]
 ---@field all_to_all? "auto"|"flat"|"hierarchical"|"ring" # the way that rows of experts take
 ---@field island? integer # ranks of ep with fast links between them; unset: all
@@ -273,7 +273,7 @@
 ---@class tidelock.policy.leaves
 ---@field tp? integer # leaves of sums over features, heads and the vocabulary
 ---@field dp? integer # leaves of sums over samples
----@field cp? integer # runs that a sample is cut into
+---@field cp? integer # runs that a sample is cut into; refused above 1
 
 ---@alias tidelock.recipe.policy_choice
 ---| "batch"
@@ -372,8 +372,8 @@
 ---@field clip? number # gradients are scaled down to this norm; unset: never
 ---@field optimizer? "adamw"|tidelock.optimizer.adamw # how weights are changed
 ---@field save? false|tidelock.train.save # checkpoints; false: none
----@field recompute? any # activations made again in the backward pass
----@field loss_scale? any # scaling of the loss
+---@field recompute? any # activations made again in the backward pass; refused
+---@field loss_scale? any # scaling of the loss; refused: bf16 needs none
 
 --- Checkpoints.
 ---@class tidelock.train.save
@@ -402,4 +402,4 @@
 ---@field dtype? "f32"|"bf16" # dtype
 ---@field frozen? boolean # never changed
 ---@field from? string # folder of a run or checkpoint to start from
----@field optimizer? "adamw"|tidelock.optimizer.adamw # optimizer of these weights
+---@field optimizer? "adamw"|tidelock.optimizer.adamw

@@ -66,8 +66,9 @@ local function placement(facts, report, one)
   for _, n in ipairs(fitting(l)) do
     if count % n == 0 then list[#list + 1] = n end
   end
+  local allowed = #list > 0 and fit.list(list) or ("another tp than %d"):format(l.tp)
   report("layout.ep", "ep %d does not divide experts %d (%s); allowed: %s, or layout.experts = a "
-    .. "list of ranks by expert", l.ep, count, one.site, fit.list(list))
+    .. "list of ranks by expert", l.ep, count, one.site, allowed)
   return false
 end
 

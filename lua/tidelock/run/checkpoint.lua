@@ -175,9 +175,11 @@ end
 
 --- "  train.steps (command line): 200 -> 300", and what the key covers but no field says.
 local function refusal(state, plan, parts, forks)
-  local lines, paths, list = {}, {}, {}
+  local lines, paths, list, rates_named = {}, {}, {}, allowed("train.lr", forks)
   for _, d in ipairs(differences.of(state.fields, plan.fields_text)) do
-    if not allowed(d.path, forks) then
+    if allowed(d.path, forks) then
+      rates_named = rates_named or d.path:find "^train%.lr%." ~= nil
+    else
       list[#list + 1] = d
       local fork = d.path:match "^model%f[^%w]" or d.path:match "^%w+%.?[%w_]*"
       if fork ~= paths[#paths] then paths[#paths + 1] = fork end
@@ -188,7 +190,9 @@ local function refusal(state, plan, parts, forks)
     lines[#lines + 1] = ("  %s%s: %s -> %s"):format(d.label, site and " (" .. site .. ")" or "",
       d.old, d.new)
   end
-  if state.parts.lr ~= parts.lr and not allowed("train.lr", forks) then
+  for _, d in ipairs(list) do rates_named = rates_named and not d.path:find "^train%.lr" end
+  if state.parts.lr ~= parts.lr and not rates_named then
+    if not allowed("train.lr", paths) then paths[#paths + 1] = "train.lr" end
     local step, before, now = first_rate(state.fields, plan.fields_text, state.step)
     lines[#lines + 1] = step and ("  the first learning rate that differs is that of step %d: %.9g "
       .. "-> %.9g"):format(step, before, now)

@@ -221,11 +221,12 @@ local function compare_saved(self, summary)
   return result.shared and { equal = {} } or result
 end
 
---- What was compared of the weights where one run is longer, in words.
+--- What was compared of the weights where one run is longer, in words that go on behind those of
+--- the losses. What was not has a line of its own.
 local function weights_text(other, kept)
-  if #kept.equal > 0 then return "weights " .. saved.equal_text(kept) end
-  return "weights not compared: " .. (kept.damaged
-    or "it has " .. screen.plural(other.steps, "step"))
+  if #kept.equal > 0 then return ", weights " .. saved.equal_text(kept) end
+  return "\n" .. screen.summary_line("", ("(weights not compared: %s)"):format(kept.damaged
+    or "it has " .. screen.plural(other.steps, "step")))
 end
 
 --- What was compared, in words.
@@ -237,9 +238,9 @@ local function agreement(self, summary, same_length, kept)
     return ("nothing to compare: %s has %s, and this run went on behind them"):format(
       self.reference, screen.plural(other.steps, "step"))
   end
-  local text = ("equal to %s: %s, %s, %s"):format(self.reference,
+  local text = ("equal to %s: %s, %s%s"):format(self.reference,
     screen.plural(self.compared, "loss"), screen.plural(self.compared, "gradient norm"),
-    same_length and "weights " .. summary.weights_hash or weights_text(other, kept))
+    same_length and ", weights " .. summary.weights_hash or weights_text(other, kept))
   if self.inherited > 0 then
     text = text .. "\n" .. screen.summary_line("", ("(its own before the checkpoint: %s)"):format(
       screen.plural(self.inherited, "step")))

@@ -80,9 +80,9 @@ end
 
 local function report(model, given, result, context)
   local after = result.seconds - result.first
-  io.stderr:write(("%s: prompt of %s in %.0f ms, then %s at %.1f tokens/s; seed %d\n"):format(
+  io.stderr:write(("%s: prompt of %s in %.0f ms, %s more at %s tokens/s; seed %d\n"):format(
     model.description, screen.plural(#given.tokens, "token"), result.first * 1000,
-    screen.plural(result.made, "token"), after > 0 and (result.made - 1) / after or 0,
+    screen.grouped(result.made), screen.short(after > 0 and (result.made - 1) / after or 0),
     given.seed or 0))
   if result.made < given.max_tokens and #given.tokens + result.made >= context then
     io.stderr:write(("note: %d of %d tokens were made: prompt and text fill serve.context, %d\n")

@@ -161,11 +161,13 @@ local function equal_lines(lines, a, b, extent)
     return false
   end
   local alike = compare.same_layout(a, b) and a.meta.full == b.meta.full
-  line(lines, "traces", ("steps %d to %d%s: all %s equal%s"):format(steps[1], steps[#steps],
+  line(lines, "traces", ("steps %d to %d%s: all %s equal"):format(steps[1], steps[#steps],
     steps[1] == 0 and " (0: initial values)" or "",
-    screen.plural(extent.compared, alike and "output" or "logical tensor"),
-    a.meta.full and b.meta.full and "" or (" (a sample above %s elements)"):format(
-      screen.grouped(logical.sampled_above))))
+    screen.plural(extent.compared, alike and "output" or "logical tensor")))
+  if not (a.meta.full and b.meta.full) then
+    line(lines, "", ("by a sample, of those above %s elements"):format(
+      screen.grouped(logical.sampled_above)))
+  end
   if extent.otherwise > 0 then
     line(lines, "", ("not compared: %s of another shape, or hashed whole in one trace alone")
       :format(screen.plural(extent.otherwise, "tensor")))

@@ -184,7 +184,8 @@ local function conclude(matrix, request, seconds)
   for _, note in ipairs(matrix.notes) do say(note) end
   if matrix.first then explain(matrix, request) end
   for _, reason in ipairs(matrix.order) do
-    say(("not run: %s: %s"):format(table.concat(matrix.reasons[reason], "; "), reason))
+    say(screen.folded(("not run:  %s: %s"):format(table.concat(matrix.reasons[reason], "; "),
+      reason)))
   end
   local failed = matrix.failed > 0 and matrix.failed .. " failed, " or ""
   say(("%d equal, %d differ, %s%d not run; %.0f s"):format(matrix.equal, matrix.differ, failed,
