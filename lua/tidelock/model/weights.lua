@@ -205,7 +205,7 @@ function weights.tabulate(weight, init)
       numbers[i + 1] = value
     end
   end)
-  if not good and type(message) ~= "string" then refuse("init %s", types.raised(message)) end
+  if not good and type(message) ~= "string" then refuse("%s", types.raised(message)) end
   if not good then error(message, 0) end
   return numbers
 end
