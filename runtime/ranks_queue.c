@@ -266,7 +266,7 @@ void tl_ranks_end_queue(tl_ranks *ranks) {
   for (int32_t i = 0; i < TL_QUEUE_PLACES; i++) {
     tl_queue_place *p = &ranks->queue[i];
     const tl_gpu *gpu = ranks->list[0].executor.gpu;
-    if (p->room == NULL) continue;
+    if (p->room == NULL && p->told == NULL) continue;
     if (tl_ranks_queues(ranks)) {
       if (tl_cuda_enter(tl_gpu_cuda(gpu)) != TL_OK) continue;
       api_of(ranks)->stream_wait(tl_cuda_stream(tl_gpu_cuda(gpu))); /* be it half queued */

@@ -186,13 +186,16 @@ enum { CARRIED_MAX = 1024 }; /* flights.lua keeps below it */
 static int32_t read_carried(lua_State *L, const tl_ranks *ranks, int index, int width,
                             tl_carried *out) {
   const lua_Integer count = (lua_Integer)lua_rawlen(L, index) / width;
+  luaL_argcheck(L, (lua_Integer)lua_rawlen(L, index) == count * width, index, "half an entry");
   luaL_argcheck(L, count <= CARRIED_MAX, index, "more than 1024 tensors");
   for (lua_Integer i = 0; i < count; i++) {
     tl_view view;
     lua_rawgeti(L, index, i * width + 1);
     lua_rawgeti(L, index, i * width + 2);
-    out[i] = (tl_carried){.rank = (int32_t)luaL_checkinteger(L, -2),
-                          .tensor = (int32_t)luaL_checkinteger(L, -1) - 1};
+    const lua_Integer rank = luaL_checkinteger(L, -2), tensor = luaL_checkinteger(L, -1);
+    luaL_argcheck(L, rank >= 0 && rank < tl_ranks_count(ranks), index, "no such rank");
+    luaL_argcheck(L, tensor >= 1 && tensor <= INT32_MAX, index, "no such tensor");
+    out[i] = (tl_carried){.rank = (int32_t)rank, .tensor = (int32_t)tensor - 1};
     lua_pop(L, 2);
     bind_check(L, tl_ranks_view(ranks, out[i].rank, out[i].tensor, &view));
     if (width < 3) continue;
@@ -206,7 +209,17 @@ static int32_t read_carried(lua_State *L, const tl_ranks *ranks, int index, int 
   return (int32_t)count;
 }
 
-/* The list of outs is kept for await, at the handle's user value 3 + place. */
+/* Numbers of a list, as it is now: the caller may change its own. */
+static void push_copy(lua_State *L, int index) {
+  const lua_Integer count = (lua_Integer)lua_rawlen(L, index);
+  lua_createtable(L, (int)count, 0);
+  for (lua_Integer i = 1; i <= count; i++) {
+    lua_rawgeti(L, index, i);
+    lua_rawseti(L, -2, i);
+  }
+}
+
+/* A copy of the list of outs is kept for await, at the handle's user value 3 + place. */
 static int ranks_queue(lua_State *L) {
   tl_ranks *ranks = check_ranks(L);
   tl_run run = {.section = TL_SECTION_INIT};
@@ -222,7 +235,7 @@ static int ranks_queue(lua_State *L) {
   luaL_argcheck(L, lua_rawlen(L, 6) <= 2 * TL_QUEUE_OUTS_MAX, 6, "more than 4 tensors");
   const int32_t ins = read_carried(L, ranks, 5, 3, in), outs = read_carried(L, ranks, 6, 2, out);
   bind_check(L, tl_ranks_queue(ranks, (int32_t)place, &run, in, ins, out, outs));
-  lua_pushvalue(L, 6);
+  push_copy(L, 6);
   lua_setiuservalue(L, 1, 3 + (int)place);
   return 0;
 }

@@ -1,6 +1,7 @@
 -- What ./tl serve says of tokens, where each begins in the text of prompt and answer, and of time.
 local answers = require "tidelock.serve.answers"
 local core = require "tidelock.core"
+local serve = require "tidelock.serve"
 local serve_metrics = require "tidelock.serve.metrics"
 
 local tokenizer = core.tokenizer "tests/golden/tokenizers/sentencepiece/tokenizer.json"
@@ -48,6 +49,28 @@ describe("offsets of tokens in a text", function()
     assert.equal(tokenizer:decode(whole), tokenizer:decode(prompt) .. text)
     assert.equal(#made, #offsets)
     for i = 1, #made do assert.equal(characters(#prompt + i - 1), offsets[i], i) end
+  end)
+end)
+
+describe("a page that is asked for before there is one", function()
+  it("is refused for a moment, not for its method", function()
+    local asked, replies, open = { "GET /health", "HEAD /metrics", "PUT /health" }, {}, core.http
+    local http = setmetatable({
+      next = function()
+        local method, path = (table.remove(asked, 1) or error "end"):match "(%a+) (.*)"
+        return { id = #asked, method = method, path = path, body = "" }
+      end,
+      reply = function(_, _, status, _, _, seconds, allow)
+        replies[#replies + 1] = ("%d %d %s"):format(status, seconds, allow)
+      end,
+    }, { __index = function() return function() return 0 end end })
+    core.http = function() return http end
+    local server = serve.open({ name = "m", context = 1 }, { sizes = { requests = 1 },
+      idle = function() return true end,
+      stats = function() return setmetatable({}, { __index = function() return 0 end }) end }, {})
+    core.http = open
+    assert.error_matches(function() server:run() end, "end$")
+    assert.same({ "503 1 nil", "503 1 nil", "405 0 GET, HEAD" }, replies)
   end)
 end)
 

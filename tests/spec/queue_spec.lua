@@ -28,4 +28,31 @@ describe("ranks", function()
     assert.is_false(ranks:queues()) -- ranks of the host
     assert.error_matches(function() ranks:queue(2, "step", {}, {}, {}) end, "no such place")
   end)
+
+  it("keep of a queued run what it was queued with", function()
+    local p <close> = programs.summing():program()
+    local ranks <close> = programs.ranks(p, 1)
+    local x, outs = support.filled("f32", { 64 }, 1), { 0, 1 }
+    ranks:queue(0, "step", {}, { 0, 1, x }, outs)
+    for i = 3, 40 do outs[i] = i % 2 == 1 and 0 or 1 end -- more than a place has
+    local found = { ranks:await(0) }
+    assert.equal(1, #found)
+    assert.bits(ranks:read(0, 1), found[1])
+  end)
+
+  it("are queued with whole entries of ranks and tensors that are there", function()
+    local p <close> = programs.summing():program()
+    local ranks <close> = programs.ranks(p, 1)
+    local x = support.filled("f32", { 64 }, 1)
+    for _, case in ipairs {
+      { { 0, 1 }, {}, "half an entry" }, { {}, { 0 }, "half an entry" },
+      { { 1 << 32, 1, x }, {}, "no such rank" }, { {}, { 0, (1 << 32) + 1 }, "no such tensor" },
+      { { 0, 3, x }, {}, "tensor 2; rank 0 has 2" },
+    } do
+      assert.matches(case[3], message(function()
+        ranks:queue(0, "step", {}, case[1], case[2])
+      end))
+    end
+    assert.matches("nothing is queued at place 0", message(function() ranks:await(0) end))
+  end)
 end)

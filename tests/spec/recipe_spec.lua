@@ -111,6 +111,25 @@ describe("a recipe file", function()
   it("that raises what is no text is told so, without an address", function()
     assert.matches("^F: raised an error that is no text: a table\n", message_of "error {}")
     assert.matches("^F: raised an error that is no text: nil\n", message_of "error()")
+    local function with(layer, lr)
+      return message_of(([[local tl = require "tidelock"
+        return tl.recipe {
+          model = tl.nn.decoder { vocab = 9, dim = 8, layers = 1, layer = function() %s end },
+          data = tl.data.given { { tokens = { 1, 2 } } }, batch = { samples = 1, length = 1 },
+          train = { steps = 1, lr = %s },
+        }]]):format(layer, lr))
+    end
+    local text = with("error { message = 3 }", "function() error {} end")
+    assert.matches("layer%(1, 1%): raised an error that is no text: a table\n", text)
+    assert.matches("train.lr: raised an error that is no text: a table\n", text)
+  end)
+
+  it("is its own fields, not what a metatable gives for others", function()
+    local text = message_of [[local tl = require "tidelock"
+      return tl.recipe(setmetatable({}, { __index = function(t) return t end }))]]
+    for _, name in ipairs { "model", "data", "batch", "train" } do
+      assert.matches(": " .. name .. ": missing: ", text)
+    end
   end)
 
   it("that is a script is told how to start it", function()

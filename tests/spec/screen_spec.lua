@@ -47,6 +47,10 @@ describe("a line of a plan", function()
       { "a " .. ("x"):rep(97), "a " .. ("x"):rep(97) },
       { "a " .. ("x"):rep(98), "a\n" .. ("x"):rep(98) },
       { "  file   " .. ("x"):rep(120), "  file   " .. ("x"):rep(120) },
+      { "  file   " .. ("x"):rep(120) .. " " .. ("ab "):rep(40) .. " ",
+        "  file   " .. ("x"):rep(120) .. "\n         " .. ("ab "):rep(29) .. "ab\n         "
+          .. ("ab "):rep(10) .. " " },
+      { ("y"):rep(130) .. "  a b", ("y"):rep(130) .. "  a\n" .. (" "):rep(132) .. "b" },
     } do
       assert.equal(case[2], screen.folded(case[1]))
     end

@@ -17,6 +17,8 @@ describe("a function of init", function()
 
   it("gives numbers", function()
     assert.matches("embed.init: init%(0%) gave nil; a number is wanted", message(function() end))
+    assert.matches("embed.init: raised an error that is no text: a table$",
+      message(function() error {} end))
   end)
 end)
 

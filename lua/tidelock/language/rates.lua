@@ -11,6 +11,7 @@
 -- Steps are IEEE f64 with one rounding to f32 at the end; cos is the one of numbers.lua.
 local core = require "tidelock.core"
 local numbers = require "tidelock.language.numbers"
+local types = require "tidelock.language.types"
 local where = require "tidelock.language.where"
 
 local rates = {}
@@ -59,7 +60,7 @@ local function tabulate(call, count, context, report)
       values[step] = numbers.f32(value)
     end
   end)
-  if not good then report("train.lr", "%s", tostring(message)) end
+  if not good then report("train.lr", "%s", types.raised(message)) end
   return #values == count and values or nil
 end
 

@@ -30,10 +30,7 @@ end
 
 --- Adds an error that Lua or the recipe raised; its place is taken from the front of its text.
 local function add_error(context, message)
-  if type(message) == "table" and message.message then message = message.message end
-  if type(message) ~= "string" then
-    message = "raised an error that is no text: " .. types.show(message)
-  end
+  message = types.raised(message)
   local place, text = message:match "^([^\n:]+:%d+): (.*)$"
   if place and place:sub(1, 3) == "..." then -- Lua shortens long paths from the left
     for _, file in ipairs(context.files) do

@@ -185,7 +185,8 @@ function schema.section(name, value, path, report, named)
   else
     local meant = check_keys(section, value, path, report, result, named)
     for _, entry in ipairs(section.fields) do
-      local given = value[entry.name] ~= nil or entry.position and value[entry.position] ~= nil
+      local given = rawget(value, entry.name) ~= nil
+        or entry.position and rawget(value, entry.position) ~= nil
       if entry.required and not given and not meant[entry.name] then
         local example = entry.example or ".."
         report(

@@ -175,4 +175,11 @@ function types.show(value)
   return "a " .. kind
 end
 
+--- What code of a recipe raised, as a text without an address: it may be anything.
+function types.raised(value)
+  local text = type(value) == "table" and rawget(value, "message") or value
+  if type(text) == "string" then return text end
+  return "raised an error that is no text: " .. types.show(value)
+end
+
 return types

@@ -15,7 +15,7 @@ local function make_layer(options, i, context, report)
   local call = ("layer(%d, %d)"):format(i, options.layers)
   local good, result = where.run(context, options.layer, i, options.layers)
   if not good then
-    local message = type(result) == "table" and result.message or tostring(result)
+    local message = types.raised(result)
     local place, text = message:match "^([^\n:]+:%d+): (.*)$"
     context.problems:add(place or options.site, call, text or message)
     return nil

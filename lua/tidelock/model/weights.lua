@@ -205,7 +205,8 @@ function weights.tabulate(weight, init)
       numbers[i + 1] = value
     end
   end)
-  if not good then error(type(message) == "string" and message or tostring(message), 0) end
+  if not good and type(message) ~= "string" then refuse("%s", types.raised(message)) end
+  if not good then error(message, 0) end
   return numbers
 end
 

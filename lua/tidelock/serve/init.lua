@@ -44,7 +44,8 @@ Server.__index = Server
 function Server:refuse(id, refusal)
   self.metrics:answered(refusal.status)
   self.http:reply(id, refusal.status, answers.error(refusal.status, refusal.message, refusal.param,
-    refusal.code), "application/json", refusal.status == 429 and 1 or 0, refusal.allow)
+    refusal.code), "application/json", (refusal.status == 429 or refusal.status == 503) and 1 or 0,
+    refusal.allow)
 end
 
 --- Ends the choices of a job that the engine still works for.
@@ -134,7 +135,11 @@ local function take(self, event)
   end
   local kind = paths[event.path]
   local allow = kind and "POST" or pages[event.path] and "GET, HEAD"
-  if allow and allow ~= event.method then -- the server's thread answers what pages are asked by
+  if pages[event.path] and (event.method == "GET" or event.method == "HEAD") then
+    -- the server's thread answers these; it listens a moment before it has the pages
+    return self:refuse(event.id, { status = 503, message = "this server begins; ask again" })
+  end
+  if allow and allow ~= event.method then
     return self:refuse(event.id, { status = 405, allow = allow,
       message = ("%s is answered to %s, not to %s"):format(event.path, allow:match "%a+",
         event.method) })

@@ -247,7 +247,10 @@ function screen.folded(line)
   local indent, lines = #(line:match "^%s*%S.-%s%s+" or line:match "^%s*"), {}
   while #line >= screen.columns_max do
     local border = line:sub(1, screen.columns_max):match "^.*() "
-    if not border or border <= indent then break end -- one long word, such as a path
+    if not border or border <= indent then -- one long word, such as a path
+      border = line:find("%s%S", math.max(screen.columns_max, indent + 1))
+    end
+    if not border then break end
     lines[#lines + 1] = line:sub(1, border - 1)
     line = (" "):rep(indent) .. line:sub(border + 1)
   end
