@@ -155,12 +155,13 @@ static tl_status queue_out(tl_ranks *ranks, tl_queue_place *p, const tl_carried 
   return launch_pieces(tl_gpu_cuda(ranks->list[0].executor.gpu), "pinned_out", &k);
 }
 
-/* The words as they come, to p->outs. A kernel that failed brings none: the stream knows. */
+/* The words as they come, to p->outs. A kernel that failed brings none: the stream knows. Nor does
+** one that was lost; words of a stream that is through are there at the next look. */
 static tl_status take_words(const tl_ranks *ranks, const tl_queue_place *p) {
   enum { LOOKS = 1 << 18 }; /* between two questions: some 0.1 ms */
   void *stream = tl_cuda_stream(tl_gpu_cuda(ranks->list[0].executor.gpu));
   const int64_t words = words_of(p);
-  uint32_t looks = 0;
+  uint32_t looks = 0, through = 0;
   for (int64_t i = 0; i < words;) {
     const uint64_t pair =
         atomic_load_explicit((_Atomic uint64_t *)(void *)&p->told[i], memory_order_relaxed);
@@ -170,9 +171,13 @@ static tl_status take_words(const tl_ranks *ranks, const tl_queue_place *p) {
       memcpy((char *)p->room + 4 * i++, &now.word, sizeof now.word);
       continue;
     }
-    const int state = ++looks % LOOKS == 0 ? api_of(ranks)->stream_query(stream) : 0;
+    if (++looks % LOOKS != 0) continue;
+    const int state = api_of(ranks)->stream_query(stream);
     if (state != 0 && state != TL_CUDA_NOT_READY)
       return tl_cuda_check(api_of(ranks), state, "waiting for the GPU");
+    if (state == 0 && ++through > 1)
+      return tl_fail(TL_DEVICE, "the GPU is through, but word %lld of %lld did not come out",
+                     (long long)i, (long long)words);
   }
   return TL_OK;
 }
