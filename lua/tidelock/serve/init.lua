@@ -313,7 +313,7 @@ function serve.command(request)
   loader.needs_words(loaded)
   local e <close> = requests.guarded(engine.open, loaded, { threads = options.threads })
   loader.note_words(loaded, e.vocab)
-  collectgarbage "generational" -- plans stay, events go: else all is looked at in one long pause
+  collectgarbage "generational" -- the model stays, events go: else one long pause looks at all
   local words = (options.tokenizer or loaded.path):gsub("/tokenizer%.json$", "")
   local render, no_chat = chat.open(options.tokenizer ~= "bytes" and words or nil)
   local model = {
